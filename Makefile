@@ -1,0 +1,42 @@
+# One command each. Everything a fresh machine with Python ≥ 3.11, Rust and a C compiler needs is set up on the way.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+CORE   := $(shell find core/src core/build.rs core/Cargo.toml core/Cargo.lock src/paddock/policy/syscalls.tsv 2>/dev/null)
+
+.PHONY: setup test lint bench demo wheel clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.tools: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check "maturin>=1.7,<2"
+	touch $@
+
+# Editable: Python is read from src/, the core is built in release mode and put beside the scripts.
+$(VENV)/.installed: $(VENV)/.tools $(CORE)
+	$(BIN)/maturin develop --release --quiet --extras dev
+	touch $@
+
+test: setup
+	cargo test --quiet --locked --manifest-path core/Cargo.toml
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	cargo fmt --check --manifest-path core/Cargo.toml
+	cargo clippy --quiet --locked --all-targets --manifest-path core/Cargo.toml -- -D warnings
+
+bench: setup
+	$(BIN)/python bench/run.py
+
+demo: setup
+	$(BIN)/python demo/run.py
+
+wheel: $(VENV)/.tools
+	$(BIN)/maturin build --release --out dist
+
+clean:
+	rm -rf $(VENV) core/target dist

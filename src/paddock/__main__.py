@@ -1,0 +1,5 @@
+import sys
+
+from paddock.cli import main
+
+sys.exit(main())

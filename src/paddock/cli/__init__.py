@@ -1,0 +1,90 @@
+"""The command line: the only place that prints or exits. One file per command, each imported only when called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from paddock import __version__
+from paddock.cli.text import complain
+from paddock.errors import EXIT_PADDOCK, Bug, PaddockError, UsageError
+
+COMMANDS = MappingProxyType(
+    {
+        "run": "run a command behind the fence",
+        "check": "validate policy files",
+        "explain": "the merged policy and the plan, each grant with its source",
+        "why": "what the fence answers for one path, and because of which line",
+        "doctor": "try every mechanism on this machine",
+        "profiles": "list and show profiles",
+        "trust": "accept a policy file that the sandbox could write",
+        "audit": "show, follow and verify the journal",
+    }
+)
+
+_USAGE = """\
+usage: paddock run [options] -- COMMAND …      paddock -- COMMAND …   (the same)
+       paddock COMMAND --help
+
+{commands}
+
+Exit status: the command's own; 125 paddock failed or refused to start; 126 the command was denied or is not
+executable; 127 not found; 128+N killed by signal N.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in _own(arguments)
+    try:
+        code = _dispatch([*(one for one in _own(arguments) if one != "--debug"), *arguments[len(_own(arguments)) :]])
+        sys.stdout.flush()
+        return code
+    except PaddockError as error:
+        complain(error.message, error.hint)
+        if debug:
+            traceback.print_exc()
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader of our output went away: not an error of ours. Python would complain once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PADDOCK
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        bug = Bug(f"internal error: {type(error).__name__}: {error}", hint="--debug shows where; please report it")
+        complain(bug.message, bug.hint)
+        return bug.exit_code
+
+
+def _own(arguments: list[str]) -> list[str]:
+    """What stands before the first ``--``; the rest belongs to the command."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        width = max(map(len, COMMANDS))
+        sys.stdout.write(_USAGE.format(commands="\n".join(f"  {n:{width}}  {what}" for n, what in COMMANDS.items())))
+        return 0 if arguments else EXIT_PADDOCK
+    if arguments[0] == "--version":
+        sys.stdout.write(f"paddock {__version__}\n")
+        return 0
+    if arguments[0] == "--":
+        arguments = ["run", *arguments]
+    name, rest = arguments[0], arguments[1:]
+    if name not in COMMANDS:
+        import difflib
+
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        raise UsageError(
+            f"there is no command {name!r}",
+            hint=f"did you mean `paddock {near[0]}`?" if near else f"to run a program: paddock -- {name} …",
+        )
+    return int(importlib.import_module(f"paddock.cli.{name}").execute(rest))

@@ -1,0 +1,31 @@
+"""paddock check: read and validate policy files, run nothing."""
+
+from __future__ import annotations
+
+from paddock.cli.options import Parser
+from paddock.cli.text import complain, say
+from paddock.errors import PolicyError, UsageError
+from paddock.policy import Origin, Request, load, weak_points
+
+
+def execute(arguments: list[str]) -> int:
+    parser = Parser("check", "Validate policy files; prints `policy ok: FILE` for each.")
+    parser.add_argument("files", nargs="*", metavar="FILE")
+    parser.add_argument("--policy", action="append", default=[], metavar="FILE", help="the same as FILE")
+    parser.add_argument("--strict", action="store_true", help="what is allowed but weak is an error")
+    options = parser.parse_args(arguments)
+    files = [*options.files, *options.policy]
+    if not files:
+        raise UsageError("check: which file?", hint="paddock check paddock.toml")
+    origin = Origin.of_process()
+    for file in files:
+        policy = load(Request(policies=(file,), trust_required=False), origin)
+        weak = list(weak_points(policy))
+        for note in policy.notes:
+            complain(f"note: {note}")
+        for point in weak:
+            complain(f"warning: {point}")
+        if weak and options.strict:
+            raise PolicyError(f"{len(weak)} weak points (--strict)", where=file)
+        say(f"policy ok: {file}")
+    return 0

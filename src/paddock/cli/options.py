@@ -1,0 +1,100 @@
+"""Options that several commands share, and their way into a policy Request."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from paddock.errors import UsageError
+from paddock.policy import GrantFlag, Request
+from paddock.policy.model import Access, Switch
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with our manners: errors are UsageErrors (exit 125), nothing is abbreviated."""
+
+    def __init__(self, command: str, description: str) -> None:
+        super().__init__(prog=f"paddock {command}", description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(
+            f"{self.prog.removeprefix('paddock ')}: {message}", hint=f"`{self.prog} --help` lists the options"
+        )
+
+
+def split_command(arguments: list[str]) -> tuple[list[str], list[str] | None]:
+    """Options, and the command after ``--`` (None when there is no ``--``)."""
+    if "--" not in arguments:
+        return arguments, None
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
+
+
+def add_policy_options(parser: Parser) -> None:
+    """Which policy, and what the command line adds to it."""
+    add = parser.add_argument
+    add("--profile", action="append", default=[], metavar="NAME", help="a profile by name or path; may be repeated")
+    add("--policy", action="append", default=[], metavar="FILE", help="a policy file; may be repeated")
+    for access, names, what in _GRANTS:
+        add(*names, action=_Grant, dest="grants", access=access, metavar="GLOB", help=what)
+    add("--deny", action="append", default=[], metavar="GLOB", help="wins over every grant")
+    add("--block", action="append", default=[], metavar="SYSCALL", help="refuse this system call")
+    add("--env-pass", action="append", default=[], metavar="NAME", help="let this variable through")
+    add("--env", action="append", default=[], metavar="NAME=VALUE", help="set this variable inside")
+    add("--workdir", metavar="DIR", help="the command's working directory (default: the current one)")
+    add("--strict-globs", action="store_true", help="a grant the kernel can only hold wider is an error")
+    add("--audit", nargs="?", const=True, metavar="FILE", help="journal, also on stderr; =FILE: into this .jsonl file")
+    add("--audit-log", metavar="DIR", help="journal into this directory, or .jsonl file")
+    add("--off", action="append", default=[], choices=[one.value for one in Switch], help="turn a layer off, loudly")
+
+
+_GRANTS = (
+    (Access.READ, ("-r", "--read", "--ro"), "read, list and execute"),
+    (Access.WRITE, ("-w", "--write"), "create and write, without reading"),
+    (Access.ALLOW, ("-a", "--allow", "--rw"), "read and write"),
+    (Access.EXEC, ("-x", "--exec"), "execute single programs, without listing"),
+)
+
+
+class _Grant(argparse.Action):
+    """Keeps the grants in the order they were written, each with the flag that wrote it."""
+
+    def __init__(self, *, access: Access, **rest: Any) -> None:
+        super().__init__(**rest)
+        self.access = access
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, values: Any, option: str | None = None) -> None:
+        grants = getattr(namespace, self.dest, None) or []
+        grants.append(GrantFlag(access=self.access, pattern=values, flag=option or ""))
+        setattr(namespace, self.dest, grants)
+
+
+def request_of(options: argparse.Namespace, *, command: str | None) -> Request:
+    file = options.audit if isinstance(options.audit, str) else None
+    if file and options.audit_log:
+        raise UsageError("--audit=FILE and --audit-log name two journals", hint="give one of them")
+    if file and not file.endswith(".jsonl"):
+        raise UsageError(f"--audit={file}: a journal file ends in .jsonl", hint="--audit-log DIR names a directory")
+    return Request(
+        profiles=tuple(options.profile),
+        policies=tuple(options.policy),
+        grants=tuple(options.grants or ()),
+        denies=tuple(options.deny),
+        blocks=tuple(options.block),
+        env_pass=tuple(options.env_pass),
+        env_set=tuple(_assignment(one) for one in options.env),
+        off=tuple(Switch(name) for name in dict.fromkeys(options.off)),
+        audit=options.audit is not None or options.audit_log is not None,
+        audit_stderr=options.audit is not None,
+        audit_dir=file or options.audit_log,
+        strict_globs=options.strict_globs,
+        workdir=options.workdir,
+        command=command,
+    )
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--env {text}: write NAME=VALUE")
+    return name, value

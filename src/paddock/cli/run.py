@@ -1,0 +1,40 @@
+"""paddock run: behind the fence, or not at all."""
+
+from __future__ import annotations
+
+import json
+
+from paddock.cli.options import Parser, add_policy_options, request_of, split_command
+from paddock.cli.text import say
+from paddock.errors import UsageError
+from paddock.policy import Origin
+from paddock.session import prepare
+from paddock.session.memo import Memo, watched
+
+
+def execute(arguments: list[str]) -> int:
+    options, command = split_command(arguments)
+    parser = Parser("run", "Run a command behind the fence: paddock run [options] -- COMMAND …")
+    add_policy_options(parser)
+    parser.add_argument("--dry-run", action="store_true", help="print what would be applied; run nothing")
+    parser.add_argument("--json", action="store_true", help="--dry-run for programs")
+    parser.add_argument("--quiet", action="store_true", help="no start line; warnings are still said")
+    if command is None and not {"-h", "--help"} & set(options):
+        raise UsageError("run: put -- before the command", hint="paddock run [options] -- COMMAND …")
+    parsed = parser.parse_args(options)
+    if not command or not command[0]:
+        raise UsageError("run: the command is empty", hint="paddock run [options] -- COMMAND …")
+    origin, consulted = watched(Origin.of_process())
+    prepared = prepare(request_of(parsed, command=command[0]), origin)
+    if not parsed.dry_run:
+        memo = Memo(origin=origin, options=tuple(options), command=command[0])
+        memo.keep(prepared.policy, prepared.plan, consulted, quiet=parsed.quiet)
+        prepared.run(command, quiet=parsed.quiet)
+    preflight = prepared.preflight()
+    if parsed.json:
+        say(json.dumps({"command": command, "sha256": prepared.plan.sha256(), "plan": prepared.plan.as_json()}))
+    else:
+        from paddock.cli.show import show_plan
+
+        show_plan(prepared, preflight, command)
+    return 0

@@ -1,0 +1,106 @@
+"""A plan on the terminal, met by this machine: granted by which line, refused, and not covered."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from paddock.cli.text import say
+from paddock.plan.model import Landlock, Level, PathGrant, Plan, Seccomp
+from paddock.session import Preflight, Prepared
+
+_LABEL = 13
+_WIDTH = 110
+
+# What this tier does not hold, whatever the policy says; SECURITY.md explains each.
+NOT_COVERED = (
+    "network",
+    "names, sizes and modes of files outside the grants (stat, chmod, utime)",
+    "unix sockets with a path name",
+    "processes left behind when the command is killed together with paddock by SIGKILL",
+)
+ALWAYS_REFUSED = (
+    "other architectures and x32 (killed), io_uring, TIOCSTI, TIOCLINUX, sockets other than unix, inet, netlink"
+)
+
+
+def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] | None) -> None:
+    plan, host = prepared.plan, prepared.host
+    if command is not None:
+        _item("command", [shlex.join(command)])
+    _item("profile", [" ← ".join(plan.profiles)])
+    _item(
+        "kernel",
+        [f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}, tier {plan.tier.value}"],
+    )
+    _item("plan", [f"sha256 {plan.sha256()}"])
+    _item("files", _files(plan.landlock, preflight))
+    _item("temp", ["private, new for this run, removed at its end" if plan.temp else "none"])
+    _item("system calls", _syscalls(plan.seccomp, preflight))
+    _item("environment", _environment(plan))
+    _item("privileges", ["no new ones (set-user-id does nothing)" if plan.no_new_privs else "may grow"])
+    _item("journal", [_journal(plan)])
+    _item("work dir", [plan.workdir])
+    _item("not covered", ["; ".join(NOT_COVERED)])
+    _item("warnings", [n.text for n in plan.notices if n.level is not Level.INFO] + list(preflight.warnings))
+    _item("notes", [n.text for n in plan.notices[1:] if n.level is Level.INFO])
+
+
+def _item(label: str, lines: Iterable[str]) -> None:
+    margin = " " * _LABEL
+    for number, line in enumerate(lines):
+        head = f"{label:{_LABEL}}" if number == 0 else margin
+        wrapped = textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        say(head + (wrapped[0] if wrapped else ""))
+        for rest in wrapped[1:]:
+            say(margin + rest)
+
+
+def _files(landlock: Landlock | None, preflight: Preflight) -> list[str]:
+    if landlock is None:
+        return ["NOT FENCED"]
+    lines = [f"{preflight.rules} rules for {len(landlock.grants)} grants; everything else is refused"]
+    here = [grant for grant in landlock.grants if grant.path not in preflight.skipped]
+    width = min(max((len(grant.path) for grant in here), default=0), 48)
+    lines += [_grant(grant, preflight, width) for grant in here]
+    if preflight.skipped:
+        lines.append(f"granted if it were here: {' '.join(preflight.skipped)}")
+    return lines
+
+
+def _grant(grant: PathGrant, preflight: Preflight, width: int) -> str:
+    access = "(closed)" if grant.path in preflight.removed else grant.access
+    line = f"{access:8} {grant.path:{width}}  {grant.source}"
+    return f"{line}; not {', '.join(grant.except_)}" if grant.except_ else line
+
+
+def _syscalls(seccomp: Seccomp | None, preflight: Preflight) -> list[str]:
+    if seccomp is None:
+        return ["NOT FENCED"]
+    if seccomp.default == "allow":
+        lines = [f"{preflight.blocked} blocked: {' '.join(seccomp.syscalls)}"]
+    else:
+        lines = [f"only {len(seccomp.syscalls)} allowed: {' '.join(seccomp.syscalls)}"]
+    lines.append(f"always refused: {ALWAYS_REFUSED}" + ("" if seccomp.namespaces else "; new namespaces"))
+    if preflight.absent_syscalls:
+        lines.append(f"not on this architecture: {' '.join(preflight.absent_syscalls)}")
+    return lines
+
+
+def _environment(plan: Plan) -> list[str]:
+    rules = plan.environment
+    if rules is None:
+        return ["NOT FENCED: as it is"]
+    lines = [f"pass   {' '.join(rules.pass_) or 'nothing'}", f"never  {' '.join(rules.deny) or '-'}"]
+    if rules.keep:
+        lines.append(f"keep   {' '.join(rules.keep)}")
+    if rules.set:
+        lines.append("set    " + " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(rules.set.items())))
+    return lines
+
+
+def _journal(plan: Plan) -> str:
+    if plan.journal is None:
+        return "off"
+    return f"{plan.journal.dir}/{plan.journal.file or 'YYYY-MM-DD.jsonl'}"

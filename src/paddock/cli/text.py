@@ -1,0 +1,34 @@
+"""Words on the terminal. Paddock speaks on stderr, ``paddock:`` first; answers that were asked for go to stdout."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+
+def complain(message: str, hint: str | None = None) -> None:
+    print(f"paddock: {printable(message)}", file=sys.stderr)
+    if hint:
+        print(f"hint: {printable(hint)}", file=sys.stderr)
+
+
+def say(line: str = "") -> None:
+    """One line of an answer. Names come from untrusted places: nothing in them may steer the terminal."""
+    sys.stdout.write(printable(line) + "\n")
+
+
+def printable(text: str) -> str:
+    """Control, format (bidi) and surrogate characters shown as escapes; lines stay lines."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(one if _shown(one) else _escape(one) for one in text)
+
+
+def _shown(one: str) -> bool:
+    return one == "\n" or unicodedata.category(one) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def _escape(one: str) -> str:
+    if 0xDC80 <= ord(one) <= 0xDCFF:  # a byte that is not UTF-8, as Python carries it
+        return f"\\x{ord(one) - 0xDC00:02x}"
+    return one.encode("unicode_escape").decode("ascii")

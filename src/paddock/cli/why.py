@@ -1,0 +1,75 @@
+"""paddock why: the kernel's own answer for one path, and the line that gave it."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from paddock import core
+from paddock.cli.options import Parser, add_policy_options, request_of
+from paddock.cli.text import say
+from paddock.errors import Bug
+from paddock.plan.judge import Judgement, Operation, judge
+from paddock.policy import Origin
+from paddock.session import prepare
+
+_FLAG = {Operation.READ: "--read", Operation.WRITE: "--allow", Operation.EXEC: "--exec"}
+
+
+def execute(arguments: list[str]) -> int:
+    parser = Parser("why", "What the fence answers for a path, and because of which line. Exit 0: allowed, 1: denied.")
+    add_policy_options(parser)
+    parser.add_argument("--path", required=True)
+    parser.add_argument("--op", choices=[one.value for one in Operation], default="read")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args(arguments)
+    operation = Operation(options.op)
+    path = os.path.abspath(os.path.expanduser(options.path))
+    prepared = prepare(request_of(options, command=None), Origin.of_process())
+    judgement = judge(prepared.plan, path, operation)
+    tried = core.ask("attempt", "--op", operation.value, path, plan=prepared.plan)
+    _agree(judgement, tried, path)
+    allowed = judgement.allowed and tried["outcome"] != "denied"
+    reason = judgement.reason
+    if judgement.allowed and not allowed:
+        reason = f"the fence allows it, the file's own permissions do not ({tried['errno']})"
+    if options.json:
+        say(
+            json.dumps(
+                {
+                    "path": path,
+                    "real_path": judgement.path,
+                    "op": operation.value,
+                    "allowed": allowed,
+                    "reason": reason,
+                    "grants": [{"path": g.path, "access": g.access, "source": g.source} for g in judgement.grants],
+                    "tried": tried,
+                }
+            )
+        )
+        return 0 if allowed else 1
+    leads = f" (leads to {judgement.path})" if judgement.path != path else ""
+    say(f"{'allowed' if allowed else 'denied'}: {operation.value} {path}{leads}")
+    say(f"  because: {reason}")
+    say(f"  kernel:  {_kernel(tried)}")
+    if not judgement.allowed:
+        say(f"  to allow it: paddock run {_FLAG[operation]} '{judgement.path}' …")
+    return 0 if allowed else 1
+
+
+def _kernel(tried: dict[str, str]) -> str:
+    match tried["outcome"]:
+        case "allowed":
+            return "tried behind this very fence: it opened"
+        case "denied":
+            return f"tried behind this very fence: {tried['errno']}"
+        case "missing":
+            return "not tried: there is no such file"
+        case _:
+            return "not tried: this kernel can not try it without doing it"
+
+
+def _agree(judgement: Judgement, tried: dict[str, str], path: str) -> None:
+    """The kernel may be stricter than the grants (file modes). It must never be more open."""
+    if tried["outcome"] == "allowed" and not judgement.allowed:
+        raise Bug(f"the kernel allows {path} and the plan says: {judgement.reason}", hint="please report it")

@@ -1,0 +1,57 @@
+"""Every error Paddock raises. The type says whose fault it is.
+
+    PaddockError              exit code
+    ├── UsageError            125   the command line is wrong
+    ├── PolicyError           125   what a person wrote is wrong: file, line, key
+    ├── HostError             125   this machine can not enforce what was asked
+    ├── CoreError             125   the native program is missing, old or failed
+    ├── JournalError          125   the journal can not be opened, or does not verify
+    └── Bug                   125   Paddock contradicts itself
+
+A denial is not an error (it is an Event, and the command sees its errno), nor is a command that fails (it is
+a Result). Only ``cli/`` prints an error or exits.
+"""
+
+from __future__ import annotations
+
+EXIT_PADDOCK = 125
+"""Paddock itself failed or refused to start; never the command's own status."""
+
+
+class PaddockError(Exception):
+    """``message`` says what went wrong and where; ``hint`` what to do about it."""
+
+    exit_code = EXIT_PADDOCK
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class UsageError(PaddockError):
+    pass
+
+
+class PolicyError(PaddockError):
+    """``where`` is ``file:line`` (or a flag); it stands in front of the message."""
+
+    def __init__(self, message: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(f"{where}: {message}" if where else message, hint=hint)
+        self.where = where
+
+
+class HostError(PaddockError):
+    pass
+
+
+class CoreError(PaddockError):
+    pass
+
+
+class JournalError(PaddockError):
+    pass
+
+
+class Bug(PaddockError):  # noqa: N818 (the word for it)
+    pass

@@ -1,0 +1,31 @@
+"""Host: facts measured on this machine and about this installation. No opinion, no policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    kernel: str
+    arch: str
+    landlock_abi: int  # 0: none
+    landlock_errno: str | None  # why there is none
+    seccomp: bool
+    user_notification: bool
+    no_new_privs: bool
+    uid: int
+    user: str
+    home: str
+    cwd: str
+    own_paths: tuple[str, ...]  # what no grant may make writable: configuration, state, the installation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """One mechanism, really tried."""
+
+    mechanism: str
+    held: bool
+    detail: str
+    needs: str

@@ -1,0 +1,98 @@
+"""What the fence answers for a path, and because of which grant: the reasoning behind ``paddock why``.
+
+Follows Landlock's own rule: the rights on a file are the union of what the grants on it and on the directories above it
+give. ``paddock-core attempt`` asks the kernel the same question; a test holds the two answers together.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from paddock.plan.files import within
+from paddock.plan.model import PathGrant, Plan
+
+
+class Operation(Enum):
+    READ = "read"
+    WRITE = "write"
+    EXEC = "exec"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    allowed: bool
+    path: str  # where the name really leads
+    grants: tuple[
+        PathGrant, ...
+    ]  # that allow it; or, if denied, that come near: above the path, or carved away from it
+    reason: str
+
+
+def judge(plan: Plan, path: str, operation: Operation) -> Judgement:
+    real = os.path.realpath(path)
+    if plan.landlock is None:
+        return Judgement(allowed=True, path=real, grants=(), reason="Landlock is off: every path is open")
+    needed, bearer = _needed(real, operation)
+    giving: list[PathGrant] = []
+    given: set[str] = set()
+    near: list[PathGrant] = []
+    for grant in plan.landlock.grants:
+        where = os.path.realpath(grant.path)
+        if not within(bearer, where):
+            continue
+        if any(_keeping_out(grant, bearer)):
+            near.append(grant)
+            continue
+        rights = set(plan.landlock.access[grant.access])
+        if needed & rights:
+            giving.append(grant)
+        else:
+            near.append(grant)
+        given |= rights
+    if needed <= given:
+        return Judgement(allowed=True, path=real, grants=tuple(giving), reason=f"granted by {giving[0].source}")
+    carved = next((reason for grant in near for reason in _keeping_out(grant, bearer)), None)
+    if carved:
+        reason = carved
+    elif given:
+        reason = f"granted only for {', '.join(sorted({grant.access for grant in near}))}"
+    else:
+        reason = "outside every grant"
+    return Judgement(allowed=False, path=real, grants=tuple(near), reason=reason)
+
+
+def _needed(real: str, operation: Operation) -> tuple[set[str], str]:
+    """The rights the act takes, and the path they are looked up on: a new name is made in its directory."""
+    try:
+        directory = stat.S_ISDIR(os.lstat(real).st_mode)
+    except OSError:
+        return ({"make_reg"} if operation is Operation.WRITE else {"read_file"}), _existing(os.path.dirname(real))
+    match operation:
+        case Operation.READ:
+            return ({"read_dir"} if directory else {"read_file"}), real
+        case Operation.WRITE:
+            return ({"make_reg"} if directory else {"write_file"}), real
+        case Operation.EXEC:
+            return {"execute"}, real
+
+
+def _existing(path: str) -> str:
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _keeping_out(grant: PathGrant, path: str) -> Iterator[str]:
+    for kept_out in grant.except_:
+        real = os.path.realpath(kept_out)
+        if within(path, real):
+            yield f"{kept_out} stays closed inside {grant.path} ({grant.source})"
+        elif within(real, path):
+            yield (
+                f"{path} holds {kept_out}, which stays closed, so it is granted entry by entry "
+                f"and not itself ({grant.source})"
+            )

@@ -1,0 +1,84 @@
+"""Landlock's vocabulary: which right came with which ABI, and which rights each kind of access needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+KERNEL_OF_ABI = MappingProxyType({1: "5.13", 2: "5.19", 3: "6.2", 4: "6.7", 5: "6.10", 6: "6.12", 7: "6.15"})
+
+_READ = frozenset({"execute", "read_file", "read_dir"})
+_WRITE = frozenset(
+    {
+        "write_file",
+        "truncate",
+        "refer",
+        *("make_reg", "make_dir", "make_sym", "make_fifo", "make_sock"),
+        *("remove_file", "remove_dir"),
+    }
+)
+# Handled, so that they are refused, and granted to nobody: device nodes are not an agent's business.
+_NEVER = frozenset({"make_char", "make_block"})
+_DEVICE = frozenset({"read_file", "write_file", "read_dir", "truncate", "ioctl_dev"})
+
+_INTRODUCED = MappingProxyType({"refer": 2, "truncate": 3, "ioctl_dev": 5})
+_SCOPES = MappingProxyType({"abstract_unix_socket": 6, "signal": 6})
+
+# What an older kernel leaves open, in a user's words.
+_OPEN_WITHOUT = MappingProxyType(
+    {
+        "refer": "files can not be moved or linked between directories",
+        "truncate": "files outside the grants can be emptied",
+        "ioctl_dev": "devices can be driven through ioctl",
+        "abstract_unix_socket": "abstract unix sockets outside can be reached",
+        "signal": "processes outside can be signalled",
+    }
+)
+
+ACCESS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "read": _READ,
+        "write": _WRITE,
+        "allow": _READ | _WRITE,
+        "exec": frozenset({"execute", "read_file"}),
+        "device": _DEVICE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """A right the policy needs and this kernel lacks."""
+
+    right: str
+    kernel: str
+    consequence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdable:
+    """What a kernel of one ABI can hold."""
+
+    handled: tuple[str, ...]
+    scoped: tuple[str, ...]
+    access: Mapping[str, tuple[str, ...]]
+    missing: tuple[Missing, ...]
+
+
+def holdable(abi: int) -> Holdable:
+    rights = _READ | _WRITE | _NEVER | _DEVICE
+    handled = {right for right in rights if _INTRODUCED.get(right, 1) <= abi}
+    scoped = {scope for scope, since in _SCOPES.items() if since <= abi}
+    needs = {**_INTRODUCED, **_SCOPES}
+    missing = tuple(
+        Missing(right=right, kernel=KERNEL_OF_ABI[since], consequence=_OPEN_WITHOUT[right])
+        for right, since in sorted(needs.items(), key=lambda item: (item[1], item[0]))
+        if since > abi
+    )
+    return Holdable(
+        handled=tuple(sorted(handled)),
+        scoped=tuple(sorted(scoped)),
+        access={name: tuple(sorted(wanted & handled)) for name, wanted in ACCESS.items()},
+        missing=missing,
+    )

@@ -1,0 +1,33 @@
+"""What is allowed but weak: for `paddock check`, which says it, and `check --strict`, which refuses it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from paddock.policy.model import Access, Action, Policy
+
+
+def weak_points(policy: Policy) -> Iterator[str]:
+    for rule in policy.rules:
+        identifies = {match.key for match in rule.matches if not match.negate}
+        if (
+            rule.action is Action.ALLOW
+            and "exe_basename" in identifies
+            and not identifies
+            & {
+                "exe",
+                "exe_glob",
+                "exe_sha256",
+            }
+        ):
+            yield f"{rule.source}: rule {rule.id!r} allows any file of that name, wherever it lies; add exe or exe_glob"
+        if rule.action is Action.ALLOW and not rule.matches:
+            yield f"{rule.source}: rule {rule.id!r} has no match key and allows every program"
+    for grant in policy.filesystem.grants:
+        if grant.access is Access.WRITE:
+            yield f"{grant.source}: {grant.pattern} can be written but not read; tools that read back will fail"
+        if grant.optional and grant.workspace:
+            yield f"{grant.source}: the workspace is marked as optional"
+    for route in policy.network.routes if policy.network is not None else ():
+        if route.endpoint_rules is None:
+            yield f"{route.source}: route {route.name!r} has no endpoint_rules: every method and path is open"

@@ -1,0 +1,55 @@
+"""The command line → the topmost Policy."""
+
+from __future__ import annotations
+
+from paddock.errors import UsageError
+from paddock.policy.expand import Expander
+from paddock.policy.model import (
+    COMMAND_LINE,
+    Audit,
+    Environment,
+    Filesystem,
+    Policy,
+    Source,
+    Sourced,
+    Switch,
+    Syscalls,
+    Widen,
+)
+from paddock.policy.origin import Origin
+from paddock.policy.request import Request
+from paddock.policy.values import Values
+
+
+def flag(name: str) -> Source:
+    return Source(file=COMMAND_LINE, key=name)
+
+
+def from_command_line(request: Request, origin: Origin) -> Policy:
+    values = Values(Expander(origin))
+    wants_journal = request.audit or request.audit_stderr or request.audit_dir is not None
+    if wants_journal and Switch.AUDIT in request.off:
+        raise UsageError("--audit and --off audit contradict each other")
+    journal = flag("--audit" if request.audit_dir is None else "--audit-log")
+    workdir = request.workdir
+    return Policy(
+        profiles=(),
+        filesystem=Filesystem(
+            grants=tuple(values.grant(one.access, one.pattern, flag(one.flag)) for one in request.grants),
+            denies=tuple(values.deny(pattern, flag("--deny")) for pattern in request.denies),
+            widen=Sourced(Widen.NEVER, flag("--strict-globs")) if request.strict_globs else None,
+        ),
+        syscalls=Syscalls(block=tuple(values.syscall(name, flag("--block")) for name in request.blocks)),
+        env=Environment(
+            pass_=tuple(values.env_name(name, flag("--env-pass")) for name in request.env_pass if "*" in name),
+            keep=tuple(values.env_name(name, flag("--env-pass")) for name in request.env_pass if "*" not in name),
+            set=tuple(values.env_setting(name, value, flag("--env")) for name, value in request.env_set),
+        ),
+        audit=Audit(
+            enabled=Sourced(True, journal) if wants_journal else None,
+            dir=None if request.audit_dir is None else values.journal(request.audit_dir, journal),
+            stderr=request.audit_stderr,
+        ),
+        off=tuple(dict.fromkeys(request.off)),
+        workdir=None if workdir is None else Sourced(values.path(workdir, flag("--workdir")), flag("--workdir")),
+    )

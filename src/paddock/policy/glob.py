@@ -1,0 +1,154 @@
+"""Glob: the one pattern engine, for grants, denies, exe_glob, cwd_glob and tool paths.
+
+Two wildcards and nothing else: ``*`` stands for any text inside one path component, ``**`` alone between
+slashes for any number of whole components (also none). ``?``, ``[`` and ``{`` are ordinary letters. Matching
+costs at most components times pattern length: a pattern can not be hung by the path it judges.
+
+Paths and patterns are ``str``; names that are not UTF-8 travel as surrogate escapes and compare byte for byte.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paddock.policy.model import TMP_TOKEN
+
+ANY_DEPTH = "**"
+
+
+class GlobError(ValueError):
+    """The pattern is not one; the text says why. The caller knows which file and line it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Glob:
+    """``root`` is ``/``, ``<tmp>``, or empty for a pattern that may start anywhere (``**/name``)."""
+
+    root: str
+    parts: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, pattern: str) -> Glob:
+        if not pattern:
+            raise GlobError("the pattern is empty")
+        if "\0" in pattern:
+            raise GlobError("a pattern can not hold a NUL byte")
+        root, rest = _split_root(pattern)
+        parts: list[str] = []
+        for part in rest.split("/"):
+            if part in ("", "."):
+                continue
+            if part == "..":
+                raise GlobError(f"'..' is not allowed in a pattern: {pattern!r}")
+            if ANY_DEPTH in part and part != ANY_DEPTH:
+                raise GlobError(f"'**' must stand alone between slashes: {pattern!r}")
+            if part == ANY_DEPTH and parts and parts[-1] == ANY_DEPTH:
+                continue
+            parts.append(part)
+        if not root and (parts[:1] != [ANY_DEPTH] or len(parts) < 2):
+            raise GlobError(f"not an absolute pattern: {pattern!r}")
+        return cls(root=root, parts=tuple(parts))
+
+    @property
+    def text(self) -> str:
+        """The pattern in its one normal spelling."""
+        joined = "/".join(self.parts)
+        if self.root == "/" or not self.root:
+            return self.root + joined
+        return f"{self.root}/{joined}" if joined else self.root
+
+    @property
+    def floating(self) -> bool:
+        return not self.root
+
+    @property
+    def literal(self) -> bool:
+        return all("*" not in part for part in self.parts)
+
+    @property
+    def prefix(self) -> str:
+        """The whole path of a literal, else the longest directory without a wildcard; empty when floating."""
+        if self.floating:
+            return ""
+        static: list[str] = []
+        for part in self.parts:
+            if "*" in part:
+                break
+            static.append(part)
+        return Glob(root=self.root, parts=tuple(static)).text
+
+    @property
+    def exact(self) -> bool:
+        """A kernel rule on ``prefix`` means just this pattern: one literal path, or a subtree ``/x/**``."""
+        if self.floating:
+            return False
+        body = self.parts[:-1] if self.parts[-1:] == (ANY_DEPTH,) else self.parts
+        return all("*" not in part for part in body)
+
+    def matches(self, path: str) -> bool:
+        """``/x/**`` matches ``/x`` too: ``**`` may stand for no component at all."""
+        return len(self.parts) in self._reached(path)[-1]
+
+    def covers(self, path: str) -> bool:
+        """The path, or a directory above it, matches: what a grant or a deny on this pattern reaches."""
+        return any(len(self.parts) in states for states in self._reached(path))
+
+    def may_contain(self, prefix: str) -> bool:
+        """Some path at or below ``prefix`` could match."""
+        return bool(self._reached(prefix)[-1])
+
+    def _reached(self, path: str) -> list[frozenset[int]]:
+        """The positions in the pattern that the path can stand at: before its first component, then after each."""
+        root, rest = _split_root(path)
+        if root != self.root and not (self.floating and root):
+            return [frozenset()]
+        states = self._past_any_depth({0})
+        reached = [states]
+        for name in rest.split("/"):
+            if name in ("", "."):
+                continue
+            ahead: set[int] = set()
+            for at in states:
+                if at == len(self.parts):
+                    continue
+                if self.parts[at] == ANY_DEPTH:
+                    ahead.add(at)
+                elif component_matches(self.parts[at], name):
+                    ahead.add(at + 1)
+            states = self._past_any_depth(ahead)
+            reached.append(states)
+        return reached
+
+    def _past_any_depth(self, states: set[int]) -> frozenset[int]:
+        for at in tuple(states):
+            if at < len(self.parts) and self.parts[at] == ANY_DEPTH:
+                states.add(at + 1)
+        return frozenset(states)
+
+
+def component_matches(pattern: str, name: str) -> bool:
+    """``*`` against one name. Only the last ``*`` is ever taken back, which keeps it quadratic at worst."""
+    at = in_name = 0
+    star = -1
+    resume = 0
+    while in_name < len(name):
+        if at < len(pattern) and pattern[at] == "*":
+            star, resume = at, in_name
+            at += 1
+        elif at < len(pattern) and pattern[at] == name[in_name]:
+            at += 1
+            in_name += 1
+        elif star >= 0:
+            resume += 1
+            at, in_name = star + 1, resume
+        else:
+            return False
+    return all(letter == "*" for letter in pattern[at:])
+
+
+def _split_root(text: str) -> tuple[str, str]:
+    if text.startswith("/"):
+        return "/", text[1:]
+    if text == TMP_TOKEN or text.startswith(f"{TMP_TOKEN}/"):
+        return TMP_TOKEN, text[len(TMP_TOKEN) :]
+    return "", text

@@ -1,0 +1,108 @@
+"""A file and all it inherits → layers, parents first; each file once, however many ways lead to it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+
+from paddock.errors import PolicyError
+from paddock.policy.conf import read_conf
+from paddock.policy.fragment import Fragment
+from paddock.policy.model import Policy, PolicyFile, Source, Sourced
+from paddock.policy.origin import Origin
+from paddock.policy.search import Found, Search, read_text
+from paddock.policy.toml import read_toml
+from paddock.policy.trust import FileText, require_agreement
+
+DEFAULT = "ai-agent"
+FLOOR = "base"
+WRITTEN_LEVELS = 3  # a file, what it inherits, and what that inherits
+
+
+@dataclass(slots=True)
+class Layers:
+    """``stack``: what each file says by itself, undermost first. ``names``: outermost first. ``files``: as read."""
+
+    origin: Origin
+    stack: list[Policy] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    files: list[FileText] = field(default_factory=list)
+    _heights: dict[str, int] = field(default_factory=dict)  # real path → written files stacked from there down
+
+    def add(self, found: Found, *, agreed: bool) -> None:
+        """``agreed``: the person must have trusted the text of this file, and of each it reaches by a path."""
+        self._visit(found, above=(), agreed=agreed)
+
+    def _visit(self, found: Found, *, above: tuple[Found, ...], agreed: bool) -> int:
+        chain = (*above, found)
+        real = os.path.realpath(found.path)
+        if any(os.path.realpath(earlier.path) == real for earlier in above):
+            raise PolicyError(f"the files inherit each other: {_arrows(chain)}", where=found.shown)
+        own = 0 if found.builtin else 1
+        written_above = sum(not earlier.builtin for earlier in above)
+        if written_above + self._heights.get(real, own) > WRITTEN_LEVELS:
+            raise PolicyError(
+                f"inherits more than {WRITTEN_LEVELS - 1} levels deep: {_arrows(chain)}", where=chain[0].shown
+            )
+        if real in self._heights:
+            return self._heights[real]
+        name = found.name if found.rung is not None else found.shown
+        if name not in self.names:
+            self.names.append(name)
+        fragment = self._read(found, agreed=agreed)
+        height = 0
+        for parent in fragment.inherit:
+            next_found = Search(self.origin).find(
+                parent.value, parent.source, relative_to=os.path.dirname(real), asked_by=found
+            )
+            height = max(height, self._visit(next_found, above=chain, agreed=agreed and next_found.rung is None))
+        self.stack.append(fragment.policy)
+        self._heights[real] = height + own
+        return height + own
+
+    def _read(self, found: Found, *, agreed: bool) -> Fragment:
+        file = read_text(found, self.origin)
+        if agreed:
+            require_agreement(
+                file,
+                self.origin,
+                shown=found.shown,
+                why="a repository must not loosen its own fence",
+                otherwise=f"; or leave it aside: --profile {DEFAULT}",
+            )
+        fragment = parse(file.text, found, self.origin)
+        if found.builtin:
+            return fragment
+        self.files.append(file)
+        notes: list[str] = []
+        replaces = Search(self.origin).replaces_builtin(found)
+        if replaces:
+            notes.append(f"{found.name} comes from {found.shown}, which replaces the built-in profile")
+        if not fragment.inherit:
+            parent = _unnamed_parent(found, fragment, replaces=replaces)
+            notes.append(f"{found.shown} names no parent: it inherits {parent}")
+            source = Source(file=found.shown, line=1, key="inherit")
+            fragment = replace(fragment, inherit=(Sourced(parent, source),))
+        identity = PolicyFile(path=file.path, sha256=file.sha256, found=os.path.abspath(found.path))
+        return replace(fragment, policy=replace(fragment.policy, files=(identity,), notes=tuple(notes)))
+
+
+def parse(text: str, found: Found, origin: Origin) -> Fragment:
+    if found.path.endswith(".conf"):
+        return read_conf(text, found.shown, origin)
+    return read_toml(text, found.shown, origin)
+
+
+def _unnamed_parent(found: Found, fragment: Fragment, *, replaces: bool) -> str:
+    """Who speaks of files gets the floor, and grants the rest itself; who does not gets the default's file layer.
+
+    A file that replaces a built-in profile and grants nothing adds to the one it replaces: the default may stand
+    on that very profile.
+    """
+    if fragment.speaks_of_files:
+        return FLOOR
+    return found.name if replaces else DEFAULT
+
+
+def _arrows(chain: tuple[Found, ...]) -> str:
+    return " → ".join(found.shown for found in chain)

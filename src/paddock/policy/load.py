@@ -1,0 +1,91 @@
+"""Load: what was asked for → Policy. The whole way from text, in one place:
+
+select → find → read (trust) → parents first → merge → command line on top → checks on the whole
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import reduce
+
+from paddock.policy.flags import flag, from_command_line
+from paddock.policy.glob import Glob
+from paddock.policy.inherit import DEFAULT, FLOOR, Layers
+from paddock.policy.merge import merge
+from paddock.policy.model import Access, Policy
+from paddock.policy.origin import Origin
+from paddock.policy.request import Request
+from paddock.policy.search import Found, Search
+from paddock.policy.syscalls import table
+from paddock.policy.trust import FileText, require_agreement
+
+PROJECT_FILE = "paddock.toml"
+
+
+def load(request: Request, origin: Origin) -> Policy:
+    layers = Layers(origin)
+    unasked = _project_file(request, origin)
+    if unasked is not None:
+        layers.add(unasked, agreed=request.trust_required)
+    for found in select(request, origin) if unasked is None else ():
+        layers.add(found, agreed=False)
+    whole = reduce(merge, [*layers.stack, from_command_line(request, origin)], Policy(profiles=tuple(layers.names)))
+    policy = replace(whole, notes=(*whole.notes, *_syscall_notes(whole, origin)))
+    if request.trust_required:
+        _require_agreement_to_what_the_command_could_rewrite(policy, layers.files, origin)
+    return policy
+
+
+def _project_file(request: Request, origin: Origin) -> Found | None:
+    """``./paddock.toml``, when nothing else was asked for. Found is found: a dangling link is an error later on."""
+    if request.names_a_policy or request.is_custom:
+        return None
+    if not os.path.lexists(os.path.join(origin.cwd, PROJECT_FILE)):
+        return None
+    return Search(origin).at_path(f"./{PROJECT_FILE}", flag("the current directory"), relative_to=origin.cwd)
+
+
+def select(request: Request, origin: Origin) -> Iterator[Found]:
+    """The policies to merge, undermost first."""
+    search = Search(origin)
+    for name in request.profiles:
+        yield search.find(name, flag("--profile"), relative_to=origin.cwd)
+    for path in request.policies:
+        yield search.at_path(path, flag("--policy"), relative_to=origin.cwd)
+    if not request.names_a_policy:
+        name = FLOOR if request.is_custom else profile_for(request.command)
+        yield search.find(name, flag("the default profile"), relative_to=origin.cwd)
+
+
+def profile_for(command: str | None) -> str:
+    """The profile a command gets by its name. So far every agent has the same needs: files, calls, environment."""
+    return DEFAULT
+
+
+def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
+    """Only for what a person wrote: the built-in profiles name the calls of every machine on purpose."""
+    for call in (*policy.syscalls.block, *(policy.syscalls.allow or ())):
+        remark = table()[call.value].remark(origin.machine)
+        if remark is not None and not call.source.file.startswith("built-in "):
+            yield f"{call.source}: {remark}; naming it has no effect there"
+
+
+def _require_agreement_to_what_the_command_could_rewrite(policy: Policy, files: list[FileText], origin: Origin) -> None:
+    """A policy file in the command's reach could loosen the next run; then the person must know its text.
+
+    The config directories are left out: they are closed to writing whatever the policy grants.
+    """
+    writable = [
+        os.path.realpath(Glob.parse(grant.pattern).prefix)
+        for grant in policy.filesystem.grants
+        if grant.access in (Access.WRITE, Access.ALLOW) and grant.pattern.startswith("/")
+    ]
+    for file in files:
+        if file.path.startswith((f"{origin.config_dir}/", f"{origin.system_dir}/")):
+            continue
+        if any(f"{file.path}/".startswith(f"{directory.rstrip('/')}/") for directory in writable):
+            require_agreement(
+                file, origin, shown=file.path, why="the command could rewrite it, and so loosen its next run"
+            )

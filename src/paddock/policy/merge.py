@@ -1,0 +1,155 @@
+"""Two policies → one. Pure, and associative: (a + b) + c is a + (b + c).
+
+- Lists add up; nothing is taken away. A value that is there already keeps its first source.
+- Scalars, limits, variables to set and routes: the later one wins.
+- Rules: the later policy's stand in front, because the first match wins; a rule of the same id is replaced.
+- Absent and empty stay different (``allowed_hosts``, ``syscalls.allow``): absent gives way, empty counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import TypeVar
+
+from paddock.policy.model import (
+    Audit,
+    Environment,
+    Filesystem,
+    Meta,
+    Network,
+    Policy,
+    Setting,
+    Sourced,
+    Syscalls,
+)
+
+V = TypeVar("V")
+H = TypeVar("H", bound=Hashable)
+
+
+def merge(under: Policy, over: Policy) -> Policy:
+    return Policy(
+        profiles=_add(under.profiles, over.profiles, _itself),
+        files=_add(under.files, over.files, _itself),
+        meta=_meta(under.meta, over.meta),
+        filesystem=_filesystem(under.filesystem, over.filesystem),
+        network=_network(under.network, over.network),
+        syscalls=_syscalls(under.syscalls, over.syscalls),
+        env=_env(under.env, over.env),
+        limits=_replace(under.limits, over.limits, lambda limit: limit.name),
+        audit=_audit(under.audit, over.audit),
+        rules=_in_front(under.rules, over.rules, lambda rule: rule.id),
+        tools=_settings(under.tools, over.tools),
+        container=_settings(under.container, over.container),
+        off=_add(under.off, over.off, _itself),
+        workdir=_later(under.workdir, over.workdir),
+        notes=_add(under.notes, over.notes, _itself),
+    )
+
+
+def _meta(under: Meta, over: Meta) -> Meta:
+    return Meta(
+        default_action=_later(under.default_action, over.default_action),
+        on_policy_error=_later(under.on_policy_error, over.on_policy_error),
+        on_supervisor_timeout_ms=_later(under.on_supervisor_timeout_ms, over.on_supervisor_timeout_ms),
+        ask_timeout_s=_later(under.ask_timeout_s, over.ask_timeout_s),
+    )
+
+
+def _filesystem(under: Filesystem, over: Filesystem) -> Filesystem:
+    return Filesystem(
+        grants=_add(under.grants, over.grants, lambda g: (g.access, g.pattern, g.optional, g.workspace)),
+        denies=_add(under.denies, over.denies, lambda deny: deny.pattern),
+        workspace=_later(under.workspace, over.workspace),
+        require_enforced=_later(under.require_enforced, over.require_enforced),
+        no_bootstrap_reads=_later(under.no_bootstrap_reads, over.no_bootstrap_reads),
+        widen=_later(under.widen, over.widen),
+    )
+
+
+def _network(under: Network | None, over: Network | None) -> Network | None:
+    if under is None or over is None:
+        return over or under
+    return Network(
+        mode=_later(under.mode, over.mode),
+        allowed_hosts=_add_or_absent(under.allowed_hosts, over.allowed_hosts),
+        denied_hosts=_add(under.denied_hosts, over.denied_hosts, _value),
+        allowed_local_ports=_add(under.allowed_local_ports, over.allowed_local_ports, _value),
+        kernel_pin=_later(under.kernel_pin, over.kernel_pin),
+        routes=_replace(under.routes, over.routes, lambda route: route.name),
+    )
+
+
+def _syscalls(under: Syscalls, over: Syscalls) -> Syscalls:
+    return Syscalls(
+        block=_add(under.block, over.block, _value),
+        allow=_add_or_absent(under.allow, over.allow),
+    )
+
+
+def _env(under: Environment, over: Environment) -> Environment:
+    return Environment(
+        pass_=_add(under.pass_, over.pass_, _value),
+        deny=_add(under.deny, over.deny, _value),
+        keep=_add(under.keep, over.keep, _value),
+        set=_replace(under.set, over.set, lambda pair: pair[0]),
+    )
+
+
+def _audit(under: Audit, over: Audit) -> Audit:
+    return Audit(
+        enabled=_later(under.enabled, over.enabled),
+        dir=_later(under.dir, over.dir),
+        stderr=under.stderr or over.stderr,
+    )
+
+
+def _settings(under: tuple[Setting, ...], over: tuple[Setting, ...]) -> tuple[Setting, ...]:
+    """Settings that are lists add up as lists do; the others are scalars."""
+    before = {setting.key: setting for setting in under}
+    joined = []
+    for setting in over:
+        earlier = before.get(setting.key)
+        if earlier is not None and isinstance(earlier.value, tuple) and isinstance(setting.value, tuple):
+            setting = Setting(key=setting.key, value=_add(earlier.value, setting.value, _itself), source=earlier.source)
+        joined.append(setting)
+    return _replace(under, tuple(joined), lambda setting: setting.key)
+
+
+def _itself(value: H) -> H:
+    return value
+
+
+def _value(sourced: Sourced[H]) -> H:
+    return sourced.value
+
+
+def _later(under: Sourced[V] | None, over: Sourced[V] | None) -> Sourced[V] | None:
+    return under if over is None else over
+
+
+def _add(under: tuple[V, ...], over: tuple[V, ...], key: Callable[[V], Hashable]) -> tuple[V, ...]:
+    found: dict[Hashable, V] = {}
+    for value in (*under, *over):
+        found.setdefault(key(value), value)
+    return tuple(found.values())
+
+
+def _add_or_absent(
+    under: tuple[Sourced[str], ...] | None, over: tuple[Sourced[str], ...] | None
+) -> tuple[Sourced[str], ...] | None:
+    if under is None or over is None:
+        return under if over is None else over
+    return _add(under, over, _value)
+
+
+def _replace(under: tuple[V, ...], over: tuple[V, ...], key: Callable[[V], Hashable]) -> tuple[V, ...]:
+    found: dict[Hashable, V] = {}
+    for value in (*under, *over):
+        found[key(value)] = value
+    return tuple(found.values())
+
+
+def _in_front(under: tuple[V, ...], over: tuple[V, ...], key: Callable[[V], Hashable]) -> tuple[V, ...]:
+    replaced = {key(value) for value in over}
+    return (*over, *(value for value in under if key(value) not in replaced))

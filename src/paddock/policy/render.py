@@ -1,0 +1,236 @@
+"""Policy → canonical TOML: sorted, expanded, without sources.
+
+Two policies that mean the same render to the same bytes, whichever format they were written in; the text loads
+back to the same policy in the same directory. What only a command line can say (layers switched off, deny patterns
+lifted by --env-pass) has no words in a file and is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from typing import TypeVar
+
+from paddock.errors import PolicyError
+from paddock.policy.expand import CWD_TOKEN
+from paddock.policy.inherit import FLOOR
+from paddock.policy.model import (
+    Audit,
+    EndpointRule,
+    Environment,
+    Filesystem,
+    Grant,
+    Network,
+    Policy,
+    Route,
+    Rule,
+    Setting,
+    Sourced,
+    Syscalls,
+)
+from paddock.policy.schema import GRANT_KEYS, KEYS, LIMITS, NOT, VERSION
+
+_EXPANDED_MATCHES = ("exe", "parent_exe", "exe_glob", "cwd_glob")
+_BARE_KEY = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+
+Values = Mapping[str, object]
+V = TypeVar("V")
+
+
+def to_toml(policy: Policy) -> str:
+    tables: list[tuple[str, Values]] = [("[meta]", _meta(policy))]
+    tables.append(("[filesystem]", _filesystem(policy.filesystem)))
+    if policy.network is not None:
+        tables.append(("[network]", _network(policy.network)))
+        tables += [(f"[network.routes.{_key(route.name)}]", _route(route)) for route in _by_name(policy.network.routes)]
+    tables.append(("[syscalls]", _syscalls(policy.syscalls)))
+    tables.append(("[env]", _env(policy.env)))
+    tables.append(("[env.set]", {name: _undollar(value.value) for name, value in sorted(policy.env.set, key=_first)}))
+    limits = {limit.name: limit.value for limit in policy.limits}
+    tables.append(("[limits]", {name: limits[name] for name in LIMITS if name in limits}))
+    tables.append(("[audit]", _audit(policy.audit)))
+    tables.append(("[tools]", _settings(policy.tools, KEYS["tools"])))
+    tables.append(("[container]", _settings(policy.container, KEYS["container"])))
+    tables += [("[[rule]]", _rule(rule)) for rule in policy.rules]
+    must_stand = ("[network]",)  # an empty one still means: filtered
+    blocks = [_table(header, values) for header, values in tables if values or header in must_stand]
+    return "\n".join(blocks)
+
+
+def _meta(policy: Policy) -> Values:
+    meta = policy.meta
+    return _present(
+        version=VERSION,
+        inherit=FLOOR,
+        workdir=_plain(policy.workdir),
+        default_action=_plain(meta.default_action),
+        on_policy_error=_plain(meta.on_policy_error),
+        on_supervisor_timeout_ms=_plain(meta.on_supervisor_timeout_ms),
+        ask_timeout_s=_plain(meta.ask_timeout_s),
+    )
+
+
+def _filesystem(files: Filesystem) -> Values:
+    grants = {
+        key: sorted(_written_grant(grant) for grant in files.grants if grant.access is access)
+        for key, access in GRANT_KEYS.items()
+    }
+    return _present(
+        **{key: patterns or None for key, patterns in grants.items()},
+        deny_globs=sorted(_undollar(deny.pattern) for deny in files.denies) or None,
+        workspace=_plain(files.workspace),
+        require_enforced=_plain(files.require_enforced),
+        no_bootstrap_reads=_plain(files.no_bootstrap_reads),
+        widen=_plain(files.widen),
+    )
+
+
+def _written_grant(grant: Grant) -> str:
+    pattern = _undollar(grant.pattern)
+    if grant.workspace:
+        pattern = f"{CWD_TOKEN}/**" if pattern.endswith("/**") else CWD_TOKEN
+    return f"{pattern}?" if grant.optional else pattern
+
+
+def _network(network: Network) -> Values:
+    return _present(
+        mode=_plain(network.mode),
+        allowed_hosts=None if network.allowed_hosts is None else _sorted(network.allowed_hosts),
+        denied_hosts=_sorted(network.denied_hosts) or None,
+        allowed_local_ports=sorted(port.value for port in network.allowed_local_ports) or None,
+        kernel_pin=_plain(network.kernel_pin),
+    )
+
+
+def _by_name(routes: Iterable[Route]) -> list[Route]:
+    return sorted(routes, key=lambda route: route.name)
+
+
+def _route(route: Route) -> Values:
+    return _present(
+        upstream=route.upstream,
+        credential_key=route.credential_key,
+        inject_mode=route.inject_mode,
+        endpoint_rules=None if route.endpoint_rules is None else [_endpoint(rule) for rule in route.endpoint_rules],
+    )
+
+
+def _endpoint(rule: EndpointRule) -> Values:
+    return {"method": rule.method, "path": rule.path}
+
+
+def _syscalls(syscalls: Syscalls) -> Values:
+    return _present(
+        block=_sorted(syscalls.block) or None,
+        allow=None if syscalls.allow is None else _sorted(syscalls.allow),
+    )
+
+
+def _env(env: Environment) -> Values:
+    return _present(**{"pass": _sorted(env.pass_) or None, "deny": _sorted(env.deny) or None})
+
+
+def _audit(audit: Audit) -> Values:
+    return _present(enabled=_plain(audit.enabled), dir=None if audit.dir is None else _undollar(audit.dir.value))
+
+
+def _settings(settings: tuple[Setting, ...], order: tuple[str, ...]) -> Values:
+    values = {setting.key.replace("-", "_"): setting.value for setting in settings}
+    return {key: _setting(key, values[key]) for key in order if key in values}
+
+
+def _setting(key: str, value: object) -> object:
+    match key, value:
+        case (("path_rules" | "command_rules"), tuple()):
+            # Rules keep their order: the first match wins. Only their paths were expanded.
+            return [{k: _undollar(v) if k == "path" else v for k, v in rule} for rule in value]
+        case "denied_commands", tuple():
+            return sorted(value)
+        case _, tuple():
+            return sorted(_undollar(each) for each in value)
+        case _, str():
+            return _undollar(value)
+        case _:
+            return value
+
+
+def _rule(rule: Rule) -> Values:
+    matches: dict[str, object] = {}
+    for match in rule.matches:
+        each: list[object] = [_match_value(match.key, value) for value in match.values]
+        matches[match.key + NOT if match.negate else match.key] = each[0] if len(each) == 1 else each
+    return _present(id=rule.id, action=rule.action.value, reason=rule.reason, **matches)
+
+
+def _match_value(key: str, value: str) -> object:
+    if key == "uid":
+        return int(value)
+    return _undollar(value) if key in _EXPANDED_MATCHES else value
+
+
+def _present(**values: object) -> Values:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _plain(sourced: Sourced[V] | None) -> object:
+    if sourced is None:
+        return None
+    value: object = sourced.value
+    if isinstance(value, Enum):
+        return value.value
+    return _undollar(value) if isinstance(value, str) else value
+
+
+def _sorted(values: Iterable[Sourced[str]]) -> list[str]:
+    return sorted(value.value for value in values)
+
+
+def _first(pair: tuple[str, object]) -> str:
+    return pair[0]
+
+
+def _undollar(text: str) -> str:
+    return text.replace("$", "$$")
+
+
+def _table(header: str, values: Values) -> str:
+    return "".join(f"{line}\n" for line in (header, *(f"{_key(key)} = {_value(v)}" for key, v in values.items())))
+
+
+def _key(key: str) -> str:
+    return key if key and _BARE_KEY.issuperset(key) else _string(key)
+
+
+def _value(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return str(value)
+        case str():
+            return _string(value)
+        case dict():
+            return "{ " + ", ".join(f"{_key(key)} = {_value(each)}" for key, each in value.items()) + " }"
+        case list() if len(value) > 1:
+            return "[\n" + "".join(f"    {_value(each)},\n" for each in value) + "]"
+        case list():
+            return "[" + "".join(_value(each) for each in value) + "]"
+        case _:
+            raise TypeError(f"no TOML for {type(value).__name__}")
+
+
+def _string(text: str) -> str:
+    return '"' + "".join(_letters(text)) + '"'
+
+
+def _letters(text: str) -> Iterator[str]:
+    for letter in text:
+        code = ord(letter)
+        if 0xD800 <= code <= 0xDFFF:
+            raise PolicyError(f"not UTF-8, so TOML has no way to write it: {text!r}")
+        if letter in '"\\':
+            yield "\\" + letter
+        elif code < 0x20 or code == 0x7F:
+            yield f"\\u{code:04x}"
+        else:
+            yield letter

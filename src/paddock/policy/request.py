@@ -1,0 +1,46 @@
+"""Request: what the command line asked for, before any file is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paddock.policy.model import Access, Switch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantFlag:
+    """``--read /srv/**`` is GrantFlag(access=READ, pattern="/srv/**", flag="--read")."""
+
+    access: Access
+    pattern: str
+    flag: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Profiles are merged first, then policies, then the flags: what is more particular lies on top."""
+
+    profiles: tuple[str, ...] = ()  # names, or paths when they hold a "/" or end in .toml or .conf
+    policies: tuple[str, ...] = ()  # always paths, relative to the current directory
+    grants: tuple[GrantFlag, ...] = ()
+    denies: tuple[str, ...] = ()
+    blocks: tuple[str, ...] = ()
+    env_pass: tuple[str, ...] = ()  # a whole name passes even where a profile denies it
+    env_set: tuple[tuple[str, str], ...] = ()
+    off: tuple[Switch, ...] = ()
+    audit: bool = False
+    audit_stderr: bool = False
+    audit_dir: str | None = None
+    strict_globs: bool = False
+    workdir: str | None = None
+    command: str | None = None  # argv[0] of what is to run
+    trust_required: bool = True  # False: only to read and check, as `paddock check` does; never to run
+
+    @property
+    def names_a_policy(self) -> bool:
+        return bool(self.profiles or self.policies)
+
+    @property
+    def is_custom(self) -> bool:
+        """Paths or blocks spelt out, no profile named. A deny alone only narrows, so it keeps the default profile."""
+        return not self.names_a_policy and bool(self.grants or self.blocks)

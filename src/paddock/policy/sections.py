@@ -1,0 +1,247 @@
+"""The sections of a TOML policy → the model. One function per section, in the order of schema.KEYS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paddock.policy.expand import wrong
+from paddock.policy.model import (
+    Action,
+    Audit,
+    EndpointRule,
+    Environment,
+    Filesystem,
+    Limit,
+    Meta,
+    Network,
+    NetworkMode,
+    Route,
+    Setting,
+    Source,
+    Sourced,
+    Syscalls,
+    Widen,
+    Workspace,
+)
+from paddock.policy.schema import (
+    CAPABILITIES,
+    ENDPOINT_KEYS,
+    GRANT_KEYS,
+    INJECT_MODES,
+    KEYS,
+    LIMITS,
+    ROUTE_KEYS,
+    VERSION,
+)
+from paddock.policy.suggest import did_you_mean
+from paddock.policy.table import Table
+from paddock.policy.values import Values
+
+_HOST_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._:[]")
+_METHOD_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-")
+
+
+@dataclass(frozen=True, slots=True)
+class Sections:
+    values: Values
+
+    def meta(self, table: Table) -> Meta:
+        table.allow_only(KEYS["meta"])
+        version = table.integer("version", low=-(2**63), high=2**63)
+        if version is not None and version.value != VERSION:
+            raise table.wrong("version", f"version {version.value} is not known; this Paddock reads {VERSION}")
+        on_error = table.choice("on_policy_error", Action)
+        if on_error is not None and on_error.value is Action.ALLOW:
+            raise table.wrong("on_policy_error", "a rule that can not be judged is never allowed", hint="write 'deny'")
+        return Meta(
+            default_action=table.choice("default_action", Action),
+            on_policy_error=on_error,
+            on_supervisor_timeout_ms=table.integer("on_supervisor_timeout_ms", low=1),
+            ask_timeout_s=table.integer("ask_timeout_s", low=1),
+        )
+
+    def inherit(self, table: Table) -> tuple[Sourced[str], ...]:
+        names = table.string_or_strings("inherit")
+        if "inherit" in table and not names:
+            raise table.wrong("inherit", "names no parent", hint='leave the key out, or write inherit = "base"')
+        for name in names:
+            if not name.value:
+                raise wrong(name.source, "the name is empty")
+        return names
+
+    def workdir(self, table: Table) -> Sourced[str] | None:
+        written = table.string("workdir")
+        if written is None:
+            return None
+        return Sourced(self.values.path(written.value, written.source), written.source)
+
+    def filesystem(self, table: Table) -> Filesystem:
+        table.allow_only(KEYS["filesystem"])
+        return Filesystem(
+            grants=tuple(
+                self.values.grant(access, written.value, written.source)
+                for key, access in GRANT_KEYS.items()
+                for written in table.strings(key)
+            ),
+            denies=tuple(self.values.deny(d.value, d.source) for d in table.strings("deny_globs")),
+            workspace=table.choice("workspace", Workspace),
+            require_enforced=table.boolean("require_enforced"),
+            no_bootstrap_reads=table.boolean("no_bootstrap_reads"),
+            widen=table.choice("widen", Widen),
+        )
+
+    def network(self, table: Table) -> Network:
+        table.allow_only(KEYS["network"])
+        routes = table.table("routes")
+        return Network(
+            mode=table.choice("mode", NetworkMode),
+            allowed_hosts=_hosts(table, "allowed_hosts") if "allowed_hosts" in table else None,
+            denied_hosts=_hosts(table, "denied_hosts"),
+            allowed_local_ports=table.integers("allowed_local_ports", low=1, high=65535),
+            kernel_pin=table.boolean("kernel_pin"),
+            routes=() if routes is None else tuple(_route(routes, name) for name in routes.values),
+        )
+
+    def syscalls(self, table: Table) -> Syscalls:
+        table.allow_only(KEYS["syscalls"])
+
+        def names(key: str) -> tuple[Sourced[str], ...]:
+            return tuple(self.values.syscall(name.value, name.source) for name in table.strings(key))
+
+        return Syscalls(block=names("block"), allow=names("allow") if "allow" in table else None)
+
+    def env(self, table: Table) -> Environment:
+        table.allow_only(KEYS["env"])
+        settings = table.table("set")
+        pairs: list[tuple[str, Sourced[str]]] = []
+        for name in () if settings is None else settings.values:
+            written = settings.string(name) if settings is not None else None
+            if written is not None:
+                pairs.append(self.values.env_setting(name, written.value, written.source))
+        return Environment(
+            pass_=tuple(self.values.env_name(n.value, n.source) for n in table.strings("pass")),
+            deny=tuple(self.values.env_name(n.value, n.source) for n in table.strings("deny")),
+            set=tuple(pairs),
+        )
+
+    def limits(self, table: Table) -> tuple[Limit, ...]:
+        table.allow_only(KEYS["limits"])
+        limits: list[Limit] = []
+        for name in LIMITS:
+            value = table.integer(name, low=1, high=2**53)
+            if value is not None:
+                limits.append(Limit(name=name, value=value.value, source=value.source))
+        return tuple(limits)
+
+    def audit(self, table: Table) -> Audit:
+        table.allow_only(KEYS["audit"])
+        enabled = table.boolean("enabled")
+        if enabled is not None and not enabled.value:
+            raise table.wrong("enabled", "a file can not turn the journal off", hint="on the command line: --off audit")
+        directory = table.string("dir")
+        return Audit(
+            enabled=enabled,
+            dir=None if directory is None else self.values.journal(directory.value, directory.source),
+        )
+
+    def container(self, table: Table) -> tuple[Setting, ...]:
+        table.allow_only(KEYS["container"])
+        return tuple(
+            Setting(key=key.replace("_", "-"), value=self._container_value(table, key), source=table.source(key))
+            for key in KEYS["container"]
+            if key in table
+        )
+
+    def _container_value(self, table: Table, key: str) -> object:
+        match key:
+            case "uid" | "gid":
+                number = table.integer(key, low=0, high=2**32 - 2)
+                return None if number is None else number.value
+            case "loopback":
+                flag = table.boolean(key)
+                return flag is not None and flag.value
+            case "cgroup" | "cap_allow" | "mount_mask":
+                return tuple(self.container_word(key, word.value, word.source) for word in table.strings(key))
+            case _:
+                word = table.string(key)
+                return None if word is None else self.container_word(key, word.value, word.source)
+
+    def container_word(self, key: str, written: str, source: Source) -> str:
+        """One text value of the container section, whichever format it was written in."""
+        match key.replace("-", "_"):
+            case "rootdir" | "cgroup" | "mount_mask":
+                return self.values.path(written, source)
+            case "cap_allow":
+                name = written.upper()
+                if name not in CAPABILITIES:
+                    raise wrong(
+                        source, f"no kernel has a capability {written!r}", hint=did_you_mean(name, CAPABILITIES)
+                    )
+                return name
+            case _:
+                word = self.values.expander.text(written, source)
+                if not word or not word.replace("-", "").replace("_", "").replace(".", "").isalnum():
+                    raise wrong(source, f"not a plain name: {written!r}")
+                return word
+
+
+def _hosts(table: Table, key: str) -> tuple[Sourced[str], ...]:
+    hosts = table.strings(key)
+    for host in hosts:
+        check_host(host)
+    return hosts
+
+
+def check_host(host: Sourced[str]) -> None:
+    """``name``, ``*.name``, ``*``, an address, or ``@group``."""
+    bare = host.value.removeprefix("@") if host.value.startswith("@") else host.value.removeprefix("*.")
+    if host.value != "*" and (not bare or not _HOST_LETTERS.issuperset(bare) or bare.startswith(".")):
+        raise wrong(
+            host.source,
+            f"not a host: {host.value!r}",
+            hint="write a name without scheme, port or path; '*.' may stand in front",
+        )
+
+
+def _route(routes: Table, name: str) -> Route:
+    table = routes.table(name)
+    if table is None:
+        raise routes.wrong(name, "the route is empty")
+    table.allow_only(ROUTE_KEYS)
+    upstream = table.string("upstream")
+    if upstream is None:
+        raise routes.wrong(name, "the route has no upstream", hint='upstream = "https://…"')
+    scheme, separator, host = upstream.value.partition("://")
+    if scheme not in ("http", "https") or not separator or not host or any(c.isspace() for c in host):
+        raise wrong(upstream.source, f"not an http or https address: {upstream.value!r}")
+    mode = table.string("inject_mode")
+    if mode is not None and mode.value not in INJECT_MODES:
+        raise wrong(
+            mode.source,
+            f"{mode.value!r} is not one of {', '.join(INJECT_MODES)}",
+            hint=did_you_mean(mode.value, INJECT_MODES),
+        )
+    key = table.string("credential_key")
+    return Route(
+        name=name,
+        upstream=upstream.value,
+        credential_key=None if key is None else key.value,
+        inject_mode=None if mode is None else mode.value,
+        endpoint_rules=_endpoints(table) if "endpoint_rules" in table else None,
+        source=routes.source(name),
+    )
+
+
+def _endpoints(route: Table) -> tuple[EndpointRule, ...]:
+    rules: list[EndpointRule] = []
+    for index, table in enumerate(route.tables("endpoint_rules")):
+        table.allow_only(ENDPOINT_KEYS)
+        method, path = table.string("method"), table.string("path")
+        if method is None or path is None:
+            raise wrong(route.source("endpoint_rules", index), "an endpoint rule needs a method and a path")
+        if method.value != "*" and (not method.value or not _METHOD_LETTERS.issuperset(method.value)):
+            raise wrong(method.source, f"not an HTTP method: {method.value!r}")
+        if not path.value.startswith("/"):
+            raise wrong(path.source, f"an endpoint path starts with '/': {path.value!r}")
+        rules.append(EndpointRule(method=method.value.upper(), path=path.value))
+    return tuple(rules)

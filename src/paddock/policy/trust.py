@@ -1,0 +1,249 @@
+"""Trust: which policy files may be believed, decided on the descriptor they are read from.
+
+A file is opened once; owner, mode, type, content and hash all come from that one descriptor, so what was
+checked is what is read. Two questions are kept apart:
+
+- *Could somebody else have written this?* (owner, mode, parent directory: ``read_policy``)
+- *Has this person agreed to this text?* (the hash in ``~/.local/state/paddock/trusted``: ``Trusted``)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paddock.errors import PolicyError
+
+if TYPE_CHECKING:
+    from paddock.policy.origin import Origin
+
+SIZE_LIMIT = 1024 * 1024
+STORE = "trusted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileText:
+    """A policy file as read: ``path`` is where it really lies; a built-in one has no hash."""
+
+    path: str
+    text: str
+    sha256: str
+
+
+def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = None) -> FileText:
+    """Read a policy file. ``within``: the config directory a file found by name may not leave through a symlink."""
+    import hashlib
+
+    real = os.path.realpath(path)
+    if within is not None and not real.startswith(os.path.realpath(within) + "/"):
+        raise PolicyError(f"is a symbolic link that leaves {within}", where=shown, hint=f"name the file itself: {real}")
+    data, found = _read_file(real, shown)
+    _check_owner_and_mode(found, origin, shown)
+    _check_directory(os.path.dirname(real), origin, shown)
+    return FileText(path=real, text=decode(data, shown), sha256=hashlib.sha256(data).hexdigest())
+
+
+def read_builtin(path: str) -> FileText:
+    """A file of the installation, which is as trustworthy as this code."""
+    with open(path, encoding="utf-8") as file:
+        return FileText(path=path, text=file.read(), sha256="")
+
+
+def decode(data: bytes, shown: str) -> str:
+    nul = data.find(b"\0")
+    if nul >= 0:
+        raise PolicyError("holds a NUL byte: the file is damaged or cut short", where=_at(shown, data, nul))
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PolicyError("is not valid UTF-8", where=_at(shown, data, error.start)) from None
+
+
+def _at(shown: str, data: bytes, offset: int) -> str:
+    return f"{shown}:{data.count(10, 0, offset) + 1}"
+
+
+def _read_file(real: str, shown: str) -> tuple[bytes, os.stat_result]:
+    # O_NONBLOCK: opening a FIFO must not wait for a writer. O_NOFOLLOW: ``real`` had its links resolved already,
+    # so a link here was put there in between.
+    try:
+        descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise PolicyError(f"can not be read: {_reason(error)}", where=shown) from None
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise PolicyError("is not a regular file", where=shown)
+        data = _read_all(descriptor, shown)
+    except OSError as error:
+        raise PolicyError(f"can not be read: {_reason(error)}", where=shown) from None
+    finally:
+        os.close(descriptor)
+    return data, found
+
+
+def _read_all(descriptor: int, shown: str) -> bytes:
+    data = bytearray()
+    while len(data) <= SIZE_LIMIT:
+        chunk = os.read(descriptor, 64 * 1024)
+        if not chunk:
+            return bytes(data)
+        data += chunk
+    raise PolicyError(f"is longer than {SIZE_LIMIT} bytes", where=shown)
+
+
+def _check_owner_and_mode(found: os.stat_result, origin: Origin, shown: str) -> None:
+    if found.st_uid not in (origin.uid, 0):
+        raise PolicyError(f"belongs to uid {found.st_uid}, neither to you nor to root", where=shown)
+    if _others_may_write(found, origin):
+        raise PolicyError(
+            f"is writable by others (mode {stat.S_IMODE(found.st_mode):04o})", where=shown, hint=f"chmod go-w {shown}"
+        )
+
+
+def _check_directory(directory: str, origin: Origin, shown: str) -> None:
+    try:
+        found = os.stat(directory)
+    except OSError as error:
+        raise PolicyError(f"its directory {directory} can not be examined: {_reason(error)}", where=shown) from None
+    if found.st_uid not in (origin.uid, 0):
+        raise PolicyError(
+            f"its directory {directory} belongs to uid {found.st_uid}, neither to you nor to root", where=shown
+        )
+    if not found.st_mode & stat.S_ISVTX and _others_may_write(found, origin):
+        raise PolicyError(
+            f"its directory {directory} is writable by others (mode {stat.S_IMODE(found.st_mode):04o})",
+            where=shown,
+            hint=f"chmod go-w {directory}",
+        )
+
+
+def _others_may_write(found: os.stat_result, origin: Origin) -> bool:
+    if found.st_mode & stat.S_IWOTH:
+        return True
+    return bool(found.st_mode & stat.S_IWGRP) and not _is_private_group(found.st_gid, origin)
+
+
+def _is_private_group(gid: int, origin: Origin) -> bool:
+    """Distributions that give each user a group of the same name make files group-writable (umask 002)."""
+    if gid != origin.gid:
+        return False
+    import grp
+
+    try:
+        group = grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return group.gr_name == origin.user and set(group.gr_mem) <= {origin.user}
+
+
+def _reason(error: OSError) -> str:
+    if error.errno == errno.ELOOP:
+        return "too many symbolic links"
+    return error.strerror or str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """The texts a person agreed to, each where it lay: (sha256, path). Agreed text in another place does not count:
+    an agent could copy the loose policy of one project over the strict one of another."""
+
+    entries: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def read(cls, state_dir: str, uid: int) -> Trusted:
+        """An absent store trusts nothing. One that somebody else could have written is an error."""
+        path = os.path.join(state_dir, STORE)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        except (FileNotFoundError, NotADirectoryError):
+            return cls()
+        except OSError as error:
+            raise PolicyError(f"can not be read: {_reason(error)}", where=path) from None
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_mode & 0o022:
+                raise PolicyError(
+                    "the list of trusted files is not a regular file that only you can write",
+                    where=path,
+                    hint=f"remove {path} and trust your files again",
+                )
+            data = _read_all(descriptor, path)
+        finally:
+            os.close(descriptor)
+        return cls(tuple(_entries(data, path)))
+
+    def agrees_to(self, sha256: str, path: str) -> bool:
+        return (sha256, path) in self.entries
+
+    def knows(self, path: str) -> bool:
+        """This path was trusted once, whatever its text was then."""
+        return any(path == known for _, known in self.entries)
+
+
+def require_agreement(file: FileText, origin: Origin, *, shown: str, why: str, otherwise: str = "") -> None:
+    if origin.trusted.agrees_to(file.sha256, file.path):
+        return
+    state = "has changed since you trusted it" if origin.trusted.knows(file.path) else "is not trusted yet"
+    raise PolicyError(f"{state}: {why}", where=shown, hint=f"read it, then: paddock trust {shown}{otherwise}")
+
+
+def _entries(data: bytes, shown: str) -> Iterable[tuple[str, str]]:
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if not line:
+            continue
+        sha256, separator, path = line.partition(b"  ")
+        if not separator or len(sha256) != 64:
+            raise PolicyError("not a line of the form 'sha256  path'", where=f"{shown}:{number}")
+        yield os.fsdecode(sha256), os.fsdecode(path)
+
+
+def trust(path: str, origin: Origin) -> str:
+    """Agree to the text the file has now; returns its hash. An older agreement for the same path is replaced."""
+    file = read_policy(path, origin, shown=path)
+    if "\n" in file.path:
+        raise PolicyError("a path with a line break can not be trusted", where=repr(path))
+    others = [entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != file.path]
+    _write(origin, [*others, (file.sha256, file.path)])
+    return file.sha256
+
+
+def untrust(path: str, origin: Origin) -> bool:
+    """Take the agreement back; False if there was none."""
+    real = os.path.realpath(path)
+    entries = Trusted.read(origin.state_dir, origin.uid).entries
+    kept = [entry for entry in entries if entry[1] != real]
+    if len(kept) == len(entries):
+        return False
+    _write(origin, kept)
+    return True
+
+
+def is_trusted(path: str, origin: Origin) -> bool:
+    file = read_policy(path, origin, shown=path)
+    return Trusted.read(origin.state_dir, origin.uid).agrees_to(file.sha256, file.path)
+
+
+def _write(origin: Origin, entries: Iterable[tuple[str, str]]) -> None:
+    """Replace the store whole: a crash leaves the old one or the new one."""
+    state_dir = origin.state_dir
+    store = os.path.join(state_dir, STORE)
+    fresh = f"{store}.{os.getpid()}"
+    try:
+        os.makedirs(state_dir, mode=0o700, exist_ok=True)
+        found = os.stat(state_dir)
+        if found.st_uid != origin.uid:
+            raise PolicyError(f"belongs to uid {found.st_uid}, not to you", where=state_dir)
+        os.chmod(state_dir, 0o700)
+        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, 0o600)
+            for sha256, path in entries:
+                file.write(os.fsencode(sha256) + b"  " + os.fsencode(path) + b"\n")
+        os.replace(fresh, store)
+    except OSError as error:
+        raise PolicyError(f"can not be written: {_reason(error)}", where=store) from None

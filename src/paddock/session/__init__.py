@@ -1,0 +1,79 @@
+"""One run, from what was asked to the core: the only place that knows policy, host, plan and core together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from paddock import core
+from paddock.errors import CoreError
+from paddock.host import Host, measure
+from paddock.plan import Plan, compile_plan
+from paddock.policy import Origin, Policy, Request, load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    policy: Policy
+    host: Host
+    plan: Plan
+
+    def run(self, command: Sequence[str], *, quiet: bool = False) -> NoReturn:
+        """Become the command, fenced. Whatever fails from here on is said and journaled by the core."""
+        core.become(self.plan, command, quiet=quiet)
+
+    def preflight(self) -> Preflight:
+        return Preflight.of(core.ask("preflight", plan=self.plan))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """What the core found when it set everything up short of running: the plan, met by the real machine."""
+
+    rules: int
+    skipped: tuple[str, ...]  # optional grants whose path is not here
+    removed: tuple[str, ...]  # grants that lead into a closed place
+    blocked: int
+    absent_syscalls: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def of(cls, answer: dict[str, object]) -> Preflight:
+        try:
+            return cls(
+                rules=_number(answer["rules"]),
+                skipped=_paths(answer["skipped"]),
+                removed=_paths(answer["removed"]),
+                blocked=_number(answer["blocked"]),
+                absent_syscalls=_strings(answer["absent_syscalls"]),
+                warnings=_strings(answer["warnings"]),
+            )
+        except (KeyError, TypeError) as error:
+            raise CoreError(
+                f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock"
+            ) from error
+
+
+def prepare(request: Request, origin: Origin) -> Prepared:
+    policy = load(request, origin)
+    host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd)
+    return Prepared(policy=policy, host=host, plan=compile_plan(policy, host))
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(value)
+    return value
+
+
+def _strings(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(value)
+    return tuple(str(one) for one in value)
+
+
+def _paths(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(value)
+    return tuple(str(one["path"]) for one in value)

@@ -1,0 +1,134 @@
+"""The memo: a compiled plan kept for the next time the same is asked, so that `paddock run` starts like a native tool.
+
+The front door (`core/src/bin/paddock.rs`) looks a memo up by its key, sees that every input is still what it was, and
+starts the core without Python. It knows no options and compiles nothing; on any doubt it comes here. What a plan
+depends on is said in this file:
+
+- key: version, uid, directory, kernel, the front door itself, the command's name, the options as written
+- contents: policy files, the directories where one could appear, the project file, the list of trusted files,
+  the passwd and group files, Paddock's own profiles and code; each by all that a change would touch (device, inode,
+  mode, owner, size, both times)
+- places: directories of policy files, by who may write there
+- variables: those that patterns used
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from paddock import __version__, core
+from paddock.plan import Plan
+from paddock.policy import Origin, Policy
+
+FRONT_DOOR = "paddock"
+KEPT = 64  # plans; more would be the leavings of directories and options of long ago
+
+
+class Consulted(Mapping[str, str]):
+    """An environment that remembers which of its variables were asked for."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.names: set[str] = set()
+
+    def __getitem__(self, name: str) -> str:
+        self.names.add(name)
+        return self._environ[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._environ)
+
+    def __len__(self) -> int:
+        return len(self._environ)
+
+
+def watched(origin: Origin) -> tuple[Origin, Consulted]:
+    """The same origin, whose environment tells afterwards what was used of it."""
+    environ = Consulted(origin.environ)
+    return replace(origin, environ=environ), environ
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memo:
+    origin: Origin
+    options: tuple[str, ...]  # as written between ``run`` and ``--``
+    command: str
+
+    def keep(self, policy: Policy, plan: Plan, consulted: Consulted, *, quiet: bool) -> None:
+        """Losing a memo costs time, never safety: a full disk or a read-only home must not stop a run."""
+        text = json.dumps(
+            {
+                "quiet": quiet,
+                "contents": {path: _content(path) for path in self._contents(policy)},
+                "places": {path: _place(path) for path in self._places(policy)},
+                "variables": {name: self.origin.environ.get(name) for name in sorted(consulted.names)},
+                "plan": plan.canonical().decode("ascii"),
+            }
+        )
+        with contextlib.suppress(OSError):
+            _write(Path(self.origin.state_dir, "plans"), self.key(), text)
+
+    def key(self) -> str:
+        door = os.path.join(os.path.dirname(os.path.realpath(core.program())), FRONT_DOOR)
+        parts = (
+            "paddock-memo-1",
+            __version__,
+            str(self.origin.uid),
+            self.origin.cwd,
+            os.uname().release,
+            door,
+            self.command,
+            *self.options,
+        )
+        # No part can hold a NUL, so no two lists of parts give the same bytes.
+        return hashlib.sha256(b"\0".join(os.fsencode(part) for part in parts)).hexdigest()
+
+    def _contents(self, policy: Policy) -> Iterable[str]:
+        origin = self.origin
+        yield from ("/etc/passwd", "/etc/group", origin.config_dir, origin.system_dir, origin.builtin_dir)
+        yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml")
+        yield from (entry.path for entry in os.scandir(origin.builtin_dir))
+        yield from (module.__file__ for name, module in sys.modules.items() if _is_ours(name) and module.__file__)
+        for file in policy.files:
+            yield from (file.path, file.found)
+
+    def _places(self, policy: Policy) -> Iterable[str]:
+        yield self.origin.home
+        for file in policy.files:
+            yield os.path.dirname(file.path)
+
+
+def _is_ours(module: str) -> bool:
+    return module.partition(".")[0] == "paddock"
+
+
+def _content(path: str) -> list[int] | None:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    times = (facts.st_mtime_ns, facts.st_ctime_ns)
+    return [facts.st_dev, facts.st_ino, facts.st_mode, facts.st_uid, facts.st_gid, facts.st_size, *times]
+
+
+def _place(path: str) -> list[int] | None:
+    facts = _content(path)
+    return facts[:5] if facts else None
+
+
+def _write(directory: Path, name: str, text: str) -> None:
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as file:  # made with mode 0600
+        file.write(text)
+    os.replace(file.name, directory / name)
+    known = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    for path in known[:-KEPT]:
+        path.unlink()

@@ -1,0 +1,102 @@
+"""verify finds an edited, removed, added or moved line, and the head pins the end."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from paddock.errors import JournalError
+from paddock.journal import Journal, verify
+
+
+def write(directory: Path, days: dict[str, int]) -> Journal:
+    """A journal as the core writes it."""
+    prev, seq, size, name = "0" * 64, 0, 0, ""
+    for name, count in days.items():
+        lines = []
+        for _ in range(count):
+            seq += 1
+            line = json.dumps({"seq": seq, "prev": prev, "ts": "2026-11-15T05:00:00.000Z", "event": "session.start"})
+            prev = hashlib.sha256(line.encode()).hexdigest()
+            lines.append(line + "\n")
+        (directory / name).write_text("".join(lines))
+        size = (directory / name).stat().st_size
+    (directory / "head").write_text(f"{seq} {prev} {name} {size}\n")
+    return Journal.at(str(directory))
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return write(tmp_path, {"2026-11-14.jsonl": 3, "2026-11-15.jsonl": 4})
+
+
+def edit(journal: Journal, name: str, change: dict[int, str | None]) -> None:
+    path = journal.dir / name
+    lines = path.read_text().splitlines()
+    path.write_text("".join(f"{line}\n" for at, old in enumerate(lines) if (line := change.get(at, old)) is not None))
+
+
+def test_an_untouched_chain_over_two_days_is_whole(journal: Journal) -> None:
+    verdict = verify(journal)
+    assert verdict.sound
+    assert (verdict.events, verdict.first_seq) == (7, 1)
+
+
+def test_an_edited_line_is_found(journal: Journal) -> None:
+    old = (journal.dir / "2026-11-15.jsonl").read_text().splitlines()[1]
+    edit(journal, "2026-11-15.jsonl", {1: old.replace("05:00", "06:00")})
+    assert verify(journal).problems == ("2026-11-15.jsonl:3: the line before (2026-11-15.jsonl:2) was changed",)
+
+
+def test_an_edited_last_line_is_found(journal: Journal) -> None:
+    old = (journal.dir / "2026-11-15.jsonl").read_text().splitlines()[3]
+    edit(journal, "2026-11-15.jsonl", {3: old.replace("05:00", "06:00")})
+    assert verify(journal).problems == ("2026-11-15.jsonl: the last line was changed",)
+
+
+def test_a_removed_line_is_found(journal: Journal) -> None:
+    edit(journal, "2026-11-14.jsonl", {1: None})
+    assert "event 3 follows event 1" in verify(journal).problems[0]
+
+
+def test_a_removed_last_line_is_found(journal: Journal) -> None:
+    edit(journal, "2026-11-15.jsonl", {3: None})
+    assert verify(journal).problems == ("head: the journal ends at event 6, 7 were written",)
+
+
+def test_a_removed_last_day_is_found(journal: Journal) -> None:
+    (journal.dir / "2026-11-15.jsonl").unlink()
+    assert not verify(journal).sound
+
+
+def test_reordered_lines_are_found(journal: Journal) -> None:
+    lines = (journal.dir / "2026-11-15.jsonl").read_text().splitlines()
+    edit(journal, "2026-11-15.jsonl", {1: lines[2], 2: lines[1]})
+    assert not verify(journal).sound
+
+
+def test_an_edit_at_the_end_of_a_day_is_found_from_the_next(journal: Journal) -> None:
+    old = (journal.dir / "2026-11-14.jsonl").read_text().splitlines()[2]
+    edit(journal, "2026-11-14.jsonl", {2: old.replace("05:00", "06:00")})
+    assert verify(journal).problems == ("2026-11-15.jsonl:1: the line before (2026-11-14.jsonl:3) was changed",)
+
+
+def test_old_days_may_be_cleaned_up_and_that_is_visible(journal: Journal) -> None:
+    """C-097"""
+    (journal.dir / "2026-11-14.jsonl").unlink()
+    verdict = verify(journal)
+    assert verdict.sound
+    assert verdict.first_seq == 4
+
+
+def test_a_line_that_is_no_event_is_found(journal: Journal) -> None:
+    edit(journal, "2026-11-15.jsonl", {2: "garbage"})
+    assert "2026-11-15.jsonl:3: not an event" in verify(journal).problems
+
+
+def test_a_journal_that_is_not_there_is_an_error_and_not_an_empty_success(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="can not read the journal"):
+        verify(Journal.at(str(tmp_path / "nowhere")))

@@ -1,0 +1,40 @@
+"""The text view carries the same values as the stored event, and no value can forge a field or a line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from paddock.journal.reader import Event
+from paddock.journal.text import line
+
+EVENTS = Path(__file__).parents[3] / "schema" / "examples" / "events.jsonl"
+
+
+def event(**fields: object) -> Event:
+    return Event(file="f", line=1, raw=b"", fields={"ts": "2026-11-15T05:00:00.123Z", **fields})
+
+
+def test_a_start_event_shows_who_where_and_what_was_applied() -> None:
+    """C-090, C-094"""
+    raw = EVENTS.read_text().splitlines()[0]
+    shown = line(Event(file="f", line=1, raw=raw.encode(), fields=json.loads(raw)))
+    assert shown == (
+        "[2026-11-15 05:00:00] session=9f86d081884c7d65 event=session.start user=ada uid=1000 pid=4242 "
+        'ppid_chain=bash:4100->sshd:900->init:1 cwd=/home/ada/project tty=/dev/pts/0 command="git status" '
+        "profile=ai-agent plan=2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae "
+        "landlock=1 seccomp=1 paths=4 blocked=5"
+    )
+
+
+def test_a_value_can_not_forge_a_field() -> None:
+    """C-095"""
+    shown = line(event(event="session.start", cwd="/a event=FAKE\n[2026-01-01 00:00:00] user=root"))
+    assert "\n" not in shown
+    assert shown.count(" event=") == 2  # one of them inside quotes
+    assert 'cwd="/a event=FAKE\\n[2026' in shown
+
+
+def test_a_missing_terminal_has_a_mark() -> None:
+    """C-093"""
+    assert line(event(tty=None)) == "[2026-11-15 05:00:00] tty=-"

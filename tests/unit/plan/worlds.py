@@ -1,0 +1,46 @@
+"""Hosts and policies to compile from, small enough to see through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddock.host.model import Host
+from paddock.policy.model import Access, Deny, Filesystem, Grant, Policy, Source, Sourced, Syscalls
+
+HOST = Host(
+    kernel="6.18.0",
+    arch="x86_64",
+    landlock_abi=7,
+    landlock_errno=None,
+    seccomp=True,
+    user_notification=True,
+    no_new_privs=True,
+    uid=1000,
+    user="ada",
+    home="/home/ada",
+    cwd="/home/ada/project",
+    own_paths=("/etc/paddock", "/home/ada/.config/paddock", "/home/ada/.local/state/paddock", "/opt/paddock"),
+)
+
+
+def source(line: int = 1, file: str = "p.toml") -> Source:
+    return Source(file=file, line=line)
+
+
+def grant(access: Access, pattern: str, *, line: int = 1, optional: bool = False, workspace: bool = False) -> Grant:
+    return Grant(access=access, pattern=pattern, optional=optional, workspace=workspace, source=source(line))
+
+
+def deny(pattern: str, *, line: int = 9) -> Deny:
+    return Deny(pattern=pattern, source=source(line))
+
+
+def files(*grants: Grant, denies: tuple[Deny, ...] = (), **more: Any) -> Filesystem:
+    bare = {"no_bootstrap_reads": Sourced(True, source())}
+    return Filesystem(grants=grants, denies=denies, **{**bare, **more})
+
+
+def policy(filesystem: Filesystem, **more: Any) -> Policy:
+    return Policy(
+        profiles=("test",), filesystem=filesystem, syscalls=Syscalls(block=(Sourced("ptrace", source()),)), **more
+    )

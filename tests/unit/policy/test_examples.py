@@ -1,0 +1,143 @@
+"""Every sample loads; the one that shows every key shows every key."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from paddock.policy import Policy, Request, weak_points
+from paddock.policy.model import Action
+from paddock.policy.schema import (
+    COMMAND_RULE_KEYS,
+    ENDPOINT_KEYS,
+    KEYS,
+    MATCH_KEYS,
+    NOT,
+    PATH_RULE_KEYS,
+    ROUTE_KEYS,
+    RULE_KEYS,
+)
+from tests.unit.policy.world import World, words
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+FILES = sorted(path.name for path in EXAMPLES.iterdir())
+
+
+def load(world: World, name: str) -> Policy:
+    return world.load(Request(policies=(str(world.file(name, (EXAMPLES / name).read_bytes())),), trust_required=False))
+
+
+def test_the_samples_are_there() -> None:
+    """F-165 to F-171."""
+    expected = """
+        strict.toml permissive.toml curl-deny.toml read-only-git.toml seal.toml combined.toml example.toml my-agent.conf
+    """
+    assert sorted(words(expected)) == FILES
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_sample_loads_and_says_what_it_is_for(world: World, name: str) -> None:
+    assert load(world, name)
+    assert (EXAMPLES / name).read_text().startswith("# ")
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "example.toml"])
+def test_a_sample_has_no_weak_point(world: World, name: str) -> None:
+    assert list(weak_points(load(world, name))) == []
+
+
+def test_example_shows_every_key_of_the_schema() -> None:
+    """F-171."""
+    document = tomllib.loads((EXAMPLES / "example.toml").read_text())
+    for section, keys in KEYS.items():
+        assert set(document[section]) == set(keys), section
+    assert {key for rule in document["rule"] for key in rule} == set(RULE_KEYS)
+    assert all(key in document["rule"][0] and key + NOT in document["rule"][1] for key in MATCH_KEYS)
+    (route,) = document["network"]["routes"].values()
+    assert set(route) == set(ROUTE_KEYS)
+    assert set(route["endpoint_rules"][0]) == set(ENDPOINT_KEYS)
+    assert set(document["tools"]["path_rules"][0]) == set(PATH_RULE_KEYS)
+    assert {key for rule in document["tools"]["command_rules"] for key in rule} == set(COMMAND_RULE_KEYS)
+
+
+def verdict(policy: Policy, exe: str, argv: str) -> Action:
+    """The rule engine in small: first match, all keys, default."""
+    for rule in policy.rules:
+        facts = {"exe": exe, "exe_basename": exe.rpartition("/")[2]}
+        held = []
+        for match in rule.matches:
+            if match.key == "argv_regex":
+                held.append(any(re.search(value, argv) for value in match.values))
+            else:
+                held.append(facts.get(match.key) in match.values)
+        if all(held):
+            return rule.action
+    assert policy.meta.default_action is not None
+    return policy.meta.default_action.value
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("git log", Action.ALLOW),
+        ("git --no-pager log --oneline -5", Action.ALLOW),
+        ("git status", Action.ALLOW),
+        ("git diff --stat HEAD~1", Action.ALLOW),
+        ("git show --text HEAD", Action.ALLOW),
+        ("git push", Action.DENY),
+        ("git statusx", Action.DENY),
+        ("git log --output=/tmp/x", Action.DENY),
+        ("git log --output /tmp/x", Action.DENY),
+        ("git log --outp=/tmp/x", Action.DENY),
+        ("git -c core.pager=evil log", Action.DENY),
+        ("git -C /elsewhere log", Action.DENY),
+        ("git --exec-path=/x log", Action.DENY),
+        ("git diff --ext-diff", Action.DENY),
+        ("git diff --ext", Action.DENY),
+        ("git log --textconv", Action.DENY),
+        ("git show --textc HEAD", Action.DENY),
+    ],
+)
+def test_read_only_git_knows_the_options_that_write_or_run(world: World, argv: str, expected: Action) -> None:
+    """F-168, F-172."""
+    assert verdict(load(world, "read-only-git.toml"), "/usr/bin/git", argv) is expected
+
+
+def test_read_only_git_denies_other_programs_and_writes(world: World) -> None:
+    policy = load(world, "read-only-git.toml")
+    assert verdict(policy, "/usr/bin/curl", "curl x") is Action.DENY
+    assert verdict(policy, "/tmp/git", "git log") is Action.DENY
+    assert not any(grant.workspace and grant.access.value == "allow" for grant in policy.filesystem.grants)
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        ("rm -rf /", Action.DENY),
+        ("rm -r -f /", Action.DENY),
+        ("rm -rf /*", Action.DENY),
+        ("rm -rf ~", Action.DENY),
+        ("/bin/rm -rf / --no-preserve-root", Action.DENY),
+        ("rm -rf /srv/build", Action.ALLOW),
+        ("rm -rf build", Action.ALLOW),
+    ],
+)
+def test_permissive_denies_what_nobody_means(world: World, argv: str, expected: Action) -> None:
+    """F-070, F-166."""
+    assert verdict(load(world, "permissive.toml"), "/usr/bin/rm", argv) is expected
+
+
+def test_curl_deny_denies_curl_only(world: World) -> None:
+    """F-167."""
+    policy = load(world, "curl-deny.toml")
+    assert verdict(policy, "/usr/bin/curl", "curl x") is Action.DENY
+    assert verdict(policy, "/usr/bin/ls", "ls") is Action.ALLOW
+
+
+def test_seal_writes_one_file_and_tmp(world: World) -> None:
+    """F-169."""
+    grants = {grant.pattern for grant in load(world, "seal.toml").filesystem.grants if grant.access.value == "allow"}
+    assert grants == {f"{world.work}/src/hello.py", "/tmp/**"}

@@ -1,0 +1,293 @@
+"""The TOML reader: what loads, and how each mistake is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from paddock.errors import PolicyError
+from paddock.policy import Request, load
+from paddock.policy.model import Access, Action, NetworkMode, Widen, Workspace
+from tests.unit.policy.world import World
+
+SHA = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def test_every_section_reaches_the_model(world: World) -> None:
+    policy = world.load_text(
+        f"""
+        [meta]
+        version = 1
+        default_action = "ask"
+        on_policy_error = "deny"
+        on_supervisor_timeout_ms = 250
+        ask_timeout_s = 300
+        workdir = "<cwd>/sub"
+        [filesystem]
+        read_globs = ["/a/**"]
+        write_globs = ["/b"]
+        allow_globs = ["<cwd>/**"]
+        exec_globs = ["/c/**?"]
+        deny_globs = ["**/.env"]
+        workspace = "cow"
+        require_enforced = false
+        no_bootstrap_reads = true
+        widen = "never"
+        [network]
+        mode = "filtered"
+        allowed_hosts = ["*.github.com", "@pypi", "[::1]"]
+        denied_hosts = ["gist.github.com"]
+        allowed_local_ports = [5432]
+        kernel_pin = true
+        [network.routes.openai]
+        upstream = "https://api.openai.com"
+        endpoint_rules = [{{ method = "post", path = "/v1/**" }}]
+        [syscalls]
+        block = ["mbind"]
+        allow = ["read"]
+        [env]
+        pass = ["FOO"]
+        deny = ["BAR_*"]
+        set = {{ CI = "1" }}
+        [limits]
+        memory_mb = 1
+        wall_s = 2
+        [audit]
+        enabled = true
+        dir = "/var/tmp/j-${{UID}}"
+        [[rule]]
+        id = "r"
+        action = "deny"
+        reason = "why"
+        exe_sha256_not = ["{SHA.upper()}"]
+        uid = [0, 1000]
+        [tools]
+        read_only = true
+        path_rules = [{{ action = "ask", path = "<cwd>/**", op = "write" }}]
+        """
+    )
+    files, network = policy.filesystem, policy.network
+    own = [g for g in files.grants if "p.toml" in str(g.source)]
+    assert [(g.access, g.pattern, g.optional, g.workspace) for g in own] == [
+        (Access.READ, "/a/**", False, False),
+        (Access.WRITE, "/b", False, False),
+        (Access.ALLOW, f"{world.work}/**", False, True),
+        (Access.EXEC, "/c/**", True, False),
+    ]
+    assert files.denies[-1].pattern == "**/.env"
+    assert files.workspace is not None
+    assert files.workspace.value is Workspace.COW
+    assert files.widen is not None
+    assert files.widen.value is Widen.NEVER
+    assert files.require_enforced is not None
+    assert files.require_enforced.value is False
+    assert policy.meta.default_action is not None
+    assert policy.meta.default_action.value is Action.ASK
+    assert policy.workdir is not None
+    assert policy.workdir.value == f"{world.work}/sub"
+    assert network is not None
+    assert network.mode is not None
+    assert network.mode.value is NetworkMode.FILTERED
+    assert network.routes[0].endpoint_rules is not None
+    assert network.routes[0].endpoint_rules[0].method == "POST"
+    assert policy.syscalls.allow is not None
+    assert [call.value for call in policy.syscalls.allow] == ["read"]
+    assert dict(policy.env.set)["CI"].value == "1"
+    assert [(limit.name, limit.value) for limit in policy.limits] == [("memory_mb", 1), ("wall_s", 2)]
+    assert policy.audit.dir is not None
+    assert policy.audit.dir.value == f"/var/tmp/j-{world.origin.uid}"
+    (rule,) = policy.rules
+    assert (rule.id, rule.reason) == ("r", "why")
+    assert [(m.key, m.values, m.negate) for m in rule.matches] == [
+        ("exe_sha256", (SHA,), True),
+        ("uid", ("0", "1000"), False),
+    ]
+    assert {setting.key: setting.value for setting in policy.tools} == {
+        "read_only": True,
+        "path_rules": ((("action", "ask"), ("path", f"{world.work}/**"), ("op", "write")),),
+    }
+
+
+def test_every_value_knows_file_line_and_key(world: World) -> None:
+    policy = world.load_text('[filesystem]\nread_globs = [\n  "/a",\n  "/b",\n]\n')
+    source = policy.filesystem.grants[-1].source
+    assert (source.line, source.key) == (4, "filesystem.read_globs[1]")
+    assert str(source).endswith("p.toml:4")
+
+
+def test_absent_and_empty_host_lists_are_two_things(world: World) -> None:
+    absent, empty = world.load_text("[network]\n"), world.load_text("[network]\nallowed_hosts = []\n")
+    assert absent.network is not None
+    assert empty.network is not None
+    assert (absent.network.allowed_hosts, empty.network.allowed_hosts) == (None, ())
+
+
+def test_version_may_be_absent(world: World) -> None:
+    absent, one = (
+        world.load_text("[limits]\nwall_s = 5\n"),
+        world.load_text("[limits]\nwall_s = 5\n[meta]\nversion = 1\n"),
+    )
+    assert absent.limits == one.limits
+
+
+MISTAKES = [
+    # text, line, words of the message, hint
+    ("[meta]\nversion = 2\n", 2, "meta.version", None),
+    ("[meta]\nversion = true\n", 2, "expected a whole number, found true or false", None),
+    ("[meta]\ndefault_action = 'maybe'\n", 2, "'maybe' is not one of allow, deny, ask", None),
+    ("[meta]\non_policy_error = 'allow'\n", 2, "never allowed", "deny"),
+    ("[meta]\ninherit = []\n", 2, "names no parent", "base"),
+    ("[meta]\ninherit = 3\n", 2, "expected a list, found a whole number", None),
+    ("[meta]\ninherit = ['']\n", 2, "the name is empty", None),
+    ("\n[metta]\n", 2, "metta: unknown section", "'meta'"),
+    ("[filesystem]\nread_glob = []\n", 2, "filesystem.read_glob: unknown key", "'read_globs'"),
+    ("[filesystem]\nread_globs = '/a'\n", 2, "expected a list, found a text", None),
+    ("[filesystem]\nread_globs = [\n'/a',\n3]\n", 4, "filesystem.read_globs[1]: expected a text", None),
+    ("[filesystem]\nread_globs = ['a/b']\n", 2, "not an absolute pattern", "<cwd>/a/b"),
+    ("[filesystem]\nread_globs = ['/a/../b']\n", 2, "'..' is not allowed", None),
+    ("[filesystem]\nread_globs = ['/**']\n", 2, "names no directory", "name the directories"),
+    ("[filesystem]\nread_globs = ['/']\n", 2, "names no directory", None),
+    ("[filesystem]\nread_globs = ['**']\n", 2, "not an absolute pattern", None),
+    ("[filesystem]\nread_globs = ['**/x']\n", 2, "names no directory", None),
+    ("[filesystem]\nread_globs = ['']\n", 2, "empty", None),
+    ("[filesystem]\nread_globs = ['?']\n", 2, "empty", None),
+    ("[filesystem]\nread_globs = ['/a??']\n", 2, "ends in '?'", None),
+    ("[filesystem]\nread_globs = ['<cmd>/x']\n", 2, "not an absolute", "'<cwd>'"),
+    ("[filesystem]\nread_globs = ['~bob/x']\n", 2, "only your own home", None),
+    ("[filesystem]\nread_globs = ['$NOPE/x']\n", 2, "NOPE is not set", "$$"),
+    ("[filesystem]\nread_globs = ['${NOPE}/x']\n", 2, "NOPE is not set", None),
+    ("[filesystem]\nread_globs = ['/a/$/x']\n", 2, "without a variable name", "$$"),
+    ("[filesystem]\nread_globs = ['${HOME/x']\n", 2, "not a variable", None),
+    ('[filesystem]\nread_globs = ["/a\\u0000b"]\n', 2, "NUL", None),
+    ("[filesystem]\ndeny_globs = ['/**']\n", 2, "leave nothing", None),
+    ("filesystem = 'off'\n", 1, "can not turn the file layer off", "--off landlock"),
+    ("filesystem = 3\n", 1, "expected a table, found a whole number", None),
+    ("[network]\nmode = 'open'\n", 2, "not one of none, filtered, host", None),
+    ("[network]\nallowed_hosts = ['https://x/']\n", 2, "not a host", "without scheme"),
+    ("[network]\nallowed_hosts = ['a.*.com']\n", 2, "not a host", None),
+    ("[network]\nallowed_local_ports = [0]\n", 2, "0 is not between 1 and 65535", None),
+    ("[network.routes.x]\ncredential_key = 'k'\n", 1, "no upstream", None),
+    ("[network.routes.x]\nupstream = 'ftp://x'\n", 2, "not an http or https address", None),
+    ("[network.routes.x]\nupstream = 'https://x'\ninject_mode = 'heder'\n", 3, "not one of", "'header'"),
+    (
+        "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = [{ method = 'GET' }]\n",
+        3,
+        "a method and a path",
+        None,
+    ),
+    (
+        "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = [\n{ method = 'GET', path = 'v1' }]\n",
+        4,
+        "'/'",
+        None,
+    ),
+    ("[network]\nroutes = 3\n", 2, "expected a table", None),
+    ("[syscalls]\nblock = ['ptrce']\n", 2, "no kernel has a system call 'ptrce'", "'ptrace'"),
+    ("[env]\npass = ['A=B']\n", 2, "not the name of an environment variable", None),
+    ("[env]\npass = ['']\n", 2, "not the name", None),
+    ("[env]\nset = { 'A*' = 'x' }\n", 2, "whole name", None),
+    ("[env]\nset = { A = 1 }\n", 2, "env.set.A: expected a text", None),
+    ("[env.set]\nB = '1'\nA = '$NOPE'\n", 3, "NOPE is not set", None),
+    ("[limits]\nmemory_mb = 0\n", 2, "not between 1", None),
+    ("[limits]\nmemory_mb = 1.5\n", 2, "expected a whole number, found a float", None),
+    ("[limits]\nmemroy_mb = 1\n", 2, "unknown key", "'memory_mb'"),
+    ("[audit]\nenabled = false\n", 2, "can not turn the journal off", "--off audit"),
+    ("[audit]\ndir = 'relative'\n", 2, "not an absolute", None),
+    ("[audit]\ndir = '/a/*'\n", 2, "not a plain absolute path", None),
+    ("[[rule]]\naction = 'allow'\n", 1, "every rule needs an id", None),
+    ("[[rule]]\nid = 'a'\n", 1, "has no action", "allow, deny or ask"),
+    ("[[rule]]\nid = 'a'\naction = 'permit'\n", 3, "not one of", None),
+    ("[[rule]]\nid = 'a'\naction = 'deny'\n[[rule]]\nid = 'a'\naction = 'deny'\n", 5, "stands in line 1 already", None),
+    ("[[rule]]\nid = 'a'\naction = 'deny'\nargv_regx = 'x'\n", 4, "rule[0].argv_regx: unknown key", "'argv_regex'"),
+    ("[[rule]]\nid = 'a'\naction = 'deny'\nargv_regex = ['x',\n'(']\n", 5, "not a regular expression", None),
+    ("[[rule]]\nid = 'a'\naction = 'deny'\nexe = 'git'\n", 4, "not an absolute", None),
+    ("[[rule]]\nid = 'a'\naction = 'deny'\nexe_basename = '/usr/bin/git'\n", 4, "holds no '/'", "exe_glob"),
+    ("[[rule]]\nid = 'a'\naction = 'deny'\nexe_sha256 = 'abc'\n", 4, "64 hex digits", None),
+    ("[[rule]]\nid = 'a'\naction = 'deny'\nuid = '0'\n", 4, "expected a whole number, found a text", None),
+    ("[[rule]]\nid = 'a'\naction = 'deny'\nuid = []\n", 4, "never matches", None),
+    ("[[rule]]\nid = 'a'\naction = 'deny'\nexe_basename = []\n", 4, "never matches", None),
+    ("[[rule]]\nid = 'a'\naction = 'deny'\nexe_glob = '/a/../b'\n", 4, "'..'", None),
+    ("rule = 3\n", 1, "expected a list", None),
+    ("rule = [3]\n", 1, "rule[0]: expected a table", None),
+    ("[tools]\nread_only = 1\n", 2, "expected true or false", None),
+    ("[tools]\npath_rules = [{ path = '/a' }]\n", 2, "no action", None),
+    ("[tools]\npath_rules = [{ action = 'deny', path = '/a', op = 'raed' }]\n", 2, "not one of", "'read'"),
+    ("[tools]\ncommand_rules = [{ action = 'deny' }]\n", 2, "needs exe", None),
+    ("[tools]\ncommand_rules = [{ action = 'deny', argv_regex = '(?=x)' }]\n", 2, "look-around", None),
+    ("[tools]\ndenied_commands = [' ']\n", 2, "empty", None),
+    ("[container]\nuid = -1\n", 2, "not between 0", None),
+    ("[container]\ncap_allow = ['CAP_NOPE']\n", 2, "no kernel has a capability", None),
+    ("[container]\nusername = 'a b'\n", 2, "not a plain name", None),
+    ("'odd key\t' = 1\n", 1, "unknown section", None),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "words", "hint"), MISTAKES, ids=[m[0][:60] for m in MISTAKES])
+def test_a_mistake_is_told_with_its_line(world: World, text: str, line: int, words: str, hint: str | None) -> None:
+    error = world.refuse(text)
+    assert error.where == f"{world.root}/policies/p.toml:{line}"
+    assert words in error.message
+    assert error.exit_code == 125
+    if hint is not None:
+        assert hint in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("[meta]\nversion = \n", 2, "not valid TOML"),
+        ("a = 1\n\na = 2\n", 3, "'a' stands here a second time"),
+        ("[meta]\n[env]\n[meta]\n", 3, "this section stands here a second time"),
+        ('[filesystem]\nread_globs = ["/a",\n', 2, "the file ends too early"),
+        ('[env]\nset = { A = "x\n', 2, "not valid TOML"),
+        ("x = " + "[" * 5000, None, "nested too deeply"),
+        ("x = " + "1" * 5000, None, "not valid TOML"),
+    ],
+)
+def test_text_that_is_no_toml_is_told_with_its_line(world: World, text: str, line: int | None, words: str) -> None:
+    error = world.refuse(text)
+    assert words in error.message
+    assert (error.where or "").endswith("p.toml" if line is None else f"p.toml:{line}")
+
+
+@pytest.mark.parametrize(("data", "line"), [(b"[meta]\n\xff\n", 2), (b"# x\n\n\0", 3), (b"\xc3", 1)])
+def test_bytes_that_are_no_text_are_told_with_their_line(world: World, data: bytes, line: int) -> None:
+    assert (world.refuse(data).where or "").endswith(f"p.toml:{line}")
+
+
+def test_a_value_that_names_a_terminal_command_is_escaped_in_the_message(world: World) -> None:
+    error = world.refuse('[syscalls]\nblock = ["\\u001b[2K"]\n')
+    assert "\x1b" not in error.message
+
+
+def test_both_spellings_of_a_variable_mean_the_same(world: World) -> None:
+    world.environ["PLACE"] = "/srv/x"
+    one = world.load_text("[filesystem]\nread_globs = ['$HOME/p', '$PLACE/y', '~/q', '/u/$USER$$x']\n")
+    two = world.load_text("[filesystem]\nread_globs = ['${HOME}/p', '${PLACE}/y', '${HOME}/q', '/u/${USER}$$x']\n")
+    expected = [f"{world.home}/p", "/srv/x/y", f"{world.home}/q", "/u/ada$x"]
+    assert [g.pattern for g in one.filesystem.grants] == [g.pattern for g in two.filesystem.grants] == expected
+
+
+def test_home_is_the_persons_whatever_the_environment_says(world: World) -> None:
+    world.environ.update(HOME="/", USER="root", UID="0")
+    policy = world.load_text("[filesystem]\nallow_globs = ['$HOME/p', '/$USER/$UID']\n")
+    assert [g.pattern for g in policy.filesystem.grants] == [f"{world.home}/p", f"/ada/{world.origin.uid}"]
+
+
+@pytest.mark.parametrize("value", ["/srv/*", "/srv/**", "/srv/../etc", "<tmp>/x"])
+def test_a_variable_brings_in_text_and_never_syntax(world: World, value: str) -> None:
+    world.environ["PLACE"] = value
+    assert "PLACE" in world.refuse("[filesystem]\nread_globs = ['$PLACE']\n").message or ".." in value
+
+
+def test_a_workspace_whose_name_holds_a_wildcard_is_refused(world: World) -> None:
+    odd = world.root / "a*b"
+    odd.mkdir()
+    with pytest.raises(PolicyError, match="current directory holds"):
+        load(Request(), replace(world.origin, cwd=str(odd)))
+
+
+def test_regular_expressions_are_not_expanded(world: World) -> None:
+    policy = world.load_text("[[rule]]\nid = 'a'\naction = 'deny'\nargv_regex = '^git$HOME( |$)'\n")
+    assert policy.rules[0].matches[0].values == ("^git$HOME( |$)",)
