@@ -1,0 +1,86 @@
+//! Who started us, as far as the kernel tells: the chain of parents and the terminal.
+
+use std::ffi::CString;
+use std::io::Read as _;
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{Mode, OFlags};
+
+/// A chain longer than this is cut by the journal anyway.
+const MAX_ANCESTORS: usize = 64;
+
+/// `comm:pid` from the parent up to pid 1 (or to the edge of the pid namespace); one that can not be read is `?:pid` and the last.
+pub fn parents() -> Vec<Vec<u8>> {
+    let mut chain = Vec::with_capacity(8);
+    let mut next = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    while next > 0 && chain.len() < MAX_ANCESTORS {
+        let pid = next;
+        let mut entry;
+        match stat(pid) {
+            Some((comm, parent)) => {
+                entry = comm;
+                next = parent;
+            }
+            None => {
+                entry = b"?".to_vec();
+                next = 0;
+            }
+        }
+        entry.extend_from_slice(format!(":{pid}").as_bytes());
+        chain.push(entry);
+    }
+    chain
+}
+
+/// The parent of a process.
+pub fn parent_of(pid: i32) -> Option<i32> {
+    stat(pid).map(|(_, parent)| parent)
+}
+
+/// Name and parent of a process, from `/proc/PID/stat`: `PID (NAME) STATE PPID …`, where NAME may hold anything.
+fn stat(pid: i32) -> Option<(Vec<u8>, i32)> {
+    let mut buffer = [0; 512];
+    let length = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut buffer).ok()?;
+    parse_stat(&buffer[..length])
+}
+
+fn parse_stat(stat: &[u8]) -> Option<(Vec<u8>, i32)> {
+    let open = stat.iter().position(|byte| *byte == b'(')?;
+    let close = stat.iter().rposition(|byte| *byte == b')')?;
+    let comm = stat.get(open + 1..close)?.to_vec();
+    let parent = std::str::from_utf8(&stat[close + 1..]).ok()?.split_ascii_whitespace().nth(1)?;
+    Some((comm, parent.parse().ok()?))
+}
+
+/// The terminal on a standard descriptor, else the controlling one, else none.
+pub fn terminal() -> Option<CString> {
+    let standard: [BorrowedFd<'_>; 3] = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()];
+    for fd in standard {
+        if let Ok(name) = rustix::termios::ttyname(fd, Vec::new()) {
+            return Some(name);
+        }
+    }
+    let controlling = c"/dev/tty";
+    rustix::fs::open(controlling, OFlags::RDONLY | OFlags::NOCTTY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    Some(controlling.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hostile_name_does_not_confuse_the_fields() {
+        let (comm, parent) = parse_stat(b"77 (a) R 1 (b) c) S 42 77 77 0").unwrap();
+        assert_eq!((comm.as_slice(), parent), (b"a) R 1 (b) c".as_slice(), 42));
+        assert!(parse_stat(b"").is_none());
+        assert!(parse_stat(b"77 )(").is_none());
+    }
+
+    #[test]
+    fn the_chain_starts_at_the_parent() {
+        let chain = parents();
+        let parent = format!(":{}", rustix::process::getppid().unwrap().as_raw_nonzero());
+        assert!(String::from_utf8_lossy(&chain[0]).ends_with(&parent));
+    }
+}

@@ -1,0 +1,118 @@
+//! `attempt`: what the fence answers to one operation on one path, by really trying it behind the fence.
+
+use std::ffi::{CStr, CString};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::WaitOptions;
+
+use crate::fence::{self, Fence};
+use crate::json::{self, Invalid};
+use crate::kernel_names;
+use crate::plan::Plan;
+use crate::preflight::Preflight;
+use crate::refusal::Refusal;
+use crate::supervise::SuperviseError;
+use crate::sys;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Read,
+    Write,
+    Exec,
+}
+
+impl Operation {
+    pub fn named(name: &[u8]) -> Option<Operation> {
+        match name {
+            b"read" => Some(Operation::Read),
+            b"write" => Some(Operation::Write),
+            b"exec" => Some(Operation::Exec),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Exec => "exec",
+        }
+    }
+
+    /// The system call the try itself needs.
+    fn system_call(self) -> &'static str {
+        match self {
+            Operation::Read | Operation::Write => "openat",
+            Operation::Exec => "execveat",
+        }
+    }
+
+    /// Changes nothing: no file is created, cut, written or executed.
+    fn try_on(self, path: &CStr) -> Result<(), Errno> {
+        let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        match self {
+            Operation::Read => rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()).map(drop),
+            Operation::Write => rustix::fs::open(path, flags | OFlags::WRONLY, Mode::empty()).map(drop),
+            Operation::Exec => sys::execve_check(path),
+        }
+    }
+}
+
+fn outcome(result: Result<(), Errno>) -> &'static str {
+    match result {
+        // ENXIO: a pipe without a reader or a socket. The permission checks come before that.
+        Ok(()) | Err(Errno::NXIO) => "allowed",
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => "denied",
+        Err(Errno::NOENT | Errno::NOTDIR) => "missing",
+        // A directory opened for writing, a program that runs just now, a kernel without AT_EXECVE_CHECK (before 6.14).
+        Err(_) => "untried",
+    }
+}
+
+pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<String, Refusal> {
+    let preflight = Preflight::prepare(plan)?;
+    // A list that lets programs start by execve alone would refuse our question, not the execution.
+    let silent = preflight.filter.as_ref().is_some_and(|filter| filter.refuses(operation.system_call()));
+    let ruleset = preflight.files.map(|files| files.into_ruleset());
+    let filter = preflight.filter.filter(|_| !silent);
+    let fence = Fence::new(plan, ruleset, filter);
+
+    let mut fenced = Ok(());
+    let mut result = Ok(());
+    let child = sys::spawn_sharing_memory(|| {
+        fenced = fence::become_command(None, None).and_then(|()| fence.enter());
+        if fenced.is_ok() {
+            result = operation.try_on(path);
+        }
+        0
+    });
+    let child = child.map_err(SuperviseError::Spawn)?;
+    rustix::process::waitpid(Some(child), WaitOptions::empty()).map_err(SuperviseError::Wait)?;
+    fenced?;
+
+    let mut out = format!("{{\"op\":\"{}\",\"path\":", operation.name());
+    json::string(&mut out, path.as_bytes(), Invalid::Surrogate);
+    let errno = result.err().map_or("null".to_owned(), |errno| format!("\"{}\"", kernel_names::errno(errno)));
+    out.push_str(&format!(",\"outcome\":\"{}\",\"errno\":{errno}}}", outcome(result)));
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_counts_as_denied() {
+        for (result, expected) in [
+            (Ok(()), "allowed"),
+            (Err(Errno::ACCESS), "denied"),
+            (Err(Errno::PERM), "denied"),
+            (Err(Errno::NOENT), "missing"),
+            (Err(Errno::ISDIR), "untried"),
+            (Err(Errno::INVAL), "untried"),
+        ] {
+            assert_eq!(outcome(result), expected);
+        }
+    }
+}

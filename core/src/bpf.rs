@@ -1,0 +1,198 @@
+//! Classic BPF for seccomp: an assembler for one shape of program.
+//!
+//! Check the architecture, load the number, then find its leaf in a balanced search tree. The kernel walks the
+//! filter once for every number when it is installed, and on every call that is not always allowed: a tree costs
+//! eight steps where a list of sixty comparisons costs thirty on average. It also translates every instruction to machine
+//! code on each launch, so equal answers share their leaf.
+
+use crate::syscalls::Arch;
+
+/// `struct sock_filter` of linux/filter.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    pub code: u16,
+    pub jt: u8,
+    pub jf: u8,
+    pub k: u32,
+}
+
+pub const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+pub const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA
+pub const JUMP_EQUAL: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+pub const JUMP_AT_LEAST: u16 = 0x35; // BPF_JMP | BPF_JGE | BPF_K
+pub const JUMP_ANY_BIT: u16 = 0x45; // BPF_JMP | BPF_JSET | BPF_K
+pub const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+
+pub const RET_ALLOW: u32 = 0x7FFF_0000;
+pub const RET_ERRNO: u32 = 0x0005_0000;
+pub const RET_KILL_PROCESS: u32 = 0x8000_0000;
+
+/// Offsets into `struct seccomp_data`.
+pub const OFFSET_NR: u32 = 0;
+pub const OFFSET_ARCH: u32 = 4;
+
+/// The kernel's limit, BPF_MAXINSNS.
+pub const MAX_LENGTH: usize = 4096;
+
+const X32_BIT: u32 = 0x4000_0000;
+
+/// The low half of argument `index`; both architectures are little endian.
+pub const fn offset_of_argument(index: u32) -> u32 {
+    16 + 8 * index
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action<'a> {
+    Allow,
+    Errno(i32),
+    /// Look at the low 32 bits of one argument.
+    Argument {
+        index: u32,
+        test: Test<'a>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Test<'a> {
+    /// These values get the errno, all others pass.
+    Refuse { values: &'a [u32], errno: i32 },
+    /// Only these values pass.
+    Only { values: &'a [u32], errno: i32 },
+    /// A value with any of these bits gets the errno.
+    RefuseBits { bits: u32, errno: i32 },
+}
+
+/// From `first` up to the next entry's `first`, this happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range<'a> {
+    pub first: u32,
+    pub action: Action<'a>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum BpfError {
+    #[error("a jump of {0} instructions does not fit 8 bits")]
+    JumpTooLong(usize),
+    #[error("the filter has {0} instructions, more than {MAX_LENGTH}")]
+    TooLong(usize),
+}
+
+const fn instruction(code: u16, k: u32) -> Instruction {
+    Instruction { code, jt: 0, jf: 0, k }
+}
+
+fn jump(code: u16, k: u32, jt: usize, jf: usize) -> Result<Instruction, BpfError> {
+    let fit = |offset: usize| u8::try_from(offset).map_err(|_| BpfError::JumpTooLong(offset));
+    Ok(Instruction { code, jt: fit(jt)?, jf: fit(jf)?, k })
+}
+
+/// `ranges` are sorted, the first starts at 0.
+pub fn assemble(arch: Arch, ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
+    let mut program = vec![
+        instruction(LOAD, OFFSET_ARCH),
+        jump(JUMP_EQUAL, arch.audit(), 1, 0)?,
+        instruction(RETURN, RET_KILL_PROCESS),
+        instruction(LOAD, OFFSET_NR),
+    ];
+    if arch == Arch::X86_64 {
+        // x32 has the architecture value of x86_64 and its own bit in the number.
+        program.push(jump(JUMP_AT_LEAST, X32_BIT, 0, 1)?);
+        program.push(instruction(RETURN, RET_KILL_PROCESS));
+    }
+    program.extend(tree(ranges)?);
+    match program.len() {
+        length if length <= MAX_LENGTH => Ok(program),
+        length => Err(BpfError::TooLong(length)),
+    }
+}
+
+/// A block holds at most this many ranges: its jumps then reach its leaves, which stand at its end, once each.
+const BLOCK_RANGES: usize = 128;
+
+fn tree(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
+    if ranges.len() <= BLOCK_RANGES {
+        return block(ranges);
+    }
+    let (lower, upper) = ranges.split_at(ranges.len() / 2);
+    let (below, above) = (tree(lower)?, tree(upper)?);
+    // Conditional jumps reach 255 instructions; the unconditional one has 32 bits.
+    let mut program = vec![jump(JUMP_AT_LEAST, upper[0].first, 0, 1)?, instruction(JUMP, below.len() as u32)];
+    program.extend(below);
+    program.extend(above);
+    Ok(program)
+}
+
+/// A comparison, before it is known how far its jumps have to go.
+struct Node<'a> {
+    pivot: u32,
+    at_least: Target<'a>,
+    below: Target<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Target<'a> {
+    Node(usize),
+    Leaf(Action<'a>),
+}
+
+fn block(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
+    let mut nodes = Vec::with_capacity(ranges.len());
+    let root = search(&mut nodes, ranges);
+    let mut tail = Vec::new();
+    let mut leaves: Vec<(Action<'_>, usize)> = Vec::new();
+    for range in ranges {
+        if !leaves.iter().any(|(action, _)| *action == range.action) {
+            leaves.push((range.action, nodes.len() + tail.len()));
+            tail.extend(leaf(range.action)?);
+        }
+    }
+    let position = |target: Target<'_>| match target {
+        Target::Node(index) => index,
+        Target::Leaf(action) => leaves.iter().find(|(known, _)| *known == action).map_or(0, |(_, position)| *position),
+    };
+    let mut program = Vec::with_capacity(nodes.len() + tail.len());
+    for (index, node) in nodes.iter().enumerate() {
+        let next = index + 1;
+        program.push(jump(JUMP_AT_LEAST, node.pivot, position(node.at_least) - next, position(node.below) - next)?);
+    }
+    debug_assert!(matches!(root, Target::Node(0)) || nodes.is_empty());
+    program.extend(tail);
+    Ok(program)
+}
+
+/// Nodes in preorder: every jump goes forward, as BPF demands.
+fn search<'a>(nodes: &mut Vec<Node<'a>>, ranges: &[Range<'a>]) -> Target<'a> {
+    let (lower, upper) = match ranges {
+        [] => return Target::Leaf(Action::Allow),
+        [range] => return Target::Leaf(range.action),
+        _ => ranges.split_at(ranges.len() / 2),
+    };
+    let index = nodes.len();
+    nodes.push(Node { pivot: upper[0].first, at_least: Target::Node(0), below: Target::Node(0) });
+    nodes[index].below = search(nodes, lower);
+    nodes[index].at_least = search(nodes, upper);
+    Target::Node(index)
+}
+
+fn leaf(action: Action<'_>) -> Result<Vec<Instruction>, BpfError> {
+    let allow = instruction(RETURN, RET_ALLOW);
+    let refuse = |errno: i32| instruction(RETURN, RET_ERRNO | errno as u32);
+    let (index, test) = match action {
+        Action::Allow => return Ok(vec![allow]),
+        Action::Errno(errno) => return Ok(vec![refuse(errno)]),
+        Action::Argument { index, test } => (index, test),
+    };
+    let mut program = vec![instruction(LOAD, offset_of_argument(index))];
+    let (code, values, hit, miss) = match &test {
+        Test::Refuse { values, errno } => (JUMP_EQUAL, *values, refuse(*errno), allow),
+        Test::Only { values, errno } => (JUMP_EQUAL, *values, allow, refuse(*errno)),
+        Test::RefuseBits { bits, errno } => (JUMP_ANY_BIT, std::slice::from_ref(bits), refuse(*errno), allow),
+    };
+    for (position, value) in values.iter().enumerate() {
+        // Over the remaining comparisons and the miss, to the hit.
+        program.push(jump(code, *value, values.len() - position, 0)?);
+    }
+    program.extend([miss, hit]);
+    Ok(program)
+}

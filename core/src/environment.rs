@@ -1,0 +1,138 @@
+//! The command's environment, built from nothing: what passes and is not denied, what is kept
+//! by its whole name, then what the plan sets.
+
+use std::ffi::CString;
+
+use crate::plan::{Environment, TMP_TOKEN};
+use crate::text::Text;
+
+/// `inherited` are `NAME=value` entries; of two with one name the first counts, as for getenv(3).
+pub fn build(requested: &Environment, inherited: Vec<CString>, temp: Option<&[u8]>) -> Vec<CString> {
+    let mut entries: Vec<CString> = Vec::with_capacity(inherited.len() + requested.set.len());
+    for entry in inherited {
+        let Some(name) = name_of(&entry) else { continue };
+        let listed = |patterns: &[Text]| patterns.iter().any(|pattern| matches(pattern.as_bytes(), name));
+        let replaced = requested.set.iter().any(|(set, _)| set.as_bytes() == name);
+        let known = entries.iter().any(|earlier| name_of(earlier) == Some(name));
+        let kept = requested.keep.iter().any(|whole| whole.as_bytes() == name);
+        if !replaced && !known && (kept || (listed(&requested.pass) && !listed(&requested.deny))) {
+            entries.push(entry);
+        }
+    }
+    for (name, value) in &requested.set {
+        let value = expand(value.as_bytes(), temp.unwrap_or_default());
+        // Names and values are free of NUL since they were parsed, and so is the directory's path.
+        entries.extend(CString::new([name.as_bytes(), b"=", &value].concat()));
+    }
+    entries
+}
+
+fn name_of(entry: &CString) -> Option<&[u8]> {
+    let bytes = entry.as_bytes();
+    match bytes.iter().position(|byte| *byte == b'=') {
+        None | Some(0) => None,
+        Some(end) => Some(&bytes[..end]),
+    }
+}
+
+fn expand(value: &[u8], temp: &[u8]) -> Vec<u8> {
+    let mut expanded = Vec::with_capacity(value.len() + temp.len());
+    let mut rest = value;
+    while let Some((first, tail)) = rest.split_first() {
+        match rest.strip_prefix(TMP_TOKEN) {
+            Some(after) => {
+                expanded.extend_from_slice(temp);
+                rest = after;
+            }
+            None => {
+                expanded.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    expanded
+}
+
+/// `*` stands for any characters, none included; everything else for itself.
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    let mut parts = pattern.split(|byte| *byte == b'*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else { return false };
+    let Some(last) = parts.next_back() else { return rest.is_empty() };
+    for part in parts {
+        // The leftmost place is always good enough: it leaves the most for what follows.
+        match (0..=rest.len()).find(|start| rest[*start..].starts_with(part)) {
+            Some(start) => rest = &rest[start + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(items: &[&str]) -> Vec<Text> {
+        items.iter().map(|item| Text::from_bytes(item.as_bytes().to_vec()).unwrap()).collect()
+    }
+
+    fn built(pass: &[&str], deny: &[&str], set: &[(&str, &str)], inherited: &[&str]) -> Vec<String> {
+        let set = set.iter().map(|(name, value)| (texts(&[name])[0].clone(), texts(&[value])[0].clone())).collect();
+        let requested = Environment { pass: texts(pass), deny: texts(deny), keep: texts(&["KEPT_TOKEN"]), set };
+        let inherited = inherited.iter().map(|entry| CString::new(*entry).unwrap()).collect();
+        let entries = build(&requested, inherited, Some(b"/tmp/x"));
+        entries.into_iter().map(|entry| entry.into_string().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_whole_name_that_is_kept_beats_a_deny() {
+        let inherited = ["KEPT_TOKEN=a", "OTHER_TOKEN=b", "KEPT_TOKEN_2=c"];
+        assert_eq!(built(&["*"], &["*_TOKEN*"], &[], &inherited), ["KEPT_TOKEN=a"]);
+    }
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (pattern, name, expected) in [
+            ("PATH", "PATH", true),
+            ("PATH", "PATHS", false),
+            ("PATH", "XPATH", false),
+            ("LC_*", "LC_ALL", true),
+            ("LC_*", "LC_", true),
+            ("LC_*", "LC", false),
+            ("*_TOKEN", "GH_TOKEN", true),
+            ("*_TOKEN", "GH_TOKENS", false),
+            ("*", "", true),
+            ("*", "ANY", true),
+            ("A*A", "A", false),
+            ("A*A", "AA", true),
+            ("*KEY*", "MY_KEY_ID", true),
+            ("*A*B*", "xBxA", false),
+            ("*A*B*", "xAxBx", true),
+            ("a*b*c", "abbc", true),
+            ("a?c", "abc", false),
+            ("", "", true),
+            ("", "x", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn only_what_passes_and_is_not_denied_comes_through() {
+        let inherited = ["PATH=/bin", "GH_TOKEN=1", "LD_PRELOAD=x", "OTHER=1", "HOME=/h"];
+        assert_eq!(built(&["PATH", "*_TOKEN", "LD_*"], &["*_TOKEN", "LD_*"], &[], &inherited), ["PATH=/bin"]);
+        assert!(built(&[], &[], &[], &inherited).is_empty());
+    }
+
+    #[test]
+    fn set_replaces_and_is_not_denied() {
+        let entries = built(&["*"], &["CI"], &[("CI", "1"), ("T", "<tmp>/a:<tmp>"), ("E", "")], &["CI=0", "X=y=z"]);
+        assert_eq!(entries, ["X=y=z", "CI=1", "T=/tmp/x/a:/tmp/x", "E="]);
+    }
+
+    #[test]
+    fn malformed_and_repeated_entries_are_dropped() {
+        assert_eq!(built(&["*"], &[], &[], &["A=1", "A=2", "noequals", "=x", "B="]), ["A=1", "B="]);
+    }
+}

@@ -1,0 +1,240 @@
+//! What happened, as the inside of one journal line. The journal adds sequence, chain and time.
+
+use std::ffi::CString;
+use std::fmt::Write as _;
+
+use rustix::io::Errno;
+
+use crate::json::{self, Invalid};
+use crate::kernel_names;
+
+/// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
+pub const BODY_LIMIT: usize = 3840;
+
+const NAME_ROOM: usize = 128;
+const PATH_ROOM: usize = 1024;
+const SENTENCE_ROOM: usize = 2048;
+const ANCESTRY_ROOM: usize = 768;
+
+/// How much of the fence was asked for, or stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Enforcement {
+    pub landlock_abi: i32,
+    pub rights: usize,
+    pub scopes: usize,
+    pub paths: usize,
+    pub blocked: usize,
+    pub seccomp: bool,
+    pub no_new_privs: bool,
+    pub env_sanitize: bool,
+}
+
+pub struct Start<'a> {
+    pub user: &'a [u8],
+    pub uid: u32,
+    pub pid: i32,
+    pub ppid_chain: &'a [Vec<u8>],
+    pub cwd: &'a [u8],
+    pub tty: Option<&'a [u8]>,
+    pub command: &'a [CString],
+    pub profile: &'a [u8],
+    pub plan: &'a str,
+    pub requested: Enforcement,
+    pub actual: Enforcement,
+}
+
+pub enum Event<'a> {
+    Start(Start<'a>),
+    End { exit_code: i32, signal: Option<i32>, duration_ms: u128 },
+    ExecDenied { exe: &'a [u8], errno: Errno },
+    SyscallKilled,
+    Refused { error: &'a str },
+    Partial { text: &'a [u8] },
+}
+
+impl Event<'_> {
+    /// `"event":"…",…`, at most [`BODY_LIMIT`] ASCII characters.
+    pub fn body(&self) -> String {
+        let mut out = String::with_capacity(1024);
+        match self {
+            Event::Start(start) => start.write(&mut out),
+            Event::End { exit_code, signal, duration_ms } => {
+                let _ = write!(out, "\"event\":\"session.end\",\"exit_code\":{exit_code},\"signal\":");
+                match signal {
+                    Some(signal) => {
+                        let _ = write!(out, "\"{}\"", kernel_names::signal(*signal));
+                    }
+                    None => out.push_str("null"),
+                }
+                let _ = write!(out, ",\"duration_ms\":{duration_ms}");
+            }
+            Event::ExecDenied { exe, errno } => {
+                out.push_str("\"event\":\"exec.denied\",\"exe\":");
+                json::string_within(&mut out, exe, Invalid::Text, PATH_ROOM);
+                let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
+            }
+            Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
+            Event::Refused { error } => {
+                out.push_str("\"event\":\"session.refused\",\"error\":");
+                json::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
+            }
+            Event::Partial { text } => {
+                out.push_str("\"event\":\"enforcement.partial\",\"text\":");
+                json::string_within(&mut out, text, Invalid::Text, SENTENCE_ROOM);
+            }
+        }
+        out
+    }
+}
+
+impl Start<'_> {
+    fn write(&self, out: &mut String) {
+        out.push_str("\"event\":\"session.start\",\"user\":");
+        json::string_within(out, self.user, Invalid::Text, NAME_ROOM);
+        let _ = write!(out, ",\"uid\":{},\"pid\":{},\"ppid_chain\":", self.uid, self.pid);
+        strings_within(out, self.ppid_chain.iter().map(Vec::as_slice), ANCESTRY_ROOM);
+        out.push_str(",\"cwd\":");
+        json::string_within(out, self.cwd, Invalid::Text, PATH_ROOM);
+        out.push_str(",\"tty\":");
+        match self.tty {
+            Some(tty) => json::string_within(out, tty, Invalid::Text, NAME_ROOM),
+            None => out.push_str("null"),
+        }
+        let mut tail = String::with_capacity(512);
+        tail.push_str(",\"profile\":");
+        json::string_within(&mut tail, self.profile, Invalid::Text, NAME_ROOM);
+        let _ = write!(tail, ",\"plan\":\"{}\",\"requested\":", self.plan);
+        self.requested.write(&mut tail);
+        tail.push_str(",\"actual\":");
+        self.actual.write(&mut tail);
+
+        out.push_str(",\"command\":");
+        // The command gets all the room that the other fields leave.
+        let room = BODY_LIMIT.saturating_sub(out.len() + tail.len());
+        strings_within(out, self.command.iter().map(|argument| argument.as_bytes()), room);
+        out.push_str(&tail);
+    }
+}
+
+impl Enforcement {
+    fn write(&self, out: &mut String) {
+        let Enforcement { landlock_abi, rights, scopes, paths, blocked, seccomp, no_new_privs, env_sanitize } = self;
+        let _ = write!(
+            out,
+            "{{\"landlock_abi\":{landlock_abi},\"rights\":{rights},\"scopes\":{scopes},\"paths\":{paths},\
+             \"blocked\":{blocked},\"seccomp\":{seccomp},\"no_new_privs\":{no_new_privs},\"env_sanitize\":{env_sanitize}}}"
+        );
+    }
+}
+
+/// A list that takes at most `room` characters: the item that does not fit is cut, those after it are counted.
+fn strings_within<'a>(out: &mut String, items: impl ExactSizeIterator<Item = &'a [u8]>, room: usize) {
+    // `,"…+N more"]` for the items left over.
+    const END_ROOM: usize = 40;
+    /// Below this an item would be nothing but its own mark.
+    const LEAST: usize = 48;
+    let start = out.len();
+    let total = items.len();
+    out.push('[');
+    for (index, item) in items.enumerate() {
+        let left = room.saturating_sub(out.len() - start + END_ROOM);
+        if index > 0 {
+            out.push(',');
+        }
+        if left < LEAST {
+            let _ = write!(out, "\"\\u2026+{} more\"", total - index);
+            break;
+        }
+        json::string_within(out, item, Invalid::Text, left - 3);
+    }
+    out.push(']');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    const GOLDEN: &str = include_str!("../../schema/examples/events.jsonl");
+
+    fn start<'a>(command: &'a [CString], cwd: &'a [u8], chain: &'a [Vec<u8>]) -> Event<'a> {
+        Event::Start(Start {
+            user: b"ada",
+            uid: 1000,
+            pid: 42,
+            ppid_chain: chain,
+            cwd,
+            tty: None,
+            command,
+            profile: b"ai-agent",
+            plan: "00",
+            requested: Enforcement::default(),
+            actual: Enforcement { seccomp: true, ..Enforcement::default() },
+        })
+    }
+
+    fn parsed(event: &Event<'_>) -> Value {
+        let body = event.body();
+        assert!(body.is_ascii() && body.len() <= BODY_LIMIT, "{}", body.len());
+        serde_json::from_str(&format!("{{{body}}}")).unwrap()
+    }
+
+    fn keys(value: &Value) -> BTreeSet<&str> {
+        value.as_object().unwrap().keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn events_have_the_fields_of_the_golden_examples() {
+        let chain = [b"bash:1".to_vec()];
+        let command = [c"true".to_owned()];
+        let end = Event::End { exit_code: 0, signal: None, duration_ms: 100 };
+        for event in [start(&command, b"/", &chain), end] {
+            let ours = parsed(&event);
+            let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();
+            let added_by_the_journal = ["seq", "prev", "ts", "session"];
+            let mut expected = keys(golden);
+            assert!(added_by_the_journal.iter().all(|key| expected.remove(key)));
+            assert_eq!(keys(&ours), expected);
+            for part in ["requested", "actual"] {
+                if ours.get(part).is_some() {
+                    assert_eq!(keys(&ours[part]), keys(&golden[part]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_megabyte_of_arguments_is_cut_and_counted() {
+        let many: Vec<CString> = (0..50_000).map(|_| c"twenty bytes of text".to_owned()).collect();
+        let command = parsed(&start(&many, b"/", &[]))["command"].clone();
+        let command = command.as_array().unwrap();
+        let mark = command.last().unwrap().as_str().unwrap();
+        assert_eq!(mark, format!("…+{} more", 50_000 - (command.len() - 1)));
+
+        let one = [CString::new(vec![b'x'; 1 << 20]).unwrap()];
+        let command = parsed(&start(&one, b"/", &[]))["command"].clone();
+        let text = command[0].as_str().unwrap();
+        let kept = text.chars().take_while(|character| *character == 'x').count();
+        assert_eq!(text, format!("{}…+{} more", "x".repeat(kept), (1 << 20) - kept));
+    }
+
+    #[test]
+    fn no_input_makes_a_line_too_long() {
+        let nasty: Vec<CString> = (0..400).map(|_| CString::new(vec![1; 300]).unwrap()).collect();
+        let chain: Vec<Vec<u8>> = (0..64).map(|_| vec![0xFF; 22]).collect();
+        parsed(&start(&nasty, &[0xE2; 4095], &chain));
+        parsed(&Event::Refused { error: &"\u{1}".repeat(5000) });
+        parsed(&Event::Partial { text: &[0xFF; 5000] });
+        parsed(&Event::ExecDenied { exe: &[0xFF; 5000], errno: Errno::ACCESS });
+    }
+
+    #[test]
+    fn a_forged_line_stays_text() {
+        let cwd = b"/a\n{\"event\":\"session.end\"}";
+        let body = start(&[c"true".to_owned()], cwd, &[]).body();
+        assert!(!body.contains('\n'));
+        assert_eq!(parsed(&start(&[], cwd, &[]))["cwd"].as_str().unwrap().as_bytes(), cwd);
+    }
+}

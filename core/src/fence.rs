@@ -1,0 +1,133 @@
+//! Closing the fence around the calling process. Everything was prepared before; this only makes system calls, so it can
+//! run in a process that shares its parent's memory.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+use rustix::thread::SecureComputingMode;
+
+use crate::plan::Plan;
+use crate::seccomp::Filter;
+use crate::sys::{self, SignalMask};
+
+pub struct Fence {
+    no_new_privs: bool,
+    rlimits: Vec<(Resource, u64)>,
+    ruleset: Option<OwnedFd>,
+    workdir: CString,
+    filter: Option<Filter>,
+}
+
+/// The step that failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    FollowParent,
+    NoNewPrivs,
+    Rlimit,
+    Landlock,
+    Workdir,
+    Descriptors,
+    Seccomp,
+    Confirm,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}: {}", .step.what(), crate::kernel_names::errno_text(*.errno))]
+pub struct FenceError {
+    pub step: Step,
+    pub errno: Errno,
+}
+
+impl Step {
+    fn what(self) -> &'static str {
+        match self {
+            Step::FollowParent => "the command can not be tied to its supervisor",
+            Step::NoNewPrivs => "no_new_privs can not be set",
+            Step::Rlimit => "a resource limit can not be set",
+            Step::Landlock => "the Landlock rules can not be enforced",
+            Step::Workdir => "the working directory can not be entered",
+            Step::Descriptors => "open descriptors can not be kept from the command",
+            Step::Seccomp => "the system call filter can not be installed",
+            Step::Confirm => "the kernel does not confirm no_new_privs and the system call filter",
+        }
+    }
+
+    pub fn hint(self) -> &'static str {
+        match self {
+            Step::Workdir => "the directory was removed, or you may not enter it: start from another one",
+            _ => "`paddock doctor` tries every mechanism on this machine",
+        }
+    }
+}
+
+impl Fence {
+    pub fn new(plan: &Plan, ruleset: Option<OwnedFd>, filter: Option<Filter>) -> Fence {
+        Fence {
+            no_new_privs: plan.no_new_privs,
+            rlimits: plan.rlimits.clone(),
+            ruleset,
+            workdir: plan.workdir.as_c_str().to_owned(),
+            filter,
+        }
+    }
+
+    /// After this returned Ok, the process is inside. The order is the promise:
+    pub fn enter(&self) -> Result<(), FenceError> {
+        let at = |step| move |errno| FenceError { step, errno };
+
+        // An ordinary user may use Landlock and seccomp only after giving up on gaining privileges by exec.
+        if self.no_new_privs {
+            rustix::thread::set_no_new_privs(true).map_err(at(Step::NoNewPrivs))?;
+            if rustix::thread::no_new_privs() != Ok(true) {
+                return Err(FenceError { step: Step::Confirm, errno: Errno::PERM });
+            }
+        }
+        for (resource, value) in &self.rlimits {
+            // At least as tight as asked: an ordinary user can not raise the hard limit.
+            let hard = rustix::process::getrlimit(*resource).maximum.map_or(*value, |hard| hard.min(*value));
+            let limit = Rlimit { current: Some(hard), maximum: Some(hard) };
+            rustix::process::setrlimit(*resource, limit).map_err(at(Step::Rlimit))?;
+        }
+        if let Some(ruleset) = &self.ruleset {
+            sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(Step::Landlock))?;
+        }
+        // Landlock does not judge chdir; the directory needs no grant to be stood in.
+        rustix::process::chdir(self.workdir.as_c_str()).map_err(at(Step::Workdir))?;
+        // Whatever we inherited or opened: the journal, the ruleset, a caller's leftovers.
+        sys::close_on_exec_from(3).map_err(at(Step::Descriptors))?;
+        // Last, because it may refuse any of the calls above.
+        if let Some(filter) = &self.filter {
+            sys::seccomp_install(&filter.program).map_err(at(Step::Seccomp))?;
+            let confirmed = match rustix::thread::secure_computing_mode() {
+                Ok(mode) => mode == SecureComputingMode::Filter,
+                // The filter refuses the question, which it could not if it were not there.
+                Err(_) => filter.refuses("prctl"),
+            };
+            if !confirmed {
+                return Err(FenceError { step: Step::Confirm, errno: Errno::PERM });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the command inherits from the core besides the fence: ordinary signals, and death with the supervisor.
+pub fn become_command(supervisor: Option<Pid>, mask: Option<&SignalMask>) -> Result<(), FenceError> {
+    if let Some(supervisor) = supervisor {
+        let failed = |errno| FenceError { step: Step::FollowParent, errno };
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).map_err(failed)?;
+        // It may have died before the line above.
+        if rustix::process::getppid() != Some(supervisor) {
+            return Err(failed(Errno::SRCH));
+        }
+    }
+    // Python, which started us, ignores these two for itself; a command expects their default.
+    sys::reset_signal(libc::SIGPIPE);
+    sys::reset_signal(libc::SIGXFSZ);
+    if let Some(mask) = mask {
+        sys::release_signals(mask);
+    }
+    Ok(())
+}

@@ -1,0 +1,412 @@
+//! The plan's grants become Landlock rules.
+//!
+//! Landlock only ever adds: a rule on a directory covers everything below it. A deny inside an allow is therefore carved: the
+//! directory gets no rule, its entries do, all but the excepted one and the directories on the way to it, which are carved
+//! in turn. Nothing can then be created in a carved directory, so an excepted name that does not exist can not appear either.
+//! What was asked for (`requested_`) and what holds (`actual_`) are kept apart and reported.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetError};
+use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use crate::place::{self, Identity, Place};
+use crate::plan::{Grant, Landlock, Plan};
+use crate::rights::{self, Rights};
+use crate::sys;
+use crate::text::{AbsPath, Text};
+
+#[derive(Debug, thiserror::Error)]
+pub enum FilesError {
+    #[error("this kernel has no Landlock ({})", crate::kernel_names::errno(*.0))]
+    NoLandlock(#[source] Errno),
+    #[error("the plan needs Landlock ABI {requested}, this kernel has {actual}")]
+    OldAbi { requested: i32, actual: i32 },
+    #[error("the Landlock ruleset can not be created: {0}")]
+    Create(#[source] RulesetError),
+    #[error("{path} does not exist ({from})")]
+    Missing { path: AbsPath, from: Text },
+    #[error("{path} can not be opened: {source} ({from})")]
+    Open { path: AbsPath, from: Text, source: Errno },
+    #[error("{path} can not be listed, which keeping {except} out of it needs: {source} ({from})")]
+    List { path: AbsPath, except: AbsPath, from: Text, source: Errno },
+    #[error("{path} has to stay outside the fence, but can not be located: {source}")]
+    Locate { path: AbsPath, source: Errno },
+    #[error("{path} lies on a remote file system ({kind}), which Landlock can not police ({from})")]
+    Remote { path: AbsPath, kind: &'static str, from: Text },
+    #[error("Landlock refuses a rule on {path} ({from}): {source}")]
+    AddRule { path: AbsPath, from: Text, source: Errno },
+    #[error("the journal {journal} would be reachable from inside through the grant of {path} ({from})")]
+    JournalExposed { journal: AbsPath, path: AbsPath, from: Text },
+    #[error("the private temporary directory can not be granted: {0}")]
+    Temp(#[source] Errno),
+}
+
+impl FilesError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            FilesError::NoLandlock(_) | FilesError::OldAbi { .. } => {
+                "`paddock doctor` shows what this kernel can enforce; Landlock needs Linux 5.13 and lsm=landlock"
+            }
+            FilesError::Missing { .. } => "create it, or mark the grant optional with a trailing \"?\"",
+            FilesError::Remote { .. } => {
+                "work on a local copy, or accept the weaker fence: [filesystem] require_enforced = false"
+            }
+            FilesError::JournalExposed { .. } => "put the journal elsewhere (--audit-log DIR) or grant less",
+            FilesError::List { .. } => "make the directory readable for you, or grant its parts one by one",
+            _ => "check the path and its permissions",
+        }
+    }
+}
+
+/// A grant that was left out, and the excepted path that is the reason.
+pub struct Removed<'p> {
+    pub grant: &'p Grant,
+    pub except: AbsPath,
+}
+
+pub struct Carved<'p> {
+    pub grant: &'p Grant,
+    pub kept_out: Vec<AbsPath>,
+}
+
+/// The rules as they stand in the kernel, and what became of each grant.
+pub struct Files<'p> {
+    ruleset: OwnedFd,
+    pub actual_abi: i32,
+    pub rules: usize,
+    /// Grants that gave at least one rule.
+    pub actual_paths: usize,
+    pub skipped: Vec<&'p Grant>,
+    pub removed: Vec<Removed<'p>>,
+    pub carved: Vec<Carved<'p>>,
+    pub warnings: Vec<String>,
+    /// What the plan asks for and the kernel does not hold, where the plan puts up with that.
+    pub unenforced: Vec<String>,
+    granted: Vec<(Identity, &'p Grant)>,
+    checked_devices: Vec<u64>,
+}
+
+/// Something opened for a rule.
+struct Opened {
+    fd: OwnedFd,
+    stat: Stat,
+    /// The path went through a symlink.
+    indirect: bool,
+}
+
+impl Opened {
+    fn is_dir(&self) -> bool {
+        is_dir(&self.stat)
+    }
+}
+
+fn is_dir(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::Directory
+}
+
+/// An excepted path with the places it stands for.
+struct Except<'p> {
+    path: &'p AbsPath,
+    places: Vec<Place>,
+}
+
+impl<'p> Files<'p> {
+    /// None when the plan has Landlock switched off.
+    pub fn prepare(plan: &'p Plan) -> Result<Option<Files<'p>>, FilesError> {
+        let Some(requested) = &plan.landlock else { return Ok(None) };
+        let actual_abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
+        if actual_abi < requested.abi {
+            return Err(FilesError::OldAbi { requested: requested.abi, actual: actual_abi });
+        }
+        let mut ruleset = Ruleset::default()
+            .set_compatibility(CompatLevel::HardRequirement)
+            .handle_access(requested.handled)
+            .map_err(FilesError::Create)?;
+        if !requested.scoped.is_empty() {
+            ruleset = ruleset.scope(requested.scoped).map_err(FilesError::Create)?;
+        }
+        let ruleset: Option<OwnedFd> = ruleset.create().map_err(FilesError::Create)?.into();
+        let ruleset = ruleset.ok_or(FilesError::NoLandlock(Errno::NOSYS))?;
+        let mut files = Files {
+            ruleset,
+            actual_abi,
+            rules: 0,
+            actual_paths: 0,
+            skipped: Vec::new(),
+            removed: Vec::new(),
+            carved: Vec::new(),
+            warnings: Vec::new(),
+            unenforced: Vec::new(),
+            granted: Vec::with_capacity(requested.grants.len()),
+            checked_devices: Vec::new(),
+        };
+        let linked = through_links(requested);
+        for grant in &requested.grants {
+            files.grant(plan, requested, grant, &linked)?;
+        }
+        if let Some(journal) = &plan.journal {
+            files.check_journal(&journal.dir)?;
+        }
+        Ok(Some(files))
+    }
+
+    /// The private temporary directory, made after everything else was prepared.
+    pub fn grant_temp(&mut self, dir: impl AsFd, rights: Rights) -> Result<(), FilesError> {
+        sys::landlock_add_rule(self.ruleset.as_fd(), rights.bits(), dir.as_fd()).map_err(FilesError::Temp)
+    }
+
+    pub fn into_ruleset(self) -> OwnedFd {
+        self.ruleset
+    }
+
+    fn grant(
+        &mut self,
+        plan: &Plan,
+        landlock: &'p Landlock,
+        grant: &'p Grant,
+        linked: &[&'p AbsPath],
+    ) -> Result<(), FilesError> {
+        let opened = match open(grant) {
+            Ok(opened) => opened,
+            Err(_) if grant.optional => {
+                self.skipped.push(grant);
+                return Ok(());
+            }
+            Err(Errno::NOENT | Errno::NOTDIR) => {
+                return Err(FilesError::Missing { path: grant.path.clone(), from: grant.source.clone() });
+            }
+            Err(source) => return Err(open_error(grant, source)),
+        };
+        let rights = plan.rights(&grant.access);
+        let before = self.rules;
+        let excepts = excepts(landlock, grant, rights, opened.indirect, linked)?;
+        if excepts.is_empty() {
+            self.add_rule(plan, grant, &opened.fd, &opened.stat, rights)?;
+        } else {
+            self.grant_around(plan, grant, &opened, rights, &excepts)?;
+        }
+        self.actual_paths += usize::from(self.rules > before);
+        Ok(())
+    }
+
+    fn grant_around(
+        &mut self,
+        plan: &Plan,
+        grant: &'p Grant,
+        opened: &Opened,
+        rights: Rights,
+        excepts: &[Except<'p>],
+    ) -> Result<(), FilesError> {
+        let own = if opened.is_dir() { Place::of_dir(&opened.fd) } else { place::place_of_file(&opened.fd) };
+        let own = own.map_err(|source| open_error(grant, source))?;
+        let inside = |place: &Place| {
+            place.object.is_some_and(|object| own.above.contains(&object)) || place.object == own.object
+        };
+        if let Some(except) = excepts.iter().find(|except| except.places.iter().any(inside)) {
+            if opened.indirect {
+                self.warnings.push(format!(
+                    "the grant of {} leads into {}, which is denied: it is left out",
+                    grant.path, except.path
+                ));
+            }
+            self.removed.push(Removed { grant, except: except.path.clone() });
+            return Ok(());
+        }
+        let below = |place: &&Place| own.object.is_some_and(|object| place.above.contains(&object));
+        let places: Vec<&Place> = excepts.iter().flat_map(|except| &except.places).filter(below).collect();
+        if places.is_empty() {
+            return self.add_rule(plan, grant, &opened.fd, &opened.stat, rights);
+        }
+        let kept_out: Vec<AbsPath> = excepts
+            .iter()
+            .filter(|except| except.places.iter().any(|place| below(&place)))
+            .map(|except| except.path.clone())
+            .collect();
+        self.carve(plan, grant, opened.fd.as_fd(), rights, &places, &kept_out)?;
+        self.carved.push(Carved { grant, kept_out });
+        Ok(())
+    }
+
+    /// A rule for every entry of `dir` that is neither excepted nor on the way to something excepted.
+    fn carve(
+        &mut self,
+        plan: &Plan,
+        grant: &'p Grant,
+        dir: impl AsFd,
+        rights: Rights,
+        places: &[&Place],
+        kept_out: &[AbsPath],
+    ) -> Result<(), FilesError> {
+        let list_error = |source| FilesError::List {
+            path: grant.path.clone(),
+            except: kept_out.first().unwrap_or(&grant.path).clone(),
+            from: grant.source.clone(),
+            source,
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let listed = rustix::fs::openat(&dir, c".", flags, Mode::empty()).map_err(list_error)?;
+        let mut buffer = Vec::with_capacity(16 * 1024);
+        let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(list_error)?;
+            let name = entry.file_name();
+            // A symlink gets no rule: what it points to has its own, or none.
+            if name == c"." || name == c".." || entry.file_type() == FileType::Symlink {
+                continue;
+            }
+            let fd = match place::open_entry(&listed, name) {
+                Ok(fd) => fd,
+                Err(Errno::NOENT) => continue, // gone since it was listed
+                Err(source) => return Err(list_error(source)),
+            };
+            let stat = rustix::fs::fstat(&fd).map_err(list_error)?;
+            let identity = Identity::from(&stat);
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
+                || places.iter().any(|place| place.object == Some(identity))
+            {
+                continue;
+            }
+            if places.iter().any(|place| place.above.contains(&identity)) {
+                self.carve(plan, grant, &fd, rights, places, kept_out)?;
+            } else {
+                self.add_rule(plan, grant, &fd, &stat, rights)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn add_rule(
+        &mut self,
+        plan: &Plan,
+        grant: &'p Grant,
+        fd: &OwnedFd,
+        stat: &Stat,
+        rights: Rights,
+    ) -> Result<(), FilesError> {
+        self.check_file_system(plan, grant, fd, stat.st_dev)?;
+        let actual_rights = if is_dir(stat) { rights } else { rights::on_a_file(rights) };
+        if actual_rights.is_empty() {
+            return Ok(());
+        }
+        sys::landlock_add_rule(self.ruleset.as_fd(), actual_rights.bits(), fd.as_fd())
+            .map_err(|source| FilesError::AddRule { path: grant.path.clone(), from: grant.source.clone(), source })?;
+        self.rules += 1;
+        self.granted.push((Identity::from(stat), grant));
+        Ok(())
+    }
+
+    /// Files of a server can change behind Landlock's back, and their inodes with them: each device is looked at once.
+    fn check_file_system(&mut self, plan: &Plan, grant: &Grant, fd: &OwnedFd, device: u64) -> Result<(), FilesError> {
+        if self.checked_devices.contains(&device) {
+            return Ok(());
+        }
+        let kind = rustix::fs::fstatfs(fd).map_err(|source| open_error(grant, source))?.f_type;
+        match file_system(kind as u32) {
+            FileSystem::Local => {}
+            FileSystem::Fuse => self.warnings.push(format!(
+                "{} lies on a FUSE file system: its server sees every access and may change what a name stands for",
+                grant.path
+            )),
+            FileSystem::Remote(kind) if plan.require_enforced => {
+                return Err(FilesError::Remote { path: grant.path.clone(), kind, from: grant.source.clone() });
+            }
+            FileSystem::Remote(kind) => self
+                .unenforced
+                .push(format!("{} lies on a remote file system ({kind}), which Landlock can not police", grant.path)),
+        }
+        self.checked_devices.push(device);
+        Ok(())
+    }
+
+    /// The journal is neither readable nor writable from inside, whatever the plan grants.
+    fn check_journal(&self, journal: &AbsPath) -> Result<(), FilesError> {
+        let exposed = |grant: &Grant| FilesError::JournalExposed {
+            journal: journal.clone(),
+            path: grant.path.clone(),
+            from: grant.source.clone(),
+        };
+        let places =
+            Place::all_of(journal.as_bytes()).map_err(|source| FilesError::Locate { path: journal.clone(), source })?;
+        for (identity, grant) in &self.granted {
+            let covers = |place: &Place| place.object == Some(*identity) || place.above.contains(identity);
+            if places.iter().any(covers) || grant.path.is_within(journal) {
+                return Err(exposed(grant));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn open_error(grant: &Grant, source: Errno) -> FilesError {
+    FilesError::Open { path: grant.path.clone(), from: grant.source.clone(), source }
+}
+
+fn open(grant: &Grant) -> Result<Opened, Errno> {
+    let (path, flags) = (grant.path.as_c_str(), OFlags::PATH | OFlags::CLOEXEC);
+    let (fd, indirect) = match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+        Ok(fd) => (fd, false),
+        // ELOOP: there is a symlink on the way. ENOSYS: an outer filter hides openat2, so there might be one.
+        Err(Errno::LOOP | Errno::NOSYS) => (rustix::fs::open(path, flags, Mode::empty())?, true),
+        Err(error) => return Err(error),
+    };
+    let stat = rustix::fs::fstat(&fd)?;
+    Ok(Opened { fd, stat, indirect })
+}
+
+/// What must stay outside a grant: its own excepts and, where a symlink is on the way, every closed place. The plan is written
+/// by names; a link may lead a grant to a place that is closed under another name, or a closed name to a place that is granted.
+fn excepts<'p>(
+    landlock: &'p Landlock,
+    grant: &'p Grant,
+    rights: Rights,
+    indirect: bool,
+    linked: &[&'p AbsPath],
+) -> Result<Vec<Except<'p>>, FilesError> {
+    let unwritable: &[AbsPath] = if rights::writes(rights) { &landlock.unwritable } else { &[] };
+    let closed = landlock.closed.iter().chain(unwritable);
+    let elsewhere = closed.filter(|path| indirect || linked.contains(path));
+    let mut paths: Vec<&'p AbsPath> = grant.except.iter().chain(elsewhere).collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+        .into_iter()
+        .map(|path| match Place::all_of(path.as_bytes()) {
+            Ok(places) => Ok(Except { path, places }),
+            Err(source) => Err(FilesError::Locate { path: path.clone(), source }),
+        })
+        .collect()
+}
+
+/// The closed places whose names go through a symlink: only these can lie where their names do not say.
+fn through_links(landlock: &Landlock) -> Vec<&AbsPath> {
+    let linked = |path: &&AbsPath| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let opened = rustix::fs::openat2(CWD, path.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+        // ELOOP: there is one. ENOSYS: an outer filter hides openat2, so there might be one.
+        matches!(opened, Err(Errno::LOOP | Errno::NOSYS))
+    };
+    landlock.closed.iter().chain(&landlock.unwritable).filter(linked).collect()
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum FileSystem {
+    Local,
+    Fuse,
+    Remote(&'static str),
+}
+
+/// By the numbers of statfs(2).
+fn file_system(kind: u32) -> FileSystem {
+    match kind {
+        0x6969 => FileSystem::Remote("NFS"),
+        0x517B | 0xFF53_4D42 | 0xFE53_4D42 => FileSystem::Remote("SMB"),
+        0x0102_1997 => FileSystem::Remote("9p"),
+        0x5346_414F | 0x6B41_4653 => FileSystem::Remote("AFS"),
+        0x00C3_6400 => FileSystem::Remote("Ceph"),
+        0x7375_7245 => FileSystem::Remote("Coda"),
+        0x6573_5546 => FileSystem::Fuse,
+        _ => FileSystem::Local,
+    }
+}

@@ -1,0 +1,387 @@
+//! The journal: one JSON object a line, each line naming the hash of the one before.
+//!
+//! One writer at a time: whoever holds the lock on `head`, which says where the chain stands (`seq hash file size`). A line
+//! is appended with one write, then `head` is rewritten. A crash between the two leaves whole lines that chain on, and they
+//! are adopted; a crash inside the first leaves a torn line, and it is cut off. Anything else at the end of a file is not
+//! ours, and then nothing runs: a journal that can not be continued truthfully is not continued.
+
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+
+use crate::clock::Utc;
+use crate::event::{BODY_LIMIT, Event};
+use crate::plan;
+use crate::stderr;
+use crate::text::{AbsPath, Text};
+
+pub const LINE_LIMIT: usize = 4096;
+const HEAD_LIMIT: usize = 512;
+const FIRST_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// seq, prev, ts, session and their punctuation: at most 20 + 64 + 24 + 16 characters of values.
+const PREFIX_LIMIT: usize = 192;
+const _: () = assert!(BODY_LIMIT + PREFIX_LIMIT + 2 <= LINE_LIMIT);
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error("the journal directory {dir} can not be created: {source}")]
+    Create { dir: AbsPath, source: Errno },
+    #[error("the journal directory {dir} can not be opened: {source}")]
+    OpenDir { dir: AbsPath, source: Errno },
+    #[error("the journal {dir}/{name} can not be opened: {source}")]
+    Open { dir: AbsPath, name: String, source: Errno },
+    #[error("the journal {path} belongs to uid {owner}, not to you")]
+    Owner { path: String, owner: u32 },
+    #[error("the journal {path} has mode {actual:04o}; it must be {needed}")]
+    WrongMode { path: String, actual: u32, needed: &'static str },
+    #[error("the journal {path} is not {needed}")]
+    WrongType { path: String, needed: &'static str },
+    #[error("the journal {path} has {links} names (hard links)")]
+    Linked { path: String, links: u64 },
+    #[error("the journal {path} can not be locked: {source}")]
+    Lock { path: String, source: Errno },
+    #[error("the journal {path} can not be read: {source}")]
+    Read { path: String, source: Errno },
+    #[error("the journal {path} can not be written: {source}")]
+    Write { path: String, source: Errno },
+    #[error("the journal {path} took only part of a line")]
+    ShortWrite { path: String },
+    #[error("{path} does not say where the journal stands")]
+    Head { path: String },
+    #[error("the journal {path} ends with lines that do not continue its chain")]
+    Foreign { path: String },
+}
+
+impl JournalError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            JournalError::Create { .. } | JournalError::OpenDir { .. } => {
+                "give a directory of your own with --audit-log DIR, or run without a journal: --off audit"
+            }
+            JournalError::Head { .. } | JournalError::Foreign { .. } => {
+                "look at it with `paddock audit verify`, then move the journal directory aside to start a new chain"
+            }
+            _ => "the journal must be yours alone: correct owner and mode, or choose another with --audit-log DIR",
+        }
+    }
+}
+
+#[derive(Debug)]
+pub struct Journal {
+    dir_path: AbsPath,
+    dir: OwnedFd,
+    head: OwnedFd,
+    head_name: String,
+    fixed_name: Option<Text>,
+    uid: u32,
+    session: String,
+    to_stderr: bool,
+}
+
+/// Where the chain stands.
+#[derive(Debug, PartialEq, Eq)]
+struct Head {
+    seq: u64,
+    hash: String,
+    file: CString,
+    size: u64,
+}
+
+impl Journal {
+    /// Opens the journal for appending, creating what is missing.
+    pub fn open(requested: &plan::Journal, uid: u32, session: String) -> Result<Journal, JournalError> {
+        let dir = open_or_create_dir(requested, uid)?;
+        let head_name = match &requested.file {
+            Some(name) => format!("{name}.head"),
+            None => "head".to_owned(),
+        };
+        let dir_path = requested.dir.clone();
+        let head = open_file(&dir, &dir_path, &CString::from_name(&head_name), OFlags::RDWR, uid)?;
+        let (fixed_name, to_stderr) = (requested.file.clone(), requested.stderr);
+        Ok(Journal { dir_path, dir, head, head_name, fixed_name, uid, session, to_stderr })
+    }
+
+    /// What [`Journal::open`] would refuse, without creating anything.
+    pub fn inspect(requested: &plan::Journal, uid: u32) -> Result<(), JournalError> {
+        match open_dir(&requested.dir) {
+            Ok(dir) => check_dir(&dir, requested, uid),
+            Err(Errno::NOENT) => Ok(()),
+            Err(source) => Err(JournalError::OpenDir { dir: requested.dir.clone(), source }),
+        }
+    }
+
+    pub fn append(&self, event: &Event<'_>) -> Result<(), JournalError> {
+        let body = event.body();
+        let head_path = self.path(&self.head_name);
+        rustix::fs::flock(&self.head, FlockOperation::LockExclusive)
+            .map_err(|source| JournalError::Lock { path: head_path, source })?;
+        let line = self.append_locked(&body);
+        let _ = rustix::fs::flock(&self.head, FlockOperation::Unlock);
+        let line = line?;
+        if self.to_stderr {
+            stderr::say("paddock", &format!("audit {}", line.trim_end()));
+        }
+        Ok(())
+    }
+
+    fn append_locked(&self, body: &str) -> Result<String, JournalError> {
+        let now = Utc::now();
+        let name = match &self.fixed_name {
+            Some(name) => name.as_c_str().to_owned(),
+            None => CString::from_name(&format!("{}.jsonl", now.date())),
+        };
+        let file = open_file(&self.dir, &self.dir_path, &name, OFlags::RDWR | OFlags::APPEND, self.uid)?;
+        let (mut head, head_length) = self.read_head(&name)?;
+        if head.file != name {
+            // A new day. Yesterday's last line may still wait for its head.
+            match open_existing(&self.dir, &head.file) {
+                Ok(yesterday) => self.catch_up(&mut head, &yesterday)?,
+                Err(Errno::NOENT) => {}
+                Err(source) => return Err(self.open_error(&head.file, source)),
+            }
+            head = Head { file: name, size: 0, ..head };
+        }
+        self.catch_up(&mut head, &file)?;
+
+        let mut line = String::with_capacity(LINE_LIMIT);
+        let _ = write!(
+            line,
+            "{{\"seq\":{},\"prev\":\"{}\",\"ts\":\"{}\",\"session\":\"{}\",{body}}}",
+            head.seq + 1,
+            head.hash,
+            now.timestamp(),
+            self.session
+        );
+        head.seq += 1;
+        head.hash = hash(line.as_bytes());
+        line.push('\n');
+        let path = || self.path_of(&head.file);
+        match rustix::io::write(&file, line.as_bytes()) {
+            Ok(count) if count == line.len() => {}
+            Ok(_) => return Err(JournalError::ShortWrite { path: path() }),
+            Err(source) => return Err(JournalError::Write { path: path(), source }),
+        }
+        head.size += line.len() as u64;
+        self.write_head(&head, head_length)?;
+        Ok(line)
+    }
+
+    /// Also returns how long the stored head is.
+    fn read_head(&self, first_file: &CString) -> Result<(Head, usize), JournalError> {
+        let path = || self.path(&self.head_name);
+        let mut buffer = [0; HEAD_LIMIT];
+        let length = rustix::io::pread(&self.head, &mut buffer, 0)
+            .map_err(|source| JournalError::Read { path: path(), source })?;
+        match &buffer[..length] {
+            [] => Ok((Head { seq: 0, hash: FIRST_HASH.to_owned(), file: first_file.clone(), size: 0 }, 0)),
+            stored => Ok((Head::parse(stored).ok_or_else(|| JournalError::Head { path: path() })?, length)),
+        }
+    }
+
+    fn write_head(&self, head: &Head, stored_length: usize) -> Result<(), JournalError> {
+        let line = head.line();
+        let failed = |source| JournalError::Write { path: self.path(&self.head_name), source };
+        rustix::io::pwrite(&self.head, &line, 0).map_err(failed)?;
+        if line.len() < stored_length {
+            rustix::fs::ftruncate(&self.head, line.len() as u64).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Brings `head` to the end of its file: adopts whole lines that chain on, cuts a torn one off.
+    fn catch_up(&self, head: &mut Head, file: &OwnedFd) -> Result<(), JournalError> {
+        let path = || self.path_of(&head.file);
+        let read_failed = |source| JournalError::Read { path: path(), source };
+        let actual = rustix::fs::fstat(file).map_err(read_failed)?.st_size as u64;
+        if actual <= head.size {
+            // Shorter than the head says: lines were taken away. The chain goes on from the head, so that `verify` sees the gap.
+            head.size = actual;
+            return Ok(());
+        }
+        let mut tail = vec![0; (actual - head.size) as usize];
+        let mut filled = 0;
+        while filled < tail.len() {
+            match rustix::io::pread(file, &mut tail[filled..], head.size + filled as u64).map_err(read_failed)? {
+                0 => return Err(read_failed(Errno::IO)),
+                count => filled += count,
+            }
+        }
+        let mut rest = tail.as_slice();
+        while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+            let line = &rest[..end];
+            let expected = format!("{{\"seq\":{},\"prev\":\"{}\",", head.seq + 1, head.hash);
+            if !line.starts_with(expected.as_bytes()) {
+                return Err(JournalError::Foreign { path: path() });
+            }
+            head.seq += 1;
+            head.hash = hash(line);
+            head.size += end as u64 + 1;
+            rest = &rest[end + 1..];
+        }
+        if !rest.is_empty() {
+            rustix::fs::ftruncate(file, head.size)
+                .map_err(|source| JournalError::Write { path: self.path_of(&head.file), source })?;
+        }
+        Ok(())
+    }
+
+    fn path(&self, name: &str) -> String {
+        format!("{}/{name}", self.dir_path)
+    }
+
+    fn path_of(&self, name: &CString) -> String {
+        self.path(&name.to_string_lossy())
+    }
+
+    fn open_error(&self, name: &CString, source: Errno) -> JournalError {
+        JournalError::Open { dir: self.dir_path.clone(), name: name.to_string_lossy().into_owned(), source }
+    }
+}
+
+impl Head {
+    fn parse(stored: &[u8]) -> Option<Head> {
+        let line = stored.strip_suffix(b"\n")?;
+        // A fixed file name may hold spaces: it is what stands between the hash and the size.
+        let mut front = line.splitn(3, |byte| *byte == b' ');
+        let (seq, hash, rest) = (front.next()?, front.next()?, front.next()?);
+        let split = rest.iter().rposition(|byte| *byte == b' ')?;
+        let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse().ok();
+        let hash = std::str::from_utf8(hash).ok()?;
+        let file = &rest[..split];
+        let plain = !file.is_empty() && !file.contains(&b'/') && file != b"." && file != b"..";
+        (plain && hash.len() == FIRST_HASH.len() && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(())?;
+        Some(Head {
+            seq: number(seq)?,
+            hash: hash.to_owned(),
+            file: CString::new(file).ok()?,
+            size: number(&rest[split + 1..])?,
+        })
+    }
+
+    fn line(&self) -> Vec<u8> {
+        let front = format!("{} {} ", self.seq, self.hash);
+        [front.as_bytes(), self.file.as_bytes(), format!(" {}\n", self.size).as_bytes()].concat()
+    }
+}
+
+/// SHA-256 in hexadecimal.
+pub fn hash(bytes: &[u8]) -> String {
+    let mut hex = String::with_capacity(FIRST_HASH.len());
+    for byte in Sha256::digest(bytes) {
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}
+
+trait FromName {
+    fn from_name(name: &str) -> CString;
+}
+
+impl FromName for CString {
+    /// For names made of parts that were checked to be free of NUL.
+    fn from_name(name: &str) -> CString {
+        CString::new(name.replace('\0', "")).unwrap_or_default()
+    }
+}
+
+fn open_dir(dir: &AbsPath) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(dir.as_c_str(), flags, Mode::empty())
+}
+
+fn open_or_create_dir(requested: &plan::Journal, uid: u32) -> Result<OwnedFd, JournalError> {
+    let dir = &requested.dir;
+    let mut opened = open_dir(dir);
+    if matches!(opened, Err(Errno::NOENT)) {
+        // The umask could take from 0700 what we need ourselves.
+        let umask = rustix::process::umask(Mode::empty());
+        let made = rustix::fs::mkdir(dir.as_c_str(), Mode::RWXU);
+        rustix::process::umask(umask);
+        match made {
+            Ok(()) | Err(Errno::EXIST) => opened = open_dir(dir),
+            Err(source) => return Err(JournalError::Create { dir: dir.clone(), source }),
+        }
+    }
+    let opened = opened.map_err(|source| JournalError::OpenDir { dir: dir.clone(), source })?;
+    check_dir(&opened, requested, uid)?;
+    Ok(opened)
+}
+
+/// A directory of daily files is 0700. One that holds a journal file the user named may be readable: the file itself is
+/// 0600, and nobody else may put another in its place.
+fn check_dir(opened: &OwnedFd, requested: &plan::Journal, uid: u32) -> Result<(), JournalError> {
+    let dir = &requested.dir;
+    let stat = rustix::fs::fstat(opened).map_err(|source| JournalError::OpenDir { dir: dir.clone(), source })?;
+    check_owner(&stat, uid, || dir.to_string())?;
+    let actual = stat.st_mode & 0o777;
+    let (good, needed) = match requested.file {
+        None => (actual == 0o700, "0700"),
+        Some(_) => (actual & 0o022 == 0, "writable by nobody else"),
+    };
+    if good { Ok(()) } else { Err(JournalError::WrongMode { path: dir.to_string(), actual, needed }) }
+}
+
+fn check_owner(stat: &Stat, uid: u32, path: impl FnOnce() -> String) -> Result<(), JournalError> {
+    if stat.st_uid == uid { Ok(()) } else { Err(JournalError::Owner { path: path(), owner: stat.st_uid }) }
+}
+
+fn open_existing(dir: &OwnedFd, name: &CString) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    rustix::fs::openat(dir, name.as_c_str(), flags, Mode::empty())
+}
+
+/// Opens or creates a file that is ours alone, and says why not otherwise.
+fn open_file(
+    dir: &OwnedFd,
+    dir_path: &AbsPath,
+    name: &CString,
+    access: OFlags,
+    uid: u32,
+) -> Result<OwnedFd, JournalError> {
+    let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let failed =
+        |source| JournalError::Open { dir: dir_path.clone(), name: name.to_string_lossy().into_owned(), source };
+    let path = || format!("{dir_path}/{}", name.to_string_lossy());
+    let file = match rustix::fs::openat(dir, name.as_c_str(), flags, Mode::empty()) {
+        Ok(file) => file,
+        Err(Errno::NOENT) => create_file(dir, name, flags, mode).map_err(failed)?,
+        Err(Errno::LOOP | Errno::NXIO) => {
+            return Err(JournalError::WrongType { path: path(), needed: "a regular file" });
+        }
+        Err(source) => return Err(failed(source)),
+    };
+    let stat = rustix::fs::fstat(&file).map_err(failed)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(JournalError::WrongType { path: path(), needed: "a regular file" });
+    }
+    check_owner(&stat, uid, path)?;
+    if stat.st_mode & 0o777 != mode.bits() {
+        return Err(JournalError::WrongMode { path: path(), actual: stat.st_mode & 0o777, needed: "0600" });
+    }
+    if stat.st_nlink != 1 {
+        return Err(JournalError::Linked { path: path(), links: stat.st_nlink });
+    }
+    Ok(file)
+}
+
+fn create_file(dir: &OwnedFd, name: &CString, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+    match rustix::fs::openat(dir, name.as_c_str(), flags | OFlags::CREATE | OFlags::EXCL, mode) {
+        Ok(file) => {
+            // Whatever the umask took away.
+            rustix::fs::fchmod(&file, mode)?;
+            Ok(file)
+        }
+        // Another session was faster. Between its open and its fchmod the mode may be narrower than 0600, never wider.
+        Err(Errno::EXIST) => rustix::fs::openat(dir, name.as_c_str(), flags, Mode::empty()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Writing JSON in plain ASCII: whatever a name holds, a line stays one line and a terminal stays calm.
+
+use std::fmt::Write as _;
+
+/// What becomes of a byte that is not UTF-8.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Invalid {
+    /// The four characters `\xNN`, for people.
+    Text,
+    /// A lone surrogate as Python's `surrogateescape` reads it, for programs that need the name back.
+    Surrogate,
+}
+
+/// Room for the mark that replaces what was cut: `…+N more`, escaped.
+const MARK_ROOM: usize = 34;
+
+/// Appends `bytes` as a JSON string.
+pub fn string(out: &mut String, bytes: &[u8], invalid: Invalid) {
+    string_within(out, bytes, invalid, usize::MAX);
+}
+
+/// Appends `bytes` as a JSON string of at most `room` characters between its quotes; what does not fit is counted.
+pub fn string_within(out: &mut String, bytes: &[u8], invalid: Invalid, room: usize) {
+    out.push('"');
+    let start = out.len();
+    let cut_at = room.saturating_sub(MARK_ROOM);
+    // The last point up to which everything fits and the mark still would.
+    let (mut fits, mut taken) = (start, 0);
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            escape(out, character);
+            if out.len() - start > room {
+                return cut(out, fits, bytes.len() - taken);
+            }
+            if out.len() - start <= cut_at {
+                fits = out.len();
+                taken += character.len_utf8();
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = match invalid {
+                Invalid::Text => write!(out, "\\\\x{byte:02x}"),
+                Invalid::Surrogate => write!(out, "\\udc{byte:02x}"),
+            };
+            if out.len() - start > room {
+                return cut(out, fits, bytes.len() - taken);
+            }
+            if out.len() - start <= cut_at {
+                fits = out.len();
+                taken += 1;
+            }
+        }
+    }
+    out.push('"');
+}
+
+fn cut(out: &mut String, fits: usize, missing: usize) {
+    out.truncate(fits);
+    let _ = write!(out, "\\u2026+{missing} more\"");
+}
+
+fn escape(out: &mut String, character: char) {
+    match character {
+        '"' => out.push_str("\\\""),
+        '\\' => out.push_str("\\\\"),
+        '\n' => out.push_str("\\n"),
+        ' '..='~' => out.push(character),
+        _ => {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        }
+    }
+}
+
+/// Appends a list of strings.
+pub fn strings<'a>(out: &mut String, items: impl IntoIterator<Item = &'a [u8]>, invalid: Invalid) {
+    list(out, items, |out, item| string(out, item, invalid));
+}
+
+pub fn list<T>(out: &mut String, items: impl IntoIterator<Item = T>, mut write_item: impl FnMut(&mut String, T)) {
+    out.push('[');
+    for (index, item) in items.into_iter().enumerate() {
+        if index > 0 {
+            out.push(',');
+        }
+        write_item(out, item);
+    }
+    out.push(']');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(bytes: &[u8], room: usize) -> String {
+        let mut out = String::new();
+        string_within(&mut out, bytes, Invalid::Text, room);
+        out
+    }
+
+    #[test]
+    fn everything_but_printable_ascii_is_escaped() {
+        assert_eq!(text(b"a\"\\\n\x1b\x7f", 99), r#""a\"\\\n\u001b\u007f""#);
+        assert_eq!(text("é😀".as_bytes(), 99), r#""\u00e9\ud83d\ude00""#);
+        assert_eq!(text(b"a\xffb\xe2\x80", 99), r#""a\\xffb\\xe2\\x80""#);
+        let mut out = String::new();
+        string(&mut out, b"\xff\xe2", Invalid::Surrogate);
+        assert_eq!(out, r#""\udcff\udce2""#);
+    }
+
+    #[test]
+    fn a_long_string_is_cut_and_counts_what_is_missing() {
+        assert_eq!(text(&[b'a'; 50], 50), format!("\"{}\"", "a".repeat(50)));
+        let cut = text(&[b'a'; 51], 50);
+        assert_eq!(cut, format!("\"{}\\u2026+35 more\"", "a".repeat(16)));
+        assert!(cut.len() <= 52);
+    }
+
+    #[test]
+    fn no_escape_is_cut_in_half() {
+        for room in 0..120 {
+            let cut = text("\u{1}é😀\n".repeat(30).as_bytes(), room.max(MARK_ROOM));
+            let back: String = serde_json::from_str(&cut).unwrap();
+            assert!(cut.is_ascii() && back.contains("more"), "{cut}");
+        }
+    }
+}

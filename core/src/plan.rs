@@ -1,0 +1,456 @@
+//! The plan: read from a sealed descriptor, parsed strictly, checked again. Nothing in it is believed because
+//! the compiler would not have written it: an unknown key, a duplicate, a missing key or a contradiction is refused.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
+use rustix::process::Resource;
+use serde::Deserialize;
+use serde::de::{self, Deserializer, MapAccess, Visitor};
+
+use crate::rights::{self, Rights, Scopes};
+use crate::syscalls;
+use crate::text::{AbsPath, Text};
+
+pub const TMP_TOKEN: &[u8] = b"<tmp>";
+const SIZE_LIMIT: u64 = 1 << 20;
+const VERSION: u32 = 1;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    version: u32,
+    pub profiles: Vec<Text>,
+    #[serde(rename = "tier")]
+    _tier: Tier,
+    pub user: User,
+    #[serde(deserialize_with = "present")]
+    pub journal: Option<Journal>,
+    pub no_new_privs: bool,
+    #[serde(deserialize_with = "rlimits")]
+    pub rlimits: Vec<(Resource, u64)>,
+    #[serde(deserialize_with = "present")]
+    pub environment: Option<Environment>,
+    #[serde(deserialize_with = "present")]
+    pub temp: Option<Temp>,
+    #[serde(deserialize_with = "present")]
+    pub landlock: Option<Landlock>,
+    #[serde(deserialize_with = "present")]
+    pub seccomp: Option<Seccomp>,
+    pub workdir: AbsPath,
+    pub require_enforced: bool,
+    pub notices: Vec<Notice>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Tier {
+    Landlock,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    pub uid: u32,
+    pub name: Text,
+    #[serde(rename = "home")]
+    _home: AbsPath,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Journal {
+    pub dir: AbsPath,
+    #[serde(deserialize_with = "present")]
+    pub file: Option<Text>,
+    pub stderr: bool,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Environment {
+    pub pass: Vec<Text>,
+    pub deny: Vec<Text>,
+    /// Whole names that pass whatever is denied.
+    pub keep: Vec<Text>,
+    #[serde(deserialize_with = "unique")]
+    pub set: Vec<(Text, Text)>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Temp {
+    pub parent: AbsPath,
+    pub access: Text,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Landlock {
+    pub abi: i32,
+    #[serde(deserialize_with = "right_set")]
+    pub handled: Rights,
+    #[serde(deserialize_with = "scope_set")]
+    pub scoped: Scopes,
+    #[serde(deserialize_with = "unique")]
+    access: Vec<(Text, RightList)>,
+    pub grants: Vec<Grant>,
+    /// Places that no grant may open, and places that none may make writable, by whatever name it gets there. The excepts
+    /// of the grants say the same of the names as they are written; these count where symlinks are on the way.
+    pub closed: Vec<AbsPath>,
+    pub unwritable: Vec<AbsPath>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RightList(#[serde(deserialize_with = "right_set")] Rights);
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    pub path: AbsPath,
+    pub access: Text,
+    pub except: Vec<AbsPath>,
+    pub optional: bool,
+    pub source: Text,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Seccomp {
+    pub default: Default,
+    #[serde(deserialize_with = "name_set")]
+    pub syscalls: BTreeSet<String>,
+    /// The families that socket(2) may make.
+    #[serde(deserialize_with = "family_set")]
+    pub sockets: BTreeSet<Family>,
+    pub namespaces: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Family {
+    Unix,
+    Inet,
+    Inet6,
+    Netlink,
+}
+
+impl Family {
+    pub fn number(self) -> u32 {
+        let number = match self {
+            Family::Unix => libc::AF_UNIX,
+            Family::Inet => libc::AF_INET,
+            Family::Inet6 => libc::AF_INET6,
+            Family::Netlink => libc::AF_NETLINK,
+        };
+        number as u32
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Default {
+    Allow,
+    Deny,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Notice {
+    pub level: Level,
+    pub text: Text,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    Info,
+    Warning,
+    /// Asked for, but not held on this machine; the user accepted that. Printed and journaled.
+    Unenforced,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    #[error("--plan-fd {0} is not an open descriptor")]
+    NotOpen(i32),
+    #[error("the plan descriptor is not a memfd sealed against writing, growing and shrinking")]
+    NotSealed,
+    #[error("the plan has {0} bytes, more than 1 MiB")]
+    TooLong(u64),
+    #[error("the plan can not be read: {0}")]
+    Read(#[source] Errno),
+    #[error("the plan is not UTF-8")]
+    NotUtf8,
+    #[error("the plan is not valid: {0}")]
+    Json(#[source] serde_json::Error),
+    #[error("the plan has version {0}; this core carries out version {VERSION}")]
+    Version(u32),
+    #[error("the plan was compiled for uid {planned}, but uid {actual} runs it")]
+    User { planned: u32, actual: u32 },
+    #[error("real and effective user differ: a set-uid program can not carry out a plan")]
+    SetUid,
+    #[error("the grant of {path} ({from}) names the access \"{access}\", which the plan does not define")]
+    UnknownAccess { path: AbsPath, access: Text, from: Text },
+    #[error("the access \"{name}\" holds rights the plan does not handle: {rights}")]
+    UnhandledRight { name: Text, rights: String },
+    #[error("the access \"{0}\" holds no right")]
+    EmptyAccess(Text),
+    #[error("the plan handles no file right")]
+    NothingHandled,
+    #[error("the plan handles rights or scopes that Landlock ABI {0} does not have")]
+    BeyondAbi(i32),
+    #[error("unknown system call \"{0}\"")]
+    UnknownSyscall(String),
+    #[error("the system call list refuses {0}, without which no command can be started")]
+    ExecImpossible(&'static str),
+    #[error("no_new_privs is off, but Landlock and seccomp need it for an ordinary user")]
+    NeedsNoNewPrivs,
+    #[error("the journal file name \"{0}\" is not a plain file name")]
+    JournalFile(Text),
+    #[error("the environment sets a variable with the impossible name \"{0}\"")]
+    VariableName(Text),
+    #[error("the environment uses <tmp>, but the plan makes no private temporary directory")]
+    TokenWithoutTemp,
+}
+
+impl PlanError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            PlanError::NotOpen(_) | PlanError::NotSealed | PlanError::SetUid | PlanError::User { .. } => {
+                "start it with `paddock run`, which compiles and seals the plan"
+            }
+            PlanError::NeedsNoNewPrivs => "leave no-new-privs on, or turn landlock and seccomp off as well",
+            PlanError::ExecImpossible(_) => "let the system calls execve and exit_group pass",
+            _ => "the plan comes from `paddock`; use a paddock and a paddock-core of the same release",
+        }
+    }
+}
+
+impl Plan {
+    /// The plan and the exact bytes it was read from.
+    pub fn read(plan_fd: &OwnedFd, uid: u32) -> Result<(Plan, Vec<u8>), PlanError> {
+        let needed = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
+        match rustix::fs::fcntl_get_seals(plan_fd) {
+            Ok(seals) if seals.contains(needed) => {}
+            Ok(_) | Err(_) => return Err(PlanError::NotSealed),
+        }
+        let size = rustix::fs::fstat(plan_fd).map_err(PlanError::Read)?.st_size as u64;
+        if size > SIZE_LIMIT {
+            return Err(PlanError::TooLong(size));
+        }
+        let mut bytes = vec![0; size as usize];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            match rustix::io::pread(plan_fd, &mut bytes[filled..], filled as u64).map_err(PlanError::Read)? {
+                0 => return Err(PlanError::Read(Errno::IO)),
+                count => filled += count,
+            }
+        }
+        Ok((Plan::parse(&bytes, uid)?, bytes))
+    }
+
+    pub fn parse(bytes: &[u8], uid: u32) -> Result<Plan, PlanError> {
+        let text = std::str::from_utf8(bytes).map_err(|_| PlanError::NotUtf8)?;
+        let plan: Plan = serde_json::from_str(text).map_err(PlanError::Json)?;
+        plan.check(uid)?;
+        Ok(plan)
+    }
+
+    /// The rights of a named access; every name in a checked plan has some.
+    pub fn rights(&self, access: &Text) -> Rights {
+        self.landlock.as_ref().and_then(|landlock| landlock.rights(access)).unwrap_or_default()
+    }
+
+    fn check(&self, uid: u32) -> Result<(), PlanError> {
+        if self.version != VERSION {
+            return Err(PlanError::Version(self.version));
+        }
+        if self.user.uid != uid {
+            return Err(PlanError::User { planned: self.user.uid, actual: uid });
+        }
+        if !self.no_new_privs && uid != 0 && (self.landlock.is_some() || self.seccomp.is_some()) {
+            return Err(PlanError::NeedsNoNewPrivs);
+        }
+        self.landlock.as_ref().map_or(Ok(()), Landlock::check)?;
+        self.seccomp.as_ref().map_or(Ok(()), Seccomp::check)?;
+        self.environment.as_ref().map_or(Ok(()), |environment| environment.check(self.temp.is_some()))?;
+        if let (Some(temp), Some(landlock)) = (&self.temp, &self.landlock)
+            && landlock.rights(&temp.access).is_none()
+        {
+            let (path, access) = (temp.parent.clone(), temp.access.clone());
+            let from = Text::from_bytes(b"temp".to_vec()).unwrap_or_else(|_| temp.access.clone());
+            return Err(PlanError::UnknownAccess { path, access, from });
+        }
+        match self.journal.as_ref().and_then(|journal| journal.file.as_ref()) {
+            Some(name) if matches!(name.as_bytes(), b"" | b"." | b"..") || name.as_bytes().contains(&b'/') => {
+                Err(PlanError::JournalFile(name.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Landlock {
+    fn rights(&self, access: &Text) -> Option<Rights> {
+        self.access.iter().find(|(name, _)| name == access).map(|(_, rights)| rights.0)
+    }
+
+    fn check(&self) -> Result<(), PlanError> {
+        let (rights, scopes) = rights::known_to(self.abi);
+        if self.handled.is_empty() {
+            return Err(PlanError::NothingHandled);
+        }
+        if !rights.contains(self.handled) || !scopes.contains(self.scoped) {
+            return Err(PlanError::BeyondAbi(self.abi));
+        }
+        for (name, RightList(rights)) in &self.access {
+            if rights.is_empty() {
+                return Err(PlanError::EmptyAccess(name.clone()));
+            }
+            if !self.handled.contains(*rights) {
+                let rights = rights::names(*rights & !self.handled);
+                return Err(PlanError::UnhandledRight { name: name.clone(), rights });
+            }
+        }
+        match self.grants.iter().find(|grant| self.rights(&grant.access).is_none()) {
+            Some(Grant { path, access, source, .. }) => {
+                Err(PlanError::UnknownAccess { path: path.clone(), access: access.clone(), from: source.clone() })
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+impl Seccomp {
+    fn check(&self) -> Result<(), PlanError> {
+        if let Some(unknown) = self.syscalls.iter().find(|name| syscalls::find(name).is_none()) {
+            return Err(PlanError::UnknownSyscall(unknown.clone()));
+        }
+        let listed = |name: &str| self.syscalls.contains(name);
+        for needed in ["execve", "exit_group"] {
+            if listed(needed) == (self.default == Default::Allow) {
+                return Err(PlanError::ExecImpossible(needed));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Environment {
+    fn check(&self, has_temp: bool) -> Result<(), PlanError> {
+        for (name, value) in &self.set {
+            if name.as_bytes().is_empty() || name.as_bytes().contains(&b'=') {
+                return Err(PlanError::VariableName(name.clone()));
+            }
+            if !has_temp && value.as_bytes().windows(TMP_TOKEN.len()).any(|window| window == TMP_TOKEN) {
+                return Err(PlanError::TokenWithoutTemp);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// An optional value has to be written as `null`: a key that got lost must not switch a layer off.
+fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::deserialize(deserializer)
+}
+
+struct UniqueVisitor<V>(std::marker::PhantomData<V>);
+
+impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueVisitor<V> {
+    type Value = Vec<(Text, V)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+        let mut entries: Self::Value = Vec::new();
+        while let Some(key) = map.next_key::<Text>()? {
+            if entries.iter().any(|(known, _)| *known == key) {
+                return Err(de::Error::custom(format_args!("duplicate key \"{key}\"")));
+            }
+            entries.push((key, map.next_value()?));
+        }
+        Ok(entries)
+    }
+}
+
+/// serde's own maps let the last of two equal keys win.
+fn unique<'de, D, V>(deserializer: D) -> Result<Vec<(Text, V)>, D::Error>
+where
+    D: Deserializer<'de>,
+    V: Deserialize<'de>,
+{
+    deserializer.deserialize_map(UniqueVisitor(std::marker::PhantomData))
+}
+
+fn name_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<String>, D::Error> {
+    let mut names = BTreeSet::new();
+    for name in Vec::<String>::deserialize(deserializer)? {
+        if let Some(twice) = names.replace(name) {
+            return Err(de::Error::custom(format_args!("\"{twice}\" is listed twice")));
+        }
+    }
+    Ok(names)
+}
+
+fn family_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Family>, D::Error> {
+    let mut families = BTreeSet::new();
+    for family in Vec::<Family>::deserialize(deserializer)? {
+        if !families.insert(family) {
+            return Err(de::Error::custom(format_args!("{family:?} is listed twice")));
+        }
+    }
+    Ok(families)
+}
+
+fn right_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Rights, D::Error> {
+    let mut rights = Rights::empty();
+    for name in name_set(deserializer)? {
+        rights |= rights::right(&name).ok_or_else(|| de::Error::custom(format_args!("unknown right \"{name}\"")))?;
+    }
+    Ok(rights)
+}
+
+fn scope_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Scopes, D::Error> {
+    let mut scopes = Scopes::empty();
+    for name in name_set(deserializer)? {
+        scopes |= rights::scope(&name).ok_or_else(|| de::Error::custom(format_args!("unknown scope \"{name}\"")))?;
+    }
+    Ok(scopes)
+}
+
+fn rlimits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(Resource, u64)>, D::Error> {
+    let named: Vec<(Text, u64)> = unique(deserializer)?;
+    let resource = |name: &Text| match name.as_bytes() {
+        b"as" => Some(Resource::As),
+        b"core" => Some(Resource::Core),
+        b"cpu" => Some(Resource::Cpu),
+        b"data" => Some(Resource::Data),
+        b"fsize" => Some(Resource::Fsize),
+        b"memlock" => Some(Resource::Memlock),
+        b"nofile" => Some(Resource::Nofile),
+        b"nproc" => Some(Resource::Nproc),
+        b"stack" => Some(Resource::Stack),
+        _ => None,
+    };
+    named
+        .into_iter()
+        .map(|(name, value)| match resource(&name) {
+            Some(resource) => Ok((resource, value)),
+            None => Err(de::Error::custom(format_args!("unknown resource limit \"{name}\""))),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,183 @@
+use super::*;
+use serde_json::{Value, json};
+
+const GOLDEN: &str = include_str!("../../../schema/examples/plan.json");
+const UID: u32 = 1000;
+
+fn golden() -> Value {
+    serde_json::from_str(GOLDEN).unwrap()
+}
+
+fn parse(value: &Value) -> Result<Plan, PlanError> {
+    Plan::parse(value.to_string().as_bytes(), UID)
+}
+
+/// The golden plan with one value replaced.
+fn with(pointer: &str, new: Value) -> Value {
+    let mut plan = golden();
+    *plan.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = new;
+    plan
+}
+
+#[test]
+fn the_golden_plan_is_understood() {
+    let plan = Plan::parse(GOLDEN.as_bytes(), UID).unwrap();
+    let landlock = plan.landlock.as_ref().unwrap();
+    assert_eq!((landlock.abi, landlock.handled.len(), landlock.scoped.len()), (7, 16, 2));
+    assert_eq!(landlock.grants.len(), 5);
+    assert_eq!(landlock.grants[1].except.len(), 2);
+    let read = plan.rights(&landlock.grants[1].access);
+    assert_eq!(rights::names(read), "execute, read_dir, read_file");
+    assert!(plan.seccomp.as_ref().unwrap().syscalls.contains("ptrace"));
+    assert_eq!(plan.rlimits.len(), 1);
+}
+
+#[test]
+fn every_key_is_needed_and_no_other_is_known() {
+    fn objects(value: &Value, at: String, found: &mut Vec<String>) {
+        match value {
+            Value::Object(map) => {
+                found.push(at.clone());
+                map.iter().for_each(|(key, inner)| objects(inner, format!("{at}/{key}"), found));
+            }
+            Value::Array(items) => {
+                items.iter().enumerate().for_each(|(index, inner)| objects(inner, format!("{at}/{index}"), found));
+            }
+            _ => {}
+        }
+    }
+    let mut found = Vec::new();
+    objects(&golden(), String::new(), &mut found);
+    assert!(found.len() > 10);
+    for pointer in found {
+        let free_keys = ["/environment/set", "/rlimits", "/landlock/access"].contains(&pointer.as_str());
+        if free_keys {
+            continue;
+        }
+        let keys: Vec<String> = golden().pointer(&pointer).unwrap().as_object().unwrap().keys().cloned().collect();
+        for key in keys {
+            let mut plan = golden();
+            plan.pointer_mut(&pointer).unwrap().as_object_mut().unwrap().remove(&key);
+            assert!(parse(&plan).is_err(), "without {pointer}/{key}");
+        }
+        let mut plan = golden();
+        plan.pointer_mut(&pointer).unwrap().as_object_mut().unwrap().insert("surprise".into(), json!(1));
+        assert!(parse(&plan).is_err(), "surprise in {pointer}");
+    }
+}
+
+#[test]
+fn duplicates_are_refused_everywhere() {
+    for (once, twice) in [
+        (r#""version": 1"#, r#""version": 1, "version": 1"#),
+        (r#""core": 0"#, r#""core": 0, "core": 1"#),
+        (r#""CI": "1""#, r#""CI": "1", "CI": "2""#),
+        (r#""read": ["execute""#, r#""read": ["execute"], "read": ["execute""#),
+        (r#"["execute", "ioctl_dev""#, r#"["execute", "execute", "ioctl_dev""#),
+        (r#"["bpf", "mount""#, r#"["bpf", "bpf", "mount""#),
+        (r#""optional": true"#, r#""optional": true, "optional": true"#),
+    ] {
+        assert!(GOLDEN.contains(once), "{once}");
+        assert!(Plan::parse(GOLDEN.replacen(once, twice, 1).as_bytes(), UID).is_err(), "{twice}");
+    }
+}
+
+#[test]
+fn what_follows_the_plan_is_refused() {
+    for tail in ["{}", "x", "\0", ","] {
+        assert!(Plan::parse(format!("{GOLDEN}{tail}").as_bytes(), UID).is_err());
+    }
+    assert!(Plan::parse(b"", UID).is_err());
+    assert!(Plan::parse(&GOLDEN.as_bytes()[..GOLDEN.len() / 2], UID).is_err());
+    assert!(matches!(Plan::parse(b"\xff", UID), Err(PlanError::NotUtf8)));
+}
+
+#[test]
+fn contradictions_are_refused() {
+    for (pointer, new) in [
+        ("/version", json!(2)),
+        ("/tier", json!("full")),
+        ("/user/uid", json!(1001)),
+        ("/no_new_privs", json!(false)),
+        ("/workdir", json!("relative")),
+        ("/workdir", json!("/a/../b")),
+        ("/landlock/grants/0/path", json!("/dev//null")),
+        ("/landlock/grants/1/except/0", json!("/home/ada/.")),
+        ("/landlock/grants/0/access", json!("nothing")),
+        ("/landlock/access/read", json!([])),
+        ("/landlock/access/read/0", json!("fly")),
+        ("/landlock/handled", json!([])),
+        ("/landlock/handled", json!(["read_file"])),
+        ("/landlock/abi", json!(4)),
+        ("/landlock/abi", json!(0)),
+        ("/landlock/scoped/0", json!("network")),
+        ("/seccomp/default", json!("ask")),
+        ("/seccomp/default", json!("deny")),
+        ("/seccomp/syscalls/0", json!("ptrce")),
+        ("/seccomp/syscalls/0", json!("execve")),
+        ("/seccomp/syscalls/0", json!("exit_group")),
+        ("/seccomp/sockets/0", json!("vsock")),
+        ("/seccomp/sockets", json!(["inet", "inet"])),
+        ("/temp/access", json!("nothing")),
+        ("/temp", Value::Null),
+        ("/journal/file", json!("../x")),
+        ("/journal/file", json!("")),
+        ("/notices/0/level", json!("error")),
+        ("/rlimits", json!({"speed": 1})),
+        ("/rlimits", json!({"core": -1})),
+        ("/environment/set", json!({"A=B": "1"})),
+        ("/environment/set", json!({"": "1"})),
+    ] {
+        assert!(parse(&with(pointer, new.clone())).is_err(), "{pointer} = {new}");
+    }
+}
+
+#[test]
+fn layers_can_be_switched_off_only_by_null() {
+    for pointer in ["/landlock", "/seccomp", "/journal"] {
+        assert!(parse(&with(pointer, Value::Null)).is_ok(), "{pointer}");
+    }
+    let mut bare = golden();
+    for key in ["landlock", "seccomp", "journal", "environment", "temp"] {
+        bare[key] = Value::Null;
+    }
+    bare["no_new_privs"] = json!(false);
+    assert!(parse(&bare).is_ok());
+    // Root may do without: it has the capability.
+    let root = with("/no_new_privs", json!(false)).to_string().replace("\"uid\":1000", "\"uid\":0");
+    assert!(Plan::parse(root.as_bytes(), 0).is_ok());
+}
+
+#[test]
+fn an_allow_list_needs_what_starts_a_command() {
+    let mut plan = with("/seccomp/default", json!("deny"));
+    plan["seccomp"]["syscalls"] = json!(["execve", "exit_group", "read"]);
+    assert!(parse(&plan).is_ok());
+    plan["seccomp"]["syscalls"] = json!(["execve", "read"]);
+    assert!(matches!(parse(&plan), Err(PlanError::ExecImpossible("exit_group"))));
+}
+
+#[test]
+fn only_a_sealed_memfd_is_read() {
+    use rustix::fs::{MemfdFlags, SealFlags};
+    let make = |seals: SealFlags, bytes: &[u8]| {
+        let fd = rustix::fs::memfd_create(c"plan", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
+        let mut written = 0;
+        while written < bytes.len() {
+            written += rustix::io::pwrite(&fd, &bytes[written..], written as u64).unwrap();
+        }
+        rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+        fd
+    };
+    let all = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
+    let (_, bytes) = Plan::read(&make(all, GOLDEN.as_bytes()), UID).unwrap();
+    assert_eq!(bytes, GOLDEN.as_bytes());
+    for missing in [SealFlags::WRITE, SealFlags::GROW, SealFlags::SHRINK] {
+        let refused = Plan::read(&make(all - missing, GOLDEN.as_bytes()), UID);
+        assert!(matches!(refused, Err(PlanError::NotSealed)));
+    }
+    let file = std::fs::File::open("/dev/null").unwrap();
+    assert!(matches!(Plan::read(&file.into(), UID), Err(PlanError::NotSealed)));
+    let padded = format!("{GOLDEN}{}", " ".repeat(1 << 20));
+    assert!(matches!(Plan::read(&make(all, padded.as_bytes()), UID), Err(PlanError::TooLong(_))));
+}

@@ -1,0 +1,62 @@
+//! Why nothing was run. Every way to fail before the command starts ends here: one line, one hint, exit code 125.
+
+use rustix::io::Errno;
+
+use crate::bpf::BpfError;
+use crate::fence::FenceError;
+use crate::files::FilesError;
+use crate::journal::JournalError;
+use crate::plan::PlanError;
+use crate::supervise::SuperviseError;
+use crate::temp::TempError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error("{0}")]
+    Usage(&'static str),
+    #[error("{0} is a directory: the fence could be walked around through it")]
+    DirectoryOnStandard(&'static str),
+    #[error("{0} is closed and /dev/null can not take its place: {1}")]
+    NoStandard(&'static str, Errno),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    #[error("the system call filter can not be built: {0}")]
+    Filter(#[from] BpfError),
+    #[error(transparent)]
+    Temp(#[from] TempError),
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+    #[error(transparent)]
+    Supervise(#[from] SuperviseError),
+    #[error("the probe's files can not be made: {0}")]
+    Scene(Errno),
+    #[error("the kernel gives no random numbers: {0}")]
+    Random(Errno),
+}
+
+impl Refusal {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Refusal::Usage(_) => {
+                "paddock-core run --plan-fd N [--quiet] -- COMMAND… | preflight --plan-fd N | \
+                 attempt --plan-fd N --op read|write|exec PATH | host | probe"
+            }
+            Refusal::DirectoryOnStandard(_) | Refusal::NoStandard(..) => {
+                "redirect it from or to a file, a pipe or a terminal"
+            }
+            Refusal::Plan(error) => error.hint(),
+            Refusal::Journal(error) => error.hint(),
+            Refusal::Files(error) => error.hint(),
+            Refusal::Filter(_) => "list fewer system calls",
+            Refusal::Temp(_) => "check that the directory exists and that you may write to it",
+            Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
+            Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) => {
+                "`paddock doctor` tries every mechanism on this machine"
+            }
+        }
+    }
+}

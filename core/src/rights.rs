@@ -1,0 +1,57 @@
+//! Landlock's rights and scopes by the names a plan uses, and the ABI that brought each.
+
+use landlock::{ABI, Access, AccessFs, BitFlags, Scope};
+
+pub type Rights = BitFlags<AccessFs>;
+pub type Scopes = BitFlags<Scope>;
+
+const RIGHTS: &[(&str, AccessFs)] = &[
+    ("execute", AccessFs::Execute),
+    ("ioctl_dev", AccessFs::IoctlDev),
+    ("make_block", AccessFs::MakeBlock),
+    ("make_char", AccessFs::MakeChar),
+    ("make_dir", AccessFs::MakeDir),
+    ("make_fifo", AccessFs::MakeFifo),
+    ("make_reg", AccessFs::MakeReg),
+    ("make_sock", AccessFs::MakeSock),
+    ("make_sym", AccessFs::MakeSym),
+    ("read_dir", AccessFs::ReadDir),
+    ("read_file", AccessFs::ReadFile),
+    ("refer", AccessFs::Refer),
+    ("remove_dir", AccessFs::RemoveDir),
+    ("remove_file", AccessFs::RemoveFile),
+    ("resolve_unix", AccessFs::ResolveUnix),
+    ("truncate", AccessFs::Truncate),
+    ("write_file", AccessFs::WriteFile),
+];
+
+const SCOPES: &[(&str, Scope)] = &[("abstract_unix_socket", Scope::AbstractUnixSocket), ("signal", Scope::Signal)];
+
+pub fn right(name: &str) -> Option<AccessFs> {
+    RIGHTS.iter().find(|(known, _)| *known == name).map(|(_, right)| *right)
+}
+
+pub fn scope(name: &str) -> Option<Scope> {
+    SCOPES.iter().find(|(known, _)| *known == name).map(|(_, scope)| *scope)
+}
+
+pub fn names(rights: Rights) -> String {
+    let named: Vec<&str> = RIGHTS.iter().filter(|(_, right)| rights.contains(*right)).map(|(name, _)| *name).collect();
+    named.join(", ")
+}
+
+/// What a kernel with this ABI can handle.
+pub fn known_to(abi: i32) -> (Rights, Scopes) {
+    (AccessFs::from_all(ABI::from(abi)), Scope::from_all(ABI::from(abi)))
+}
+
+/// Does this change anything? What only looks, runs or drives a device does not.
+pub fn writes(rights: Rights) -> bool {
+    let looks = AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::IoctlDev;
+    !(rights & !looks).is_empty()
+}
+
+/// The rights that mean something on a file that is no directory; the kernel refuses the others there (EINVAL).
+pub fn on_a_file(rights: Rights) -> Rights {
+    rights & AccessFs::from_file(ABI::V9)
+}

@@ -1,0 +1,105 @@
+//! From the plan's system call list to a filter: which number gets which answer.
+//!
+//! Some answers do not depend on the list. io_uring would carry out calls that no filter sees; TIOCSTI and TIOCLINUX type
+//! into the terminal the fence was started from; a socket family that the plan does not name reaches services, kernel code
+//! and networks that nothing else here watches. clone3 keeps its flags behind a pointer, where no filter can look, so it is
+//! ENOSYS, on which every libc falls back to clone (EPERM would break threads).
+
+use crate::bpf::{self, Action, BpfError, Instruction, Range, Test};
+use crate::plan;
+use crate::syscalls::{self, Arch};
+
+const TIOCSTI: u32 = 0x5412;
+const TIOCLINUX: u32 = 0x541C;
+const TERMINAL_INJECTION: Test<'_> = Test::Refuse { values: &[TIOCSTI, TIOCLINUX], errno: libc::EPERM };
+
+/// An end of a datagram pair (types 2 and 3 of socketpair(2)) can be turned to any socket file, without socket(2). Stream and
+/// sequenced pairs (1 and 5) are connected for good.
+const UNCONNECTED_PAIRS: Test = Test::RefuseBits { bits: 0b10, errno: libc::EPERM };
+
+/// Landlock does not judge prlimit(2) on another process of the same user: it could end the supervisor by its CPU limit, or
+/// silence the journal by its file size limit.
+const OWN_PROCESS: Test = Test::Only { values: &[0], errno: libc::EPERM };
+
+/// Every CLONE_NEW* flag that clone(2) takes. CLONE_NEWTIME lies in the signal byte there: only unshare and clone3 know it.
+const CLONE_NEW: u32 = 0x7E02_0000;
+const CLONE_NEWTIME: u32 = 0x80;
+const CLONE_NAMESPACES: Test<'_> = Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM };
+const UNSHARE_NAMESPACES: Test<'_> = Test::RefuseBits { bits: CLONE_NEW | CLONE_NEWTIME, errno: libc::EPERM };
+
+#[derive(Debug)]
+pub struct Filter {
+    pub program: Vec<Instruction>,
+    /// Calls of this architecture that the list refuses.
+    pub blocked: usize,
+    /// Listed names that this architecture does not have.
+    pub absent: Vec<&'static str>,
+    refused: Vec<&'static str>,
+}
+
+impl Filter {
+    pub fn compile(requested: &plan::Seccomp, arch: Arch) -> Result<Filter, BpfError> {
+        let unknown = match requested.default {
+            plan::Default::Allow => Action::Allow,
+            plan::Default::Deny => Action::Errno(libc::ENOSYS),
+        };
+        let families: Vec<u32> = requested.sockets.iter().map(|family| family.number()).collect();
+        let mut ranges = vec![Range { first: 0, action: unknown }];
+        let mut listed = vec![false; syscalls::TABLE.len()];
+        for syscall in requested.syscalls.iter().filter_map(|name| syscalls::find(name)) {
+            listed[syscall.row] = true;
+        }
+        let mut refused = Vec::new();
+        let mut blocked = 0;
+        for (number, syscall) in arch.syscalls() {
+            let on_block_list = listed[syscall.row] == (requested.default == plan::Default::Allow);
+            let action = answer(syscall.name, on_block_list, requested.namespaces, &families);
+            blocked += usize::from(on_block_list);
+            if let Action::Errno(_) = action {
+                refused.push(syscall.name);
+            }
+            set(&mut ranges, number, action);
+            set(&mut ranges, number + 1, unknown);
+        }
+        let absent = requested.syscalls.iter().filter_map(|name| syscalls::find(name));
+        let absent = absent.filter(|syscall| syscall.number(arch).is_none()).map(|syscall| syscall.name).collect();
+        refused.sort_unstable();
+        Ok(Filter { program: bpf::assemble(arch, &ranges)?, blocked, absent, refused })
+    }
+
+    /// Whatever the arguments are.
+    pub fn refuses(&self, name: &str) -> bool {
+        self.refused.binary_search(&name).is_ok()
+    }
+}
+
+fn answer<'a>(name: &str, blocked: bool, namespaces: bool, families: &'a [u32]) -> Action<'a> {
+    match name {
+        "io_uring_setup" | "io_uring_enter" | "io_uring_register" => Action::Errno(libc::ENOSYS),
+        "clone3" if blocked || !namespaces => Action::Errno(libc::ENOSYS),
+        _ if blocked => Action::Errno(libc::EPERM),
+        "ioctl" => Action::Argument { index: 1, test: TERMINAL_INJECTION },
+        "socket" if families.is_empty() => Action::Errno(libc::EAFNOSUPPORT),
+        "socket" => Action::Argument { index: 0, test: Test::Only { values: families, errno: libc::EAFNOSUPPORT } },
+        "socketpair" if !families.contains(&(libc::AF_UNIX as u32)) => {
+            Action::Argument { index: 1, test: UNCONNECTED_PAIRS }
+        }
+        "prlimit64" => Action::Argument { index: 0, test: OWN_PROCESS },
+        "clone" if !namespaces => Action::Argument { index: 0, test: CLONE_NAMESPACES },
+        "unshare" if !namespaces => Action::Argument { index: 0, test: UNSHARE_NAMESPACES },
+        _ => Action::Allow,
+    }
+}
+
+/// Numbers arrive in ascending order; equal neighbours are one range.
+fn set<'a>(ranges: &mut Vec<Range<'a>>, first: u32, action: Action<'a>) {
+    if ranges.last().is_some_and(|last| last.first == first) {
+        ranges.pop();
+    }
+    if ranges.last().is_none_or(|last| last.action != action) {
+        ranges.push(Range { first, action });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,298 @@
+//! Filters run through a small BPF machine, for both architectures: every answer of every number is looked at.
+
+use super::*;
+use crate::bpf::{
+    JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, MAX_LENGTH, OFFSET_ARCH, OFFSET_NR, RET_ALLOW, RET_ERRNO,
+    RET_KILL_PROCESS, RETURN, offset_of_argument,
+};
+use crate::plan::Family;
+
+const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
+const EPERM: u32 = RET_ERRNO | libc::EPERM as u32;
+const ENOSYS: u32 = RET_ERRNO | libc::ENOSYS as u32;
+const EAFNOSUPPORT: u32 = RET_ERRNO | libc::EAFNOSUPPORT as u32;
+
+struct Call {
+    arch: u32,
+    number: u32,
+    arguments: [u64; 6],
+}
+
+/// What the kernel would answer. Panics on anything that bpf_check_classic and seccomp_check_filter refuse.
+fn interpret(program: &[Instruction], call: &Call) -> u32 {
+    let mut accumulator = 0;
+    let mut at = 0;
+    for _ in 0..program.len() {
+        let Instruction { code, jt, jf, k } = program[at];
+        at += 1;
+        let taken = match code {
+            LOAD if k == OFFSET_NR => {
+                accumulator = call.number;
+                continue;
+            }
+            LOAD if k == OFFSET_ARCH => {
+                accumulator = call.arch;
+                continue;
+            }
+            LOAD => {
+                let index =
+                    (0..6).find(|index| offset_of_argument(*index) == k).expect("loads the low half of an argument");
+                accumulator = call.arguments[index as usize] as u32;
+                continue;
+            }
+            RETURN => return k,
+            JUMP => {
+                at += k as usize;
+                continue;
+            }
+            JUMP_EQUAL => accumulator == k,
+            JUMP_AT_LEAST => accumulator >= k,
+            JUMP_ANY_BIT => accumulator & k != 0,
+            other => panic!("unknown instruction {other:#x}"),
+        };
+        at += usize::from(if taken { jt } else { jf });
+    }
+    panic!("the program does not return");
+}
+
+fn requested(default: plan::Default, names: &[&str], namespaces: bool) -> plan::Seccomp {
+    let syscalls = names.iter().map(|name| (*name).to_owned()).collect();
+    let sockets = [Family::Unix, Family::Inet, Family::Inet6, Family::Netlink].into();
+    plan::Seccomp { default, syscalls, sockets, namespaces }
+}
+
+fn blocking(names: &[&str], arch: Arch) -> Filter {
+    Filter::compile(&requested(plan::Default::Allow, names, false), arch).unwrap()
+}
+
+fn answer_with(filter: &Filter, arch: Arch, number: u32, arguments: &[u64]) -> u32 {
+    let mut all = [0; 6];
+    all[..arguments.len()].copy_from_slice(arguments);
+    interpret(&filter.program, &Call { arch: arch.audit(), number, arguments: all })
+}
+
+fn answer_to(filter: &Filter, arch: Arch, name: &str, arguments: &[u64]) -> u32 {
+    answer_with(filter, arch, syscalls::find(name).unwrap().number(arch).unwrap(), arguments)
+}
+
+#[test]
+fn every_listed_call_is_refused_and_every_other_allowed() {
+    let listed = ["bpf", "keyctl", "mount", "ptrace", "setns", "swapon", "unshare", "userfaultfd"];
+    for arch in ARCHES {
+        let filter = blocking(&listed, arch);
+        assert_eq!(filter.blocked, listed.len());
+        for (number, syscall) in arch.syscalls() {
+            let expected = match syscall.name {
+                name if listed.contains(&name) => EPERM,
+                "clone3" => ENOSYS,
+                name if name.starts_with("io_uring") => ENOSYS,
+                "socket" => EAFNOSUPPORT, // family 0
+                _ => RET_ALLOW,
+            };
+            assert_eq!(answer_with(&filter, arch, number, &[]), expected, "{arch:?} {}", syscall.name);
+        }
+        for unknown in [400, 1000, 0x3FFF_FFFF] {
+            assert_eq!(answer_with(&filter, arch, unknown, &[]), RET_ALLOW, "{arch:?} {unknown}");
+        }
+    }
+}
+
+#[test]
+fn each_single_name_is_refused_and_its_neighbours_are_not() {
+    for arch in ARCHES {
+        for (number, syscall) in arch.syscalls() {
+            if matches!(syscall.name, "execve" | "exit_group") {
+                continue;
+            }
+            let filter = blocking(&[syscall.name], arch);
+            let refused = if syscall.name == "clone3" || syscall.name.starts_with("io_uring") { ENOSYS } else { EPERM };
+            assert_eq!(answer_with(&filter, arch, number, &[]), refused, "{arch:?} {}", syscall.name);
+            let free = blocking(&[], arch);
+            for neighbour in [number.wrapping_sub(1), number + 1] {
+                if neighbour != u32::MAX {
+                    let (with, without) = (&filter, &free);
+                    let expected = answer_with(without, arch, neighbour, &[]);
+                    assert_eq!(answer_with(with, arch, neighbour, &[]), expected, "{arch:?} {neighbour}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_foreign_architecture_and_x32_are_killed() {
+    const I386: u32 = 0x4000_0003;
+    const ARM: u32 = 0x4000_0028;
+    for arch in ARCHES {
+        let filter = blocking(&["ptrace"], arch);
+        let other = if arch == Arch::X86_64 { Arch::Aarch64 } else { Arch::X86_64 };
+        for foreign in [I386, ARM, other.audit(), 0] {
+            let call = Call { arch: foreign, number: 1, arguments: [0; 6] };
+            assert_eq!(interpret(&filter.program, &call), RET_KILL_PROCESS);
+        }
+    }
+    let filter = blocking(&[], Arch::X86_64);
+    for number in [0x4000_0000, 0x4000_0000 + 101, u32::MAX] {
+        assert_eq!(answer_with(&filter, Arch::X86_64, number, &[]), RET_KILL_PROCESS);
+    }
+}
+
+#[test]
+fn terminal_injection_is_refused_whatever_the_upper_bits_say() {
+    for arch in ARCHES {
+        let filter = blocking(&[], arch);
+        for high in [0, 1 << 32, 0xFFFF_FFFF << 32] {
+            for (request, expected) in [
+                (0x5412, EPERM),
+                (0x541C, EPERM),
+                (0x5411, RET_ALLOW),
+                (0x5413, RET_ALLOW),
+                (0x541B, RET_ALLOW),
+                (0x541D, RET_ALLOW),
+            ] {
+                assert_eq!(answer_to(&filter, arch, "ioctl", &[0, request | high]), expected, "{request:#x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn only_the_named_socket_families_pass() {
+    for arch in ARCHES {
+        for (families, numbers) in [
+            (&[][..], &[][..]),
+            (&[Family::Inet], &[2]),
+            (&[Family::Inet, Family::Inet6, Family::Netlink], &[2, 10, 16]),
+            (&[Family::Unix, Family::Inet, Family::Inet6, Family::Netlink], &[1, 2, 10, 16]),
+        ] {
+            let sockets = families.iter().copied().collect();
+            let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
+            let filter = Filter::compile(&requested, arch).unwrap();
+            for family in 0..64_u64 {
+                let expected = if numbers.contains(&family) { RET_ALLOW } else { EAFNOSUPPORT };
+                assert_eq!(answer_to(&filter, arch, "socket", &[family]), expected, "{family}");
+                assert_eq!(answer_to(&filter, arch, "socket", &[family | 1 << 32]), expected, "{family}");
+            }
+            assert_eq!(answer_to(&filter, arch, "socketpair", &[1]), RET_ALLOW);
+        }
+        assert_eq!(answer_to(&blocking(&["socket"], arch), arch, "socket", &[1]), EPERM);
+    }
+}
+
+#[test]
+fn a_pair_that_could_be_turned_elsewhere_needs_the_unix_family() {
+    const FLAGS: u64 = 0x8_0800; // SOCK_CLOEXEC | SOCK_NONBLOCK
+    for arch in ARCHES {
+        let without = plan::Seccomp { sockets: [Family::Inet].into(), ..requested(plan::Default::Allow, &[], false) };
+        let closed = Filter::compile(&without, arch).unwrap();
+        for (kind, expected) in [(1, RET_ALLOW), (2, EPERM), (3, EPERM), (5, RET_ALLOW)] {
+            assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind]), expected, "{kind}");
+            assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind | FLAGS]), expected, "{kind}");
+            assert_eq!(answer_to(&blocking(&[], arch), arch, "socketpair", &[1, kind]), RET_ALLOW, "{kind}");
+        }
+    }
+}
+
+#[test]
+fn limits_of_another_process_are_out_of_reach() {
+    for arch in ARCHES {
+        let filter = blocking(&[], arch);
+        assert_eq!(answer_to(&filter, arch, "prlimit64", &[0, 7]), RET_ALLOW);
+        assert_eq!(answer_to(&filter, arch, "prlimit64", &[4242, 7]), EPERM);
+    }
+}
+
+#[test]
+fn namespaces_are_made_only_when_the_plan_says_so() {
+    const THREAD: u64 = 0x3D_0F00;
+    for arch in ARCHES {
+        let closed = blocking(&[], arch);
+        assert_eq!(answer_to(&closed, arch, "clone", &[THREAD]), RET_ALLOW);
+        assert_eq!(answer_to(&closed, arch, "clone", &[libc::SIGCHLD as u64]), RET_ALLOW);
+        assert_eq!(answer_to(&closed, arch, "clone3", &[]), ENOSYS);
+        let flags = [0x2_0000, 0x200_0000, 0x400_0000, 0x800_0000, 0x1000_0000, 0x2000_0000, 0x4000_0000];
+        for flag in flags {
+            assert_eq!(answer_to(&closed, arch, "clone", &[flag | THREAD]), EPERM, "{flag:#x}");
+            assert_eq!(answer_to(&closed, arch, "unshare", &[flag]), EPERM, "{flag:#x}");
+        }
+        assert_eq!(answer_to(&closed, arch, "unshare", &[0x80]), EPERM);
+        assert_eq!(answer_to(&closed, arch, "unshare", &[0x400]), RET_ALLOW); // CLONE_FILES
+
+        let open = Filter::compile(&requested(plan::Default::Allow, &[], true), arch).unwrap();
+        for name in ["clone", "clone3", "unshare"] {
+            assert_eq!(answer_to(&open, arch, name, &[0x1000_0000]), RET_ALLOW);
+        }
+    }
+}
+
+#[test]
+fn an_allow_list_refuses_all_the_rest() {
+    let listed = ["execve", "exit_group", "read", "write", "ioctl", "socket", "clone", "io_uring_setup"];
+    for arch in ARCHES {
+        let filter = Filter::compile(&requested(plan::Default::Deny, &listed, false), arch).unwrap();
+        for (number, syscall) in arch.syscalls() {
+            let expected = match syscall.name {
+                name if name.starts_with("io_uring") => ENOSYS,
+                "clone3" => ENOSYS,
+                "socket" => EAFNOSUPPORT,
+                name if listed.contains(&name) => RET_ALLOW,
+                _ => EPERM,
+            };
+            assert_eq!(answer_with(&filter, arch, number, &[]), expected, "{arch:?} {}", syscall.name);
+        }
+        let known: Vec<u32> = arch.syscalls().map(|(number, _)| number).collect();
+        for number in (0..1200).filter(|number| !known.contains(number)) {
+            assert_eq!(answer_with(&filter, arch, number, &[]), ENOSYS, "{number}");
+        }
+        assert_eq!(answer_to(&filter, arch, "ioctl", &[0, 0x5412]), EPERM);
+        assert_eq!(answer_to(&filter, arch, "socket", &[40]), EAFNOSUPPORT);
+        assert_eq!(answer_to(&filter, arch, "clone", &[0x1000_0000]), EPERM);
+    }
+}
+
+#[test]
+fn the_longest_lists_still_assemble() {
+    let all: Vec<&str> = syscalls::TABLE.iter().map(|syscall| syscall.name).collect();
+    let every_second: Vec<&str> = all.iter().step_by(2).copied().collect();
+    for arch in ARCHES {
+        // By number every second call is refused: as many ranges as there can be.
+        let alternating: Vec<&str> = arch.syscalls().step_by(2).map(|(_, syscall)| syscall.name).collect();
+        for names in [&all, &every_second, &alternating] {
+            for default in [plan::Default::Allow, plan::Default::Deny] {
+                let filter = Filter::compile(&requested(default, names, true), arch).unwrap();
+                assert!(filter.program.len() <= MAX_LENGTH);
+                for (number, syscall) in arch.syscalls().filter(|(_, syscall)| !syscall.name.starts_with("io_uring")) {
+                    let refused = names.contains(&syscall.name) == (default == plan::Default::Allow);
+                    let answer = answer_with(&filter, arch, number, &[1]);
+                    let expected = match (refused, syscall.name) {
+                        (true, "clone3") => ENOSYS,
+                        (true, _) | (false, "prlimit64") => EPERM, // the argument is not our own process
+                        (false, _) => RET_ALLOW,
+                    };
+                    assert_eq!(answer, expected, "{arch:?} {}", syscall.name);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn names_of_other_architectures_are_reported_not_refused() {
+    let filter = blocking(&["access", "ptrace"], Arch::Aarch64);
+    assert_eq!((filter.blocked, filter.absent.as_slice()), (1, ["access"].as_slice()));
+    assert!(blocking(&["access"], Arch::X86_64).absent.is_empty());
+}
+
+#[test]
+fn the_filter_knows_what_it_refuses() {
+    let filter = blocking(&["prctl"], Arch::X86_64);
+    assert!(filter.refuses("prctl") && filter.refuses("io_uring_enter"));
+    assert!(!filter.refuses("read") && !filter.refuses("ioctl"));
+}
+
+#[test]
+fn sixty_names_make_a_short_program() {
+    let names: Vec<&str> = Arch::X86_64.syscalls().step_by(6).map(|(_, syscall)| syscall.name).take(60).collect();
+    let filter = blocking(&names, Arch::X86_64);
+    assert!(filter.program.len() < 200, "{}", filter.program.len());
+}

@@ -1,0 +1,329 @@
+//! Every unsafe line of the core is here or in a file below. Each function wraps one kernel interface that no safe wrapper offers, and is itself safe
+//! to call; the rest of the program denies `unsafe`.
+//!
+//! The program has one thread from start to end; the invariants below lean on that.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::Pid;
+
+use crate::bpf::Instruction;
+
+#[cfg(not(test))]
+mod arena;
+
+#[cfg(not(test))]
+#[global_allocator]
+static ARENA: arena::Arena = arena::Arena::new();
+
+type Result<T> = std::result::Result<T, Errno>;
+
+fn last_errno() -> Errno {
+    // SAFETY: __errno_location returns this thread's errno, valid for the thread's life.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
+fn check(result: libc::c_long) -> Result<libc::c_long> {
+    if result < 0 { Err(last_errno()) } else { Ok(result) }
+}
+
+/// The C library starts us, without Rust's own runtime: that would read /proc/self/maps and make an alternate signal stack,
+/// a tenth of what a launch may cost, for a message on stack overflow.
+#[cfg(not(test))]
+// SAFETY: `main` is the one symbol with this name; crt1 calls it once, with the C convention.
+#[unsafe(no_mangle)]
+extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
+    // SAFETY: argv holds argc NUL-terminated strings.
+    let word = |index| unsafe { CStr::from_ptr(*argv.add(index)) };
+    crate::start((1..argc as usize).map(|index| word(index).to_owned()).collect())
+}
+
+/// Takes over a descriptor whose number came on the command line.
+pub fn inherited_descriptor(number: i32) -> Option<OwnedFd> {
+    // SAFETY: F_GETFD reads a flag and fails with EBADF for a number that is not open.
+    if number <= 2 || unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 {
+        return None;
+    }
+    // SAFETY: the number is open and above 2, and nothing else in this program owns it: it is taken once, at start.
+    Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// The environment as this process got it, malformed entries included.
+pub fn inherited_environment() -> Vec<CString> {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    let mut entries = Vec::new();
+    // SAFETY: environ is a NULL-terminated array of NUL-terminated strings, and nothing in this program changes it.
+    unsafe {
+        let mut entry = environ;
+        while !entry.is_null() && !(*entry).is_null() {
+            entries.push(CStr::from_ptr(*entry).to_owned());
+            entry = entry.add(1);
+        }
+    }
+    entries
+}
+
+/// Strings as execve(2) takes them.
+pub struct ExecStrings {
+    strings: Vec<CString>,
+    pointers: Vec<*const c_char>,
+}
+
+impl ExecStrings {
+    pub fn new(strings: Vec<CString>) -> ExecStrings {
+        let pointers = strings.iter().map(|string| string.as_ptr()).chain([ptr::null()]).collect();
+        ExecStrings { strings, pointers }
+    }
+
+    pub fn strings(&self) -> &[CString] {
+        &self.strings
+    }
+}
+
+/// Returns only when it failed.
+pub fn execve(path: &CStr, argv: &ExecStrings, environment: &ExecStrings) -> Errno {
+    // SAFETY: both arrays are NULL-terminated and point into strings that live as long as the arrays.
+    unsafe { libc::execve(path.as_ptr(), argv.pointers.as_ptr(), environment.pointers.as_ptr()) };
+    last_errno()
+}
+
+/// Asks whether the file could be executed, without doing it (AT_EXECVE_CHECK, Linux 6.14).
+pub fn execve_check(path: &CStr) -> Result<()> {
+    const AT_EXECVE_CHECK: c_int = 0x10000;
+    let argv = [path.as_ptr(), ptr::null()];
+    let environment: [*const c_char; 1] = [ptr::null()];
+    // SAFETY: NULL-terminated arrays of live strings; with this flag the call never replaces the process.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_execveat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            argv.as_ptr(),
+            environment.as_ptr(),
+            AT_EXECVE_CHECK,
+        )
+    })
+    .map(drop)
+}
+
+/// Runs `child` as a new process that shares this one's memory, while this one sleeps until the child has executed a program
+/// or ended (vfork with a stack of its own). What the child stores is there when this returns.
+pub fn spawn_sharing_memory<F: FnMut() -> i32>(mut child: F) -> Result<Pid> {
+    const STACK_SIZE: usize = 64 * 1024;
+    #[repr(align(16))]
+    struct Stack([MaybeUninit<u8>; STACK_SIZE]);
+
+    extern "C" fn enter<F: FnMut() -> i32>(closure: *mut c_void) -> c_int {
+        // SAFETY: `closure` is the F below; its owner is suspended until this process is gone, so nobody else uses it.
+        let status = unsafe { (*closure.cast::<F>())() };
+        // SAFETY: _exit ends this process (exit_group) without running the handlers of the memory's owner.
+        unsafe { libc::_exit(status) }
+    }
+
+    let mut stack = Stack([MaybeUninit::uninit(); STACK_SIZE]);
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack grows down from its end and outlives the child, because CLONE_VFORK suspends the only thread
+    // that could free it; for the same reason child and parent never touch memory at the same time.
+    let pid = unsafe {
+        let top = stack.0.as_mut_ptr_range().end;
+        libc::clone(enter::<F>, top.cast(), flags, ptr::from_mut(&mut child).cast())
+    };
+    check(pid.into())?;
+    Pid::from_raw(pid).ok_or(Errno::CHILD)
+}
+
+/// An ordinary fork; the child ends with what the closure returns.
+pub fn fork(child: impl FnOnce() -> i32) -> Result<Pid> {
+    // SAFETY: this process has one thread, so the copy holds no lock that nobody would release.
+    match unsafe { libc::fork() } {
+        0 => {
+            let status = child();
+            // SAFETY: _exit ends the copy without running the original's exit handlers.
+            unsafe { libc::_exit(status) }
+        }
+        pid => {
+            check(pid.into())?;
+            Pid::from_raw(pid).ok_or(Errno::CHILD)
+        }
+    }
+}
+
+/// Marks every descriptor from `first` up close-on-exec.
+pub fn close_on_exec_from(first: u32) -> Result<()> {
+    // SAFETY: CLOSE_RANGE_CLOEXEC closes nothing now; it only sets a flag on descriptors.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
+}
+
+/// The Landlock ABI of the running kernel.
+pub fn landlock_abi() -> Result<i32> {
+    const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
+    let none: *const c_void = ptr::null();
+    // SAFETY: with the version flag, attributes must be NULL and of size 0; nothing is created.
+    check(unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, LANDLOCK_CREATE_RULESET_VERSION) })
+        .map(|abi| abi as i32)
+}
+
+/// Adds a rule for everything at and below an open file or directory.
+pub fn landlock_add_rule(ruleset: BorrowedFd<'_>, rights: u64, parent: BorrowedFd<'_>) -> Result<()> {
+    const LANDLOCK_RULE_PATH_BENEATH: c_int = 1;
+    #[repr(C, packed)]
+    struct PathBeneath {
+        allowed_access: u64,
+        parent_fd: i32,
+    }
+    let rule = PathBeneath { allowed_access: rights, parent_fd: parent.as_raw_fd() };
+    // SAFETY: the struct has the layout of landlock_path_beneath_attr, and the kernel copies it before it returns.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_landlock_add_rule,
+            ruleset.as_raw_fd(),
+            LANDLOCK_RULE_PATH_BENEATH,
+            ptr::from_ref(&rule),
+            0,
+        )
+    })
+    .map(drop)
+}
+
+/// Puts the calling process into the domain of a ruleset, for good.
+pub fn landlock_restrict_self(ruleset: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: takes a descriptor and flags only; the kernel checks both.
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) }).map(drop)
+}
+
+#[repr(C)]
+struct FilterProgram {
+    length: libc::c_ushort,
+    instructions: *const Instruction,
+}
+
+fn set_filter(instructions: &[Instruction], flags: libc::c_ulong) -> Result<libc::c_long> {
+    let length = libc::c_ushort::try_from(instructions.len()).map_err(|_| Errno::INVAL)?;
+    let program = FilterProgram { length, instructions: instructions.as_ptr() };
+    // SAFETY: Instruction and FilterProgram have the layout of sock_filter and sock_fprog, and the kernel copies both before
+    // it returns.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, ptr::from_ref(&program)) })
+}
+
+/// Installs a filter on the calling process, for good.
+pub fn seccomp_install(instructions: &[Instruction]) -> Result<()> {
+    set_filter(instructions, 0).map(drop)
+}
+
+/// Installs a filter and returns the descriptor on which its notifications arrive.
+pub fn seccomp_listener(instructions: &[Instruction]) -> Result<OwnedFd> {
+    let fd = set_filter(instructions, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Whether the kernel knows a SECCOMP_RET_* action.
+pub fn seccomp_knows(action: u32) -> bool {
+    // SAFETY: reads one u32 that lives on this stack.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_GET_ACTION_AVAIL, 0, ptr::from_ref(&action)) })
+        .is_ok()
+}
+
+/// Any system call with plain numbers for arguments: for trying what a filter says to it.
+pub fn numeric_syscall(number: i64, arguments: [u64; 4]) -> Result<i64> {
+    let [a, b, c, d] = arguments;
+    // SAFETY: callers pass numbers that no system call they name takes for the address of something this program owns.
+    check(unsafe { libc::syscall(number, a, b, c, d) })
+}
+
+/// getpid through the 32-bit system call gate, as an i386 program would call it.
+#[cfg(target_arch = "x86_64")]
+pub fn i386_getpid() -> i32 {
+    let mut result: i64 = 20; // __NR_getpid of i386
+    // SAFETY: the gate keeps every register but rax (r8–r11 are lost on some kernels), and getpid touches no memory.
+    unsafe {
+        std::arch::asm!("int 0x80", inlateout("rax") result, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
+    }
+    result as i32
+}
+
+/// A signal mask to come back to.
+pub struct SignalMask(libc::sigset_t);
+
+/// One signal taken from those that wait.
+pub struct Arrival {
+    pub signal: i32,
+    /// The process that sent it with kill(2) and its like; None when the kernel did (a key on the terminal, a timer).
+    pub sender: Option<i32>,
+}
+
+fn every_signal() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigfillset initialises the whole set; sigdelset gets an initialised one and valid numbers.
+    unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        let mut set = set.assume_init();
+        // A fault of the core itself has to end it.
+        for fault in
+            [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGSYS, libc::SIGTRAP, libc::SIGABRT]
+        {
+            libc::sigdelset(&mut set, fault);
+        }
+        set
+    }
+}
+
+/// From here on signals wait to be taken; SIGCHLD gets its default meaning, without which there is nothing to wait for.
+pub fn hold_signals() -> SignalMask {
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: both sets are valid, `before` is written by the call; SIG_DFL installs no code.
+    unsafe {
+        libc::sigprocmask(libc::SIG_BLOCK, &every_signal(), before.as_mut_ptr());
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        SignalMask(before.assume_init())
+    }
+}
+
+pub fn release_signals(mask: &SignalMask) {
+    // SAFETY: the mask was filled by sigprocmask.
+    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &mask.0, ptr::null_mut()) };
+}
+
+/// The default meaning of a signal that an interpreter before us set to "ignore" for itself.
+pub fn reset_signal(signal: i32) {
+    // SAFETY: SIG_DFL installs no code; the number is a constant of libc.
+    unsafe { libc::signal(signal, libc::SIG_DFL) };
+}
+
+/// Sleeps until a held signal comes (or the time is over).
+pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
+    let set = every_signal();
+    let limit = timeout
+        .map(|timeout| libc::timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos().into() });
+    let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
+    loop {
+        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+        // SAFETY: all three point to live values of the right type; `info` is filled when a signal is returned.
+        let signal = unsafe { libc::sigtimedwait(&set, info.as_mut_ptr(), limit) };
+        if signal > 0 {
+            // SAFETY: filled by the call above; si_pid is defined for si_code <= 0 from kill, tkill and sigqueue.
+            let sender = unsafe {
+                let info = info.assume_init();
+                matches!(info.si_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE).then(|| info.si_pid())
+            };
+            return Some(Arrival { signal, sender });
+        }
+        if last_errno() != Errno::INTR {
+            return None;
+        }
+    }
+}
+
+/// Sends a signal by number, real-time ones included.
+pub fn send_signal(pid: Pid, signal: i32) -> Result<()> {
+    // SAFETY: kill takes two numbers; pid is positive, so it names one process.
+    check(unsafe { libc::kill(pid.as_raw_nonzero().get(), signal) }.into()).map(drop)
+}
