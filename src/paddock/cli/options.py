@@ -39,6 +39,7 @@ def add_policy_options(parser: Parser) -> None:
         add(*names, action=_Grant, dest="grants", access=access, metavar="GLOB", help=what)
     add("--deny", action="append", default=[], metavar="GLOB", help="wins over every grant")
     add("--block", action="append", default=[], metavar="SYSCALL", help="refuse this system call")
+    add("--socket", action="append", default=[], metavar="FAMILY", help="let sockets of this family be made (unix)")
     add("--env-pass", action="append", default=[], metavar="NAME", help="let this variable through")
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="set this variable inside")
     add("--workdir", metavar="DIR", help="the command's working directory (default: the current one)")
@@ -81,6 +82,7 @@ def request_of(options: argparse.Namespace, *, command: str | None) -> Request:
         grants=tuple(options.grants or ()),
         denies=tuple(options.deny),
         blocks=tuple(options.block),
+        sockets=tuple(options.socket),
         env_pass=tuple(options.env_pass),
         env_set=tuple(_assignment(one) for one in options.env),
         off=tuple(Switch(name) for name in dict.fromkeys(options.off)),

@@ -9,6 +9,7 @@ from paddock.cli.text import say
 from paddock.errors import UsageError
 from paddock.policy import Origin
 from paddock.session import prepare
+from paddock.session.leavings import sweep
 from paddock.session.memo import Memo, watched
 
 
@@ -29,6 +30,7 @@ def execute(arguments: list[str]) -> int:
     if not parsed.dry_run:
         memo = Memo(origin=origin, options=tuple(options), command=command[0])
         memo.keep(prepared.policy, prepared.plan, consulted, quiet=parsed.quiet)
+        sweep(origin.uid)
         prepared.run(command, quiet=parsed.quiet)
     preflight = prepared.preflight()
     if parsed.json:

@@ -17,12 +17,9 @@ _WIDTH = 110
 NOT_COVERED = (
     "network",
     "names, sizes and modes of files outside the grants (stat, chmod, utime)",
-    "unix sockets with a path name",
     "processes left behind when the command is killed together with paddock by SIGKILL",
 )
-ALWAYS_REFUSED = (
-    "other architectures and x32 (killed), io_uring, TIOCSTI, TIOCLINUX, sockets other than unix, inet, netlink"
-)
+ALWAYS_REFUSED = "other architectures and x32 (killed), io_uring, TIOCSTI, TIOCLINUX, limits of other processes"
 
 
 def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] | None) -> None:
@@ -82,6 +79,7 @@ def _syscalls(seccomp: Seccomp | None, preflight: Preflight) -> list[str]:
         lines = [f"{preflight.blocked} blocked: {' '.join(seccomp.syscalls)}"]
     else:
         lines = [f"only {len(seccomp.syscalls)} allowed: {' '.join(seccomp.syscalls)}"]
+    lines.append(f"sockets: only {' '.join(seccomp.sockets) or 'none'}")
     lines.append(f"always refused: {ALWAYS_REFUSED}" + ("" if seccomp.namespaces else "; new namespaces"))
     if preflight.absent_syscalls:
         lines.append(f"not on this architecture: {' '.join(preflight.absent_syscalls)}")

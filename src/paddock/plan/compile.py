@@ -33,6 +33,11 @@ def compile_plan(policy: Policy, host: Host) -> Plan:
     notices += [Notice(level=Level.WARNING, text=f"{switch.value} is off: {_LOST[switch]}") for switch in policy.off]
     if policy.network and policy.network.mode and policy.network.mode.value is NetworkMode.HOST:
         notices.append(Notice(level=Level.WARNING, text='network.mode = "host": the network is not fenced'))
+    notices += [
+        Notice(level=Level.WARNING, text=f"{family.source}: unix sockets are open: {_UNIX}")
+        for family in policy.syscalls.sockets
+        if family.value == "unix"
+    ]
     strict = policy.filesystem.require_enforced is None or policy.filesystem.require_enforced.value
     lacking = list(_lacking(policy, host))
     if lacking and strict:
@@ -70,6 +75,9 @@ _LOST = {
     Switch.ENV_SANITIZE: "the command sees your whole environment",
     Switch.AUDIT: "nothing is written to the journal",
 }
+
+
+_UNIX = "every service of yours with a socket file (D-Bus, docker, tmux, ssh-agent) can be reached"
 
 
 def _refuse_privileged(policy: Policy, host: Host) -> None:
@@ -134,6 +142,8 @@ def _landlock(
         scoped=can.scoped,
         access={name: rights for name, rights in can.access.items() if name in used},
         grants=files.grants,
+        closed=files.closed,
+        unwritable=files.unwritable,
     )
     return landlock, files.temp
 
@@ -142,10 +152,13 @@ def _seccomp(policy: Policy, host: Host) -> Seccomp | None:
     if Switch.SECCOMP in policy.off or not host.seccomp:
         return None
     blocked = {name.value for name in policy.syscalls.block}
-    if policy.syscalls.allow is None:
-        return Seccomp(default="allow", syscalls=tuple(sorted(blocked)), namespaces="unshare" not in blocked)
-    passed = {name.value for name in policy.syscalls.allow} - blocked
-    return Seccomp(default="deny", syscalls=tuple(sorted(passed)), namespaces="unshare" in passed)
+    passed = None if policy.syscalls.allow is None else {name.value for name in policy.syscalls.allow} - blocked
+    return Seccomp(
+        default="allow" if passed is None else "deny",
+        syscalls=tuple(sorted(blocked if passed is None else passed)),
+        sockets=tuple(sorted({family.value for family in policy.syscalls.sockets})),
+        namespaces="unshare" not in blocked if passed is None else "unshare" in passed,
+    )
 
 
 def _environment(policy: Policy, temp: Temp | None) -> EnvironmentRules | None:

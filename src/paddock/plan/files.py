@@ -27,12 +27,14 @@ _LOADER_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/u
 _ROOT_SECRETS = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
                  "/etc/ssh", "/proc/kcore", "/sys/firmware")  # fmt: skip
 
-_WRITES = frozenset({"write", "allow"})
+WRITES = frozenset({"write", "allow"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
     grants: tuple[PathGrant, ...]
+    closed: tuple[str, ...]
+    unwritable: tuple[str, ...]
     temp: Temp | None
     notices: tuple[Notice, ...]
 
@@ -60,6 +62,8 @@ def lay_out(filesystem: Filesystem, host: Host, *, journal_dir: str | None, jour
     temp = [grant for grant in filesystem.grants if _is_temp(grant)]
     return Files(
         grants=tuple(grants[key] for key in sorted(grants)),
+        closed=closed.to_everything,
+        unwritable=closed.to_writing,
         temp=Temp(parent=TMP_PARENT, access=_widest(temp)) if temp else None,
         notices=tuple(notices),
     )
@@ -133,7 +137,7 @@ def _refuse_home(asked: _Asked, host: Host) -> None:
 
 
 def _refuse_exposed_journal(asked: _Asked, journal_dir: str | None) -> None:
-    if journal_dir and asked.access in _WRITES and within(journal_dir, asked.path):
+    if journal_dir and asked.access in WRITES and within(journal_dir, asked.path):
         raise PolicyError(
             f"the journal {journal_dir} lies inside {asked.path}, which the command may write",
             where=asked.source,
@@ -152,11 +156,19 @@ class _Closed:
         self._own = tuple(host.own_paths)
         self._unreadable = (*((journal_dir,) if journal_dir else ()), *(_ROOT_SECRETS if host.uid == 0 else ()))
 
+    @property
+    def to_everything(self) -> tuple[str, ...]:
+        return tuple(sorted({*self._denied_paths, *self._unreadable}))
+
+    @property
+    def to_writing(self) -> tuple[str, ...]:
+        return tuple(sorted(self._own))
+
     def carve(self, asked: _Asked, notices: list[Notice]) -> PathGrant | None:
         """The grant with its excepts, or None when nothing of it may stand."""
         kept_out = set(self._denied(asked, notices))
         kept_out.update(path for path in self._unreadable if _touch(path, asked.path))
-        if asked.access in _WRITES:
+        if asked.access in WRITES:
             own = [path for path in self._own if _touch(path, asked.path)]
             if own and asked.workspace:
                 raise PolicyError(
@@ -174,7 +186,7 @@ class _Closed:
             )
             return None
         excepts = _outermost(kept_out)
-        if excepts and asked.access in _WRITES:
+        if excepts and asked.access in WRITES:
             closed = ", ".join(carved_directories(asked.path, excepts))
             notices.append(
                 Notice(

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from paddock.plan.files import within
-from paddock.plan.model import PathGrant, Plan
+from paddock.plan.files import WRITES, within
+from paddock.plan.model import Landlock, PathGrant, Plan
 
 
 class Operation(Enum):
@@ -38,26 +37,21 @@ def judge(plan: Plan, path: str, operation: Operation) -> Judgement:
         return Judgement(allowed=True, path=real, grants=(), reason="Landlock is off: every path is open")
     needed, bearer = _needed(real, operation)
     giving: list[PathGrant] = []
-    given: set[str] = set()
     near: list[PathGrant] = []
+    given: set[str] = set()
+    kept_out: str | None = None
     for grant in plan.landlock.grants:
-        where = os.path.realpath(grant.path)
-        if not within(bearer, where):
+        if not within(bearer, os.path.realpath(grant.path)):
             continue
-        if any(_keeping_out(grant, bearer)):
-            near.append(grant)
-            continue
-        rights = set(plan.landlock.access[grant.access])
-        if needed & rights:
-            giving.append(grant)
-        else:
-            near.append(grant)
+        why = _kept_out(plan.landlock, grant, bearer)
+        rights = set() if why else set(plan.landlock.access[grant.access])
+        (giving if needed & rights else near).append(grant)
         given |= rights
+        kept_out = kept_out or why
     if needed <= given:
         return Judgement(allowed=True, path=real, grants=tuple(giving), reason=f"granted by {giving[0].source}")
-    carved = next((reason for grant in near for reason in _keeping_out(grant, bearer)), None)
-    if carved:
-        reason = carved
+    if kept_out:
+        reason = kept_out
     elif given:
         reason = f"granted only for {', '.join(sorted({grant.access for grant in near}))}"
     else:
@@ -86,13 +80,17 @@ def _existing(path: str) -> str:
     return path
 
 
-def _keeping_out(grant: PathGrant, path: str) -> Iterator[str]:
-    for kept_out in grant.except_:
-        real = os.path.realpath(kept_out)
-        if within(path, real):
-            yield f"{kept_out} stays closed inside {grant.path} ({grant.source})"
-        elif within(real, path):
-            yield (
-                f"{path} holds {kept_out}, which stays closed, so it is granted entry by entry "
+def _kept_out(landlock: Landlock, grant: PathGrant, path: str) -> str | None:
+    """Why this grant does not reach the path, if a closed place keeps it away."""
+    closed = {*grant.except_, *landlock.closed, *(landlock.unwritable if grant.access in WRITES else ())}
+    tree = os.path.realpath(grant.path)
+    for name in sorted(closed):
+        place = os.path.realpath(name)
+        if within(path, place):
+            return f"{name} stays closed inside {grant.path} ({grant.source})"
+        if within(place, path) and within(place, tree):
+            return (
+                f"{path} holds {name}, which stays closed, so it is granted entry by entry "
                 f"and not itself ({grant.source})"
             )
+    return None

@@ -78,6 +78,10 @@ class Landlock:
     scoped: tuple[str, ...]
     access: Mapping[str, tuple[str, ...]]
     grants: tuple[PathGrant, ...]
+    # Places that no grant may open, or make writable, by whatever name it gets there: the excepts of the grants say the
+    # same of the names as they are written, these count where a symlink is on the way.
+    closed: tuple[str, ...]
+    unwritable: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,7 @@ class Seccomp:
 
     default: str
     syscalls: tuple[str, ...]
+    sockets: tuple[str, ...]  # families that socket() may make
     namespaces: bool
 
 

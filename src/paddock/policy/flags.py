@@ -39,7 +39,10 @@ def from_command_line(request: Request, origin: Origin) -> Policy:
             denies=tuple(values.deny(pattern, flag("--deny")) for pattern in request.denies),
             widen=Sourced(Widen.NEVER, flag("--strict-globs")) if request.strict_globs else None,
         ),
-        syscalls=Syscalls(block=tuple(values.syscall(name, flag("--block")) for name in request.blocks)),
+        syscalls=Syscalls(
+            block=tuple(values.syscall(name, flag("--block")) for name in request.blocks),
+            sockets=tuple(values.socket(family, flag("--socket")) for family in request.sockets),
+        ),
         env=Environment(
             pass_=tuple(values.env_name(name, flag("--env-pass")) for name in request.env_pass if "*" in name),
             keep=tuple(values.env_name(name, flag("--env-pass")) for name in request.env_pass if "*" not in name),

@@ -14,7 +14,7 @@ from paddock.policy.flags import flag, from_command_line
 from paddock.policy.glob import Glob
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
 from paddock.policy.merge import merge
-from paddock.policy.model import Access, Policy
+from paddock.policy.model import Access, Deny, Filesystem, Policy
 from paddock.policy.origin import Origin
 from paddock.policy.request import Request
 from paddock.policy.search import Found, Search
@@ -32,10 +32,21 @@ def load(request: Request, origin: Origin) -> Policy:
     for found in select(request, origin) if unasked is None else ():
         layers.add(found, agreed=False)
     whole = reduce(merge, [*layers.stack, from_command_line(request, origin)], Policy(profiles=tuple(layers.names)))
+    whole = replace(whole, filesystem=_denies_where_links_lead(whole.filesystem))
     policy = replace(whole, notes=(*whole.notes, *_syscall_notes(whole, origin)))
     if request.trust_required:
         _require_agreement_to_what_the_command_could_rewrite(policy, layers.files, origin)
     return policy
+
+
+def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
+    """A pattern below a symlink means the names it leads to. (Whole places are followed by the core at every start.)"""
+    led: list[Deny] = []
+    for deny in filesystem.denies:
+        glob = Glob.parse(deny.pattern)
+        if not glob.exact and not glob.floating and (real := os.path.realpath(glob.prefix)) != glob.prefix:
+            led.append(Deny(pattern=real + glob.text.removeprefix(glob.prefix), source=deny.source))
+    return replace(filesystem, denies=(*filesystem.denies, *led))
 
 
 def _project_file(request: Request, origin: Origin) -> Found | None:

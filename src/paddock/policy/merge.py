@@ -84,6 +84,7 @@ def _syscalls(under: Syscalls, over: Syscalls) -> Syscalls:
     return Syscalls(
         block=_add(under.block, over.block, _value),
         allow=_add_or_absent(under.allow, over.allow),
+        sockets=_add(under.sockets, over.sockets, _value),
     )
 
 

@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 COMMAND_LINE = "command line"
 TMP_TOKEN = "<tmp>"
+SOCKETS = ("inet", "inet6", "netlink", "unix")  # others reach kernel code and networks that nothing here watches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,10 +141,11 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syscalls:
-    """``block``: all but these. ``allow`` not None: only these."""
+    """``block``: all but these. ``allow`` not None: only these. ``sockets``: families that may be made, no other."""
 
     block: tuple[Sourced[str], ...] = ()
     allow: tuple[Sourced[str], ...] | None = None
+    sockets: tuple[Sourced[str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,4 +106,5 @@ def checked_home(home: str, uid: int, *, said_by: str) -> str:
         raise UsageError(
             f"the home directory {clean!r} belongs to uid {owner}, not to uid {uid} ({said_by})", hint=hint
         )
-    return clean
+    # Where it really lies: the current directory is named that way, too, and the two get compared.
+    return os.path.realpath(clean)

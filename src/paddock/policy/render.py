@@ -123,6 +123,7 @@ def _syscalls(syscalls: Syscalls) -> Values:
     return _present(
         block=_sorted(syscalls.block) or None,
         allow=None if syscalls.allow is None else _sorted(syscalls.allow),
+        sockets=_sorted(syscalls.sockets) or None,
     )
 
 

@@ -25,6 +25,7 @@ class Request:
     grants: tuple[GrantFlag, ...] = ()
     denies: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
     env_pass: tuple[str, ...] = ()  # a whole name passes even where a profile denies it
     env_set: tuple[tuple[str, str], ...] = ()
     off: tuple[Switch, ...] = ()

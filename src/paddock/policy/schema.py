@@ -33,7 +33,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     ),
     "filesystem": (*GRANT_KEYS, "deny_globs", "workspace", "require_enforced", "no_bootstrap_reads", "widen"),
     "network": ("mode", "allowed_hosts", "denied_hosts", "allowed_local_ports", "kernel_pin", "routes"),
-    "syscalls": ("block", "allow"),
+    "syscalls": ("block", "allow", "sockets"),
     "env": ("pass", "deny", "set"),
     "limits": LIMITS,
     "audit": ("enabled", "dir"),

@@ -108,7 +108,11 @@ class Sections:
         def names(key: str) -> tuple[Sourced[str], ...]:
             return tuple(self.values.syscall(name.value, name.source) for name in table.strings(key))
 
-        return Syscalls(block=names("block"), allow=names("allow") if "allow" in table else None)
+        return Syscalls(
+            block=names("block"),
+            allow=names("allow") if "allow" in table else None,
+            sockets=tuple(self.values.socket(family.value, family.source) for family in table.strings("sockets")),
+        )
 
     def env(self, table: Table) -> Environment:
         table.allow_only(KEYS["env"])

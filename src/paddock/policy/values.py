@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from paddock.policy.expand import CWD_TOKEN, Expander, wrong
 from paddock.policy.glob import Glob, GlobError
-from paddock.policy.model import COMMAND_LINE, Access, Deny, Grant, Source, Sourced
+from paddock.policy.model import COMMAND_LINE, SOCKETS, Access, Deny, Grant, Source, Sourced
 from paddock.policy.suggest import did_you_mean
 
 _ENV_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
@@ -67,6 +67,11 @@ class Values:
 
         if written not in table():
             raise wrong(source, f"no kernel has a system call {written!r}", hint=did_you_mean(written, table()))
+        return Sourced(written, source)
+
+    def socket(self, written: str, source: Source) -> Sourced[str]:
+        if written not in SOCKETS:
+            raise wrong(source, f"a socket family is one of {', '.join(SOCKETS)}: {written!r}")
         return Sourced(written, source)
 
     def env_name(self, written: str, source: Source) -> Sourced[str]:

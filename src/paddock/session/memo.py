@@ -125,7 +125,8 @@ def _place(path: str) -> list[int] | None:
 
 
 def _write(directory: Path, name: str, text: str) -> None:
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    directory.mkdir(mode=0o700, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=directory, delete=False) as file:  # made with mode 0600
         file.write(text)
     os.replace(file.name, directory / name)

@@ -1,0 +1,227 @@
+"""Bad input: a clear line with its place, a hint, exit code 125, no traceback, and nothing ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.fence import Fence, Word
+from tests.support.tester import Outcome
+
+MARKER = "ran"
+
+
+def refused(fence: Fence, *flags: Word, command: tuple[Word, ...] | None = None, cwd: Path | None = None) -> Outcome:
+    """Try to run a command that would leave a marker, and see that it did not."""
+    marker = fence.ground.project / MARKER
+    words: tuple[Word, ...] = command if command is not None else ("/bin/touch", marker)
+    outcome = fence.tester.run(
+        [fence.installation.paddock, "run", *flags, "--", *words], cwd=cwd or fence.ground.project
+    )
+    assert not marker.exists(), outcome
+    assert outcome.exit_code == 125, outcome
+    assert outcome.stdout == ""
+    assert outcome.stderr.startswith("paddock: "), outcome
+    assert "Traceback" not in outcome.stderr
+    return outcome
+
+
+def policy(fence: Fence, text: str, name: str = "p.toml") -> Path:
+    path = fence.ground.root / name
+    path.write_text(text)
+    fence.tester.give(path)
+    return path
+
+
+def test_the_marker_is_left_when_the_input_is_good(fence: Fence) -> None:
+    """The control for every refusal below."""
+    marker = fence.ground.project / MARKER
+    file = policy(fence, '[meta]\ninherit = "ai-agent"\n')
+    outcome = fence.tester.run(
+        [fence.installation.paddock, "run", "--policy", file, "--", "/bin/touch", marker], cwd=fence.ground.project
+    )
+    assert outcome.exit_code == 0, outcome
+    assert marker.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("[meta\n", 1, ""),
+        ("[filesystem]\nread_glob = []\n", 2, "read_globs"),
+        ('[filesystem]\nread_globs = ["/usr"]\nread_globs = ["/etc"]\n', 3, ""),
+        ('[filesystem]\nread_globs = "/usr"\n', 2, "filesystem.read_globs"),
+        ('[filesystem]\nread_globs = [\n  "/usr",\n  "/srv/../etc",\n]\n', 4, ".."),
+        ('[filesystem]\nread_globs = ["${NOPE}/x"]\n', 2, "NOPE"),
+        ('[syscalls]\nblock = ["ptrce"]\n', 2, "ptrace"),
+        ("[meta]\nversion = 2\n", 2, "version"),
+        ("[audit]\nenabled = false\n", 2, "--off audit"),
+        ('[meta]\ndefault_action = "maybe"\n', 2, "default_action"),
+    ],
+)
+def test_a_wrong_policy_is_refused_with_file_and_line(fence: Fence, text: str, line: int, said: str) -> None:
+    """F-024, F-052, F-053, F-056, F-101, C-014, C-062"""
+    outcome = refused(fence, "--policy", policy(fence, text))
+    assert f"p.toml:{line}" in outcome.stderr
+    assert said in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("rx /usr\n", 1, "rx"),
+        ("ro\n", 1, "ro"),
+        ("# fine\n\nlandlock yes\n", 3, "yes"),
+        ("landlock off\n", 1, "--off landlock"),
+        (f"ro /{'x' * 5000}\n", 1, ""),
+        ("ro /usr\nro /et", 2, ""),
+        ("rw $NOPE/x\n", 1, "NOPE"),
+    ],
+)
+def test_a_wrong_profile_line_is_refused_with_file_and_line(fence: Fence, text: str, line: int, said: str) -> None:
+    """C-053, C-062, C-063"""
+    outcome = refused(fence, "--profile", policy(fence, text, "p.conf"))
+    assert f"p.conf:{line}" in outcome.stderr
+    assert said in outcome.stderr
+
+
+def test_a_missing_policy_file_is_an_error(fence: Fence) -> None:
+    assert "nowhere.toml" in refused(fence, "--policy", "nowhere.toml").stderr
+
+
+def test_a_profile_found_nowhere_names_the_places_looked_at(fence: Fence) -> None:
+    """C-058"""
+    outcome = refused(fence, "--profile", "ai-agnet")
+    assert ".config/paddock" in outcome.stderr
+    assert "/etc/paddock" in outcome.stderr
+    assert "ai-agent" in outcome.stderr
+
+
+def test_a_policy_that_others_can_write_is_refused(fence: Fence) -> None:
+    """C-060"""
+    file = policy(fence, '[meta]\ninherit = "ai-agent"\n')
+    file.chmod(0o666)
+    assert "p.toml" in refused(fence, "--policy", file).stderr
+
+
+def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_question_mark(fence: Fence) -> None:
+    file = policy(
+        fence, '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = [\n  "/usr/**",\n  "/srv/nowhere/**",\n]\n'
+    )
+    outcome = refused(fence, "--policy", file)
+    assert "/srv/nowhere" in outcome.stderr
+    assert "p.toml:6" in outcome.stderr
+    optional = policy(fence, '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["/srv/nowhere/**?"]\n')
+    ran = fence.tester.run(
+        [fence.installation.paddock, "run", "--policy", optional, "--", "true"], cwd=fence.ground.project
+    )
+    assert ran.exit_code == 0, ran
+
+
+@pytest.mark.parametrize(
+    ("part", "key"),
+    [
+        ('[network]\nmode = "none"\n', "network"),
+        ("[network]\nallowed_hosts = []\n", "network"),
+        ("[limits]\nmemory_mb = 64\n", "limits.memory_mb"),
+        ('[filesystem]\nworkspace = "cow"\n', "filesystem.workspace"),
+        ('[[rule]]\nid = "a"\naction = "deny"\nexe_basename = "curl"\n', "rule"),
+        ("[tools]\nread_only = true\n", "tools.read_only"),
+    ],
+)
+def test_a_key_that_is_not_enforced_yet_is_never_ignored(fence: Fence, part: str, key: str) -> None:
+    file = policy(fence, f'[meta]\ninherit = "ai-agent"\n{part}')
+    assert f"{key} is not enforced" in refused(fence, "--policy", file).stderr
+    checked = fence.tester.run([fence.installation.paddock, "check", file], cwd=fence.ground.project)
+    assert (checked.exit_code, checked.stdout) == (0, f"policy ok: {file}\n")
+
+
+def test_container_directives_are_refused_in_a_rootless_run(fence: Fence) -> None:
+    """C-153"""
+    outcome = refused(fence, "--profile", policy(fence, "inherit ai-agent\nrootdir /srv/root\n", "c.conf"))
+    assert "rootdir is not enforced" in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run"], "put -- before the command"),
+        (["run", "ls"], "put -- before the command"),
+        (["run", "--"], "the command is empty"),
+        (["run", "--", ""], "the command is empty"),
+        (["run", "--nonsense", "--", "true"], "--nonsense"),
+        (["run", "--block", "ptrce", "--", "true"], "ptrace"),
+        (["run", "--off", "everything", "--", "true"], "everything"),
+        (["run", "--env", "X", "--", "true"], "NAME=VALUE"),
+        (["rnu"], "did you mean `paddock run`?"),
+        (["claude"], "paddock -- claude"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_with_a_hint(fence: Fence, words: list[str], said: str) -> None:
+    outcome = fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
+    assert outcome.exit_code == 125, outcome
+    assert outcome.stdout == ""
+    assert said in outcome.stderr
+    assert "hint: " in outcome.stderr or said in ("NAME=VALUE",)
+
+
+def test_a_command_that_does_not_exist_is_127_and_one_that_is_no_program_126(fence: Fence) -> None:
+    gone = fence.inside(["no-such-command-here"])
+    assert gone.exit_code == 127, gone
+    assert gone.stderr.startswith("paddock: ")
+    plain = fence.ground.project / "plain"
+    plain.write_text("not a program")
+    plain.chmod(0o644)
+    assert fence.inside([plain]).exit_code == 126
+    outside_every_grant = fence.ground.outside / "tool"
+    outside_every_grant.write_text("#!/bin/sh\necho escaped\n")
+    outside_every_grant.chmod(0o755)
+    assert fence.outside([outside_every_grant]).stdout == "escaped\n"
+    denied = fence.inside([outside_every_grant])
+    assert (denied.exit_code, denied.stdout) == (126, "")
+
+
+def test_a_megabyte_of_arguments_arrives_whole(fence: Fence) -> None:
+    words = ["x" * 100_000] * 10
+    outcome = fence.inside(["sh", "-c", 'echo $#; echo "$*" | wc -c', "sh", *words])
+    assert outcome.stdout.split() == ["10", str(10 * 100_001)]
+
+
+def test_arguments_and_paths_that_are_not_utf8_arrive_as_they_are(fence: Fence) -> None:
+    shown = fence.inside([b"/usr/bin/printf", b"%s", b"caf\xe9"])
+    assert shown.stdout == "caf\udce9"
+    odd = Path(str(fence.ground.root) + "/caf\udce9")
+    odd.mkdir()
+    fence.tester.give(odd)
+    inside = fence.inside(["sh", "-c", "echo here > file; cat file"], cwd=odd)
+    assert inside.stdout == "here\n", inside
+
+
+def test_a_workspace_deleted_under_us_is_said(fence: Fence) -> None:
+    script = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" run -- touch ../ran'
+    outcome = fence.tester.run(["sh", "-c", script, fence.installation.paddock], cwd=fence.ground.project)
+    assert outcome.exit_code == 125, outcome
+    assert "the current directory no longer exists" in outcome.stderr
+    assert not (fence.ground.project / "ran").exists()
+
+
+def test_the_home_directory_is_refused_as_a_workspace(fence: Fence) -> None:
+    """C-024"""
+    outcome = refused(fence, cwd=fence.tester.home, command=("touch", fence.tester.home / "ran-at-home"))
+    assert "the workspace would be your home directory" in outcome.stderr
+    assert not (fence.tester.home / "ran-at-home").exists()
+
+
+def test_a_home_that_the_environment_claims_is_not_believed(fence: Fence) -> None:
+    """C-025"""
+    profile = policy(fence, "rw $HOME\n", "homerw.conf")
+    target = fence.ground.outside / "x"
+    outcome = fence.tester.run(
+        [fence.installation.paddock, "run", "--profile", profile, "--", "touch", target],
+        cwd=fence.ground.project,
+        env={"HOME": "/"},
+    )
+    assert not target.exists(), outcome
+    assert fence.outside(["touch", target]).exit_code == 0
+    assert target.exists()

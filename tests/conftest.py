@@ -1,0 +1,64 @@
+"""Fixtures for every test that meets the real kernel. They do nothing until asked for."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import core, ground, installation, programs, tester
+from tests.support.features import need
+from tests.support.fence import Fence
+
+
+@pytest.fixture(scope="session", name="tester")
+def _tester() -> tester.Tester:
+    return tester.find_or_make()
+
+
+@pytest.fixture(scope="session", name="programs")
+def _programs() -> Iterator[programs.Programs]:
+    # not pytest's own temporary directory: that one is closed to other users
+    directory = Path(tempfile.mkdtemp(prefix="paddock-programs-", dir="/var/tmp"))
+    directory.chmod(0o755)
+    try:
+        yield programs.build(directory)
+    finally:
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session", name="installation")
+def _installation(tester: tester.Tester) -> Iterator[installation.Installation]:
+    with installation.for_tester(tester) as installed:
+        yield installed
+
+
+@pytest.fixture(scope="session")
+def host(tester: tester.Tester, installation: installation.Installation) -> dict[str, Any]:
+    """What the core measured on this machine."""
+    return core.host_facts(tester, installation.core)
+
+
+@pytest.fixture(name="ground")
+def _ground(tester: tester.Tester) -> Iterator[ground.Ground]:
+    with ground.laid_out(tester) as laid_out:
+        yield laid_out
+
+
+@pytest.fixture
+def fence(
+    tester: tester.Tester,
+    installation: installation.Installation,
+    programs: programs.Programs,
+    ground: ground.Ground,
+    host: dict[str, Any],
+) -> Fence:
+    need(
+        "landlock", host["landlock_abi"] >= 6, f"this kernel has Landlock ABI {host['landlock_abi']}; all rights need 6"
+    )
+    need("seccomp", host["seccomp"], "this kernel takes no seccomp filter")
+    return Fence(tester=tester, installation=installation, programs=programs, ground=ground)

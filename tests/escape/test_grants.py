@@ -1,0 +1,252 @@
+"""What ``-r``, ``-w``, ``-a``, ``-x`` and ``--deny`` mean to the kernel."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.fence import Fence
+from tests.support.ground import SECRET, Ground, Snapshot
+
+# grant: read, list, overwrite, create, execute   (F-083 to F-086, C-012, C-013, C-021, C-067)
+MEANING = {
+    "-r": (True, True, False, False, True),
+    "-w": (False, False, True, True, False),
+    "-a": (True, True, True, True, True),
+    "-x": (True, False, False, False, True),
+}
+LONG = {"-r": ("--read", "--ro"), "-w": ("--write",), "-a": ("--allow", "--rw"), "-x": ("--exec",)}
+
+
+def furnish(ground: Ground) -> Path:
+    place = ground.make(ground.root / "place")
+    ground.put(place / "file.txt", SECRET + "\n")
+    ground.put(place / "tool", "#!/bin/sh\necho ok ran\n", mode=0o755)
+    return place
+
+
+def acts(place: Path) -> list[tuple[str, ...]]:
+    return [
+        ("read", f"{place}/file.txt"),
+        ("list", f"{place}"),
+        ("overwrite", f"{place}/file.txt"),
+        ("create", f"{place}/new.txt"),
+        ("execute", f"{place}/tool"),
+    ]
+
+
+@pytest.mark.parametrize("flag", MEANING)
+def test_a_grant_gives_what_its_letter_says_and_no_more(fence: Fence, ground: Ground, flag: str) -> None:
+    place = furnish(ground)
+    copied = ground.make(ground.root / "copied")
+    (copied / "probe").write_bytes(fence.programs.probe.read_bytes())
+    (copied / "probe").chmod(0o755)
+    for act, allowed in zip(acts(place), MEANING[flag], strict=True):
+        if flag == "-x" and act[0] == "execute":  # a script is also read by its interpreter; a program is enough here
+            act = ("execute", str(copied / "probe"))
+            outcome = fence.inside(fence.probe(*act), flag, f"{copied}/**")
+            assert "usage: probe" in outcome.stderr, str(outcome)
+            continue
+        outcome = fence.inside(fence.probe(*act), flag, f"{place}/**")
+        if allowed:
+            assert outcome.answer.startswith("ok"), (flag, str(outcome))
+        else:
+            assert outcome.answer == "EACCES", (flag, str(outcome))
+    wrote = (place / "new.txt").exists()
+    assert wrote == MEANING[flag][3]
+    assert ((place / "file.txt").read_text() == SECRET + "\n") == (not MEANING[flag][2])
+
+
+@pytest.mark.parametrize(("flag", "spelling"), [(flag, long) for flag, longs in LONG.items() for long in longs])
+def test_long_spellings_mean_the_same(fence: Fence, ground: Ground, flag: str, spelling: str) -> None:
+    place = furnish(ground)
+    for act, allowed in list(zip(acts(place), MEANING[flag], strict=True))[:3:2]:
+        outcome = fence.inside(fence.probe(*act), spelling, f"{place}/**")
+        assert outcome.answer.startswith("ok") == allowed, (spelling, str(outcome))
+
+
+def test_without_a_grant_the_same_acts_fail_and_without_the_fence_they_work(fence: Fence, ground: Ground) -> None:
+    place = furnish(ground)
+    before = Snapshot.of(place)
+    for act in acts(place):
+        assert fence.inside(fence.probe(*act)).answer == "EACCES"
+    assert Snapshot.of(place) == before
+    for act in acts(place):
+        assert fence.outside(fence.probe(*act)).answer.startswith("ok")
+
+
+def test_flags_are_repeatable(fence: Fence, ground: Ground) -> None:
+    """C-013: two writable trees, a third is denied."""
+    one, two, third = (ground.make(ground.root / name) for name in ("one", "two", "third"))
+    flags = ("-a", f"{one}/**", "-a", f"{two}/**")
+    assert fence.inside(fence.probe("create", one / "x"), *flags).answer == "ok"
+    assert fence.inside(fence.probe("create", two / "x"), *flags).answer == "ok"
+    assert fence.inside(fence.probe("create", third / "x"), *flags).answer == "EACCES"
+    assert (one / "x").exists()
+    assert (two / "x").exists()
+    assert not (third / "x").exists()
+
+
+def test_rename_between_two_writable_trees_works(fence: Fence, ground: Ground) -> None:
+    """C-021: the REFER right. Without it every move between directories is EXDEV."""
+    one, two = ground.make(ground.root / "one"), ground.make(ground.root / "two")
+    ground.put(one / "x", "moved\n")
+    flags = ("-a", f"{one}/**", "-a", f"{two}/**")
+    assert fence.inside(fence.probe("rename", one / "x", two / "x"), *flags).answer == "ok"
+    assert (two / "x").read_text() == "moved\n"
+    read_only = fence.inside(fence.probe("rename", two / "x", one / "x"), "-a", f"{two}/**", "-r", f"{one}/**")
+    assert read_only.answer in ("EACCES", "EXDEV"), str(read_only)
+    assert (two / "x").exists()
+
+
+def test_a_file_grant_covers_that_file_and_not_its_siblings(fence: Fence, ground: Ground) -> None:
+    """F-093, F-098."""
+    granted, sibling = (
+        ground.put(ground.root / "place" / "hello.py", "1\n"),
+        ground.put(ground.root / "place" / "b", "2\n"),
+    )
+    assert fence.inside(fence.probe("overwrite", granted), "-a", granted).answer == "ok"
+    assert fence.inside(fence.probe("read", sibling), "-a", granted).answer == "EACCES"
+    assert fence.inside(fence.probe("overwrite", sibling), "-a", granted).answer == "EACCES"
+    assert fence.inside(fence.probe("create", granted.parent / "new"), "-a", granted).answer == "EACCES"
+    assert (granted.read_text(), sibling.read_text()) == ("probe\n", "2\n")
+    assert fence.outside(fence.probe("overwrite", sibling)).answer == "ok"
+
+
+def test_saving_by_rename_fails_on_a_file_grant(fence: Fence, ground: Ground) -> None:
+    """F-094: what ``sed -i`` and editors do needs the directory."""
+    granted = ground.put(ground.root / "place" / "hello.py", "1\n")
+    denied = fence.inside(["sh", "-c", f"echo started; sed -i s/1/2/ {granted}"], "-a", granted)
+    assert denied.started, str(denied)
+    assert denied.exit_code != 0, str(denied)
+    assert granted.read_text() == "1\n"
+    allowed = fence.inside(["sed", "-i", "s/1/2/", granted], "-a", f"{granted.parent}/**")
+    assert allowed.exit_code == 0, str(allowed)
+    assert granted.read_text() == "2\n"
+
+
+def test_a_missing_grant_path_stops_the_run_unless_it_is_optional(fence: Fence, ground: Ground) -> None:
+    """F-095, C-022."""
+    missing = ground.root / "nowhere"
+    refused = fence.inside(fence.probe("create", "ran"), "-r", missing)
+    assert refused.exit_code == 125, str(refused)
+    assert str(missing) in refused.stderr, str(refused)
+    assert not (ground.project / "ran").exists()
+    assert fence.inside(fence.probe("create", "ran"), "-r", f"{missing}?").answer == "ok"
+
+
+def test_granted_trees_are_bound_when_the_run_starts(fence: Fence, ground: Ground) -> None:
+    """A directory swapped for a link while the command runs does not move the grant."""
+    place = furnish(ground)
+    script = "echo started; read line; cat place/secret.txt"
+    flags = ("-r", f"{place}/**")
+    with fence.starting(["sh", "-c", f"cd {ground.root}; {script}"], *flags, stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "started\n"
+        place.rename(ground.root / "place-before")
+        place.symlink_to(ground.outside)
+        stdout, stderr = process.communicate("\n", timeout=10)
+    assert SECRET not in stdout
+    assert "Permission denied" in stderr
+    assert fence.outside(["cat", place / "secret.txt"]).stdout == SECRET + "\n"
+
+
+# ---- deny inside allow
+
+
+def test_a_denied_place_inside_a_granted_one_stays_closed(fence: Fence, ground: Ground) -> None:
+    place = furnish(ground)
+    private = ground.put(place / "private" / "key", SECRET + "\n")
+    flags = ("-a", f"{place}/**", "--deny", f"{private.parent}/**")
+    before = Snapshot.of(private.parent)
+    assert fence.inside(fence.probe("read", place / "file.txt"), *flags).answer == f"ok {SECRET}"
+    for act in (
+        ("read", private),
+        ("overwrite", private),
+        ("unlink", private),
+        ("list", private.parent),
+        ("create", private.parent / "new"),
+        ("rename", private, place / "key"),
+        ("link", private, place / "key"),
+    ):
+        denied = fence.inside(fence.probe(*act), *flags)
+        assert denied.answer in ("EACCES", "EXDEV"), str(denied)
+    assert Snapshot.of(private.parent) == before
+    assert fence.inside(fence.probe("read", private), "-a", f"{place}/**").answer == f"ok {SECRET}"
+    assert fence.outside(fence.probe("read", private)).answer == f"ok {SECRET}"
+
+
+def test_the_way_to_a_denied_place_can_not_be_renamed(fence: Fence, ground: Ground) -> None:
+    """Else the next run would find the secret under a name nobody denied."""
+    place = furnish(ground)
+    private = ground.put(place / "deep" / "private" / "key", SECRET + "\n")
+    flags = ("-a", f"{place}/**", "--deny", f"{private.parent}/**")
+    before = Snapshot.of(place)
+    for act in (("rename", place / "deep", place / "elsewhere"), ("rename", private.parent, place / "deep" / "moved")):
+        denied = fence.inside(fence.probe(*act), *flags)
+        assert denied.answer in ("EACCES", "EXDEV"), str(denied)
+    assert Snapshot.of(place) == before
+    assert fence.outside(fence.probe("rename", place / "deep", place / "elsewhere")).answer == "ok"
+
+
+@pytest.mark.parametrize("spelling", ["{place}/secret.env", "{place}/./secret.env", "{place}//secret.env"])
+def test_a_denied_file_that_does_not_exist_yet_can_not_be_made_or_read_later(
+    fence: Fence, ground: Ground, spelling: str
+) -> None:
+    place = furnish(ground)
+    name = place / "secret.env"
+    flags = ("-a", f"{place}/**", "--deny", spelling.format(place=place))
+    denied = fence.inside(fence.probe("create", name), *flags)
+    assert denied.answer == "EACCES", str(denied)
+    assert not name.exists()
+    script = f"echo started; read line; cat {name}"
+    with fence.starting(["sh", "-c", script], *flags, stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        ground.put(name, SECRET + "\n")
+        stdout, stderr = process.communicate("\n", timeout=10)
+    assert SECRET not in stdout
+    assert "Permission denied" in stderr
+    assert fence.outside(fence.probe("read", name)).answer == f"ok {SECRET}"
+
+
+def test_a_deny_with_a_trailing_slash_still_denies(fence: Fence, ground: Ground) -> None:
+    place = furnish(ground)
+    private = ground.put(place / "private" / "key", SECRET + "\n")
+    denied = fence.inside(fence.probe("read", private), "-a", f"{place}/**", "--deny", f"{private.parent}/")
+    assert denied.exit_code == 125 or denied.answer == "EACCES", str(denied)
+    assert SECRET not in denied.stdout
+
+
+def test_a_deny_holds_for_every_name_of_the_place(fence: Fence, ground: Ground) -> None:
+    """A symlink in the deny, a symlink in the grant: what counts is where they lead."""
+    place = furnish(ground)
+    private = ground.put(place / "private" / "key", SECRET + "\n")
+    alias = ground.root / "alias"
+    alias.symlink_to(private.parent)
+    by_alias = fence.inside(fence.probe("read", private), "-a", f"{place}/**", "--deny", f"{alias}/**")
+    assert by_alias.answer == "EACCES", str(by_alias)
+    granted_alias = fence.inside(fence.probe("read", private), "-a", f"{alias}/**", "--deny", f"{private.parent}/**")
+    assert granted_alias.exit_code == 125 or granted_alias.answer == "EACCES", str(granted_alias)
+    assert SECRET not in granted_alias.stdout
+
+
+def test_a_symlink_planted_before_the_run_does_not_open_the_denied_place(fence: Fence, ground: Ground) -> None:
+    place = furnish(ground)
+    private = ground.put(place / "private" / "key", SECRET + "\n")
+    (place / "shortcut").symlink_to(private.parent)
+    flags = ("-a", f"{place}/**", "--deny", f"{private.parent}/**")
+    denied = fence.inside(fence.probe("read", place / "shortcut" / "key"), *flags)
+    assert denied.answer == "EACCES", str(denied)
+
+
+def test_a_narrower_grant_does_not_reopen_a_denied_place(fence: Fence, ground: Ground) -> None:
+    """Deny wins over every grant, whichever is closer."""
+    private = ground.put(ground.root / "place" / "private" / "key", SECRET + "\n")
+    flags = ("-r", f"{private}", "--deny", f"{private.parent}/**")
+    denied = fence.inside(fence.probe("read", private), *flags)
+    assert denied.exit_code == 125 or denied.answer == "EACCES", str(denied)
+    assert SECRET not in denied.stdout

@@ -1,0 +1,44 @@
+"""What this tier does not hold. SECURITY.md says so; if one of these begins to fail, the page has become too modest.
+
+Landlock leaves metadata alone and judges names, not contents. Namespaces close what is open here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.fence import Fence
+
+
+def test_names_and_sizes_outside_can_be_seen(fence: Fence) -> None:
+    """C-030: stat, access, readlink."""
+    outcome = fence.inside(["sh", "-c", f"echo started; stat -c %s {fence.ground.secret}"])
+    assert outcome.answer == str(fence.ground.secret.stat().st_size), str(outcome)
+
+
+def test_modes_of_own_files_outside_can_be_changed(fence: Fence) -> None:
+    """C-030: chmod; the content stays closed."""
+    assert fence.inside(fence.probe("chmod", fence.ground.secret)).answer == "ok"
+    assert fence.ground.secret.stat().st_mode & 0o777 == 0o666
+    assert fence.inside(fence.probe("read", fence.ground.secret)).answer == "EACCES"
+
+
+def test_a_second_name_of_a_denied_file_reads_it(fence: Fence) -> None:
+    """A hard link that was there before the run, in the granted part: the rule on it is a rule on the file."""
+    place = fence.ground.make(fence.ground.root / "place")
+    key = fence.ground.put(place / "private" / "key", "secret\n")
+    (place / "second").hardlink_to(key)
+    flags = ("-r", f"{place}/**", "--deny", f"{key.parent}/**")
+    assert fence.inside(fence.probe("read", place / "second"), *flags).answer == "ok secret"
+    (place / "second").unlink()
+    assert fence.inside(fence.probe("read", key), *flags).answer == "EACCES"
+
+
+def test_a_readable_file_can_be_run_by_the_loader(fence: Fence) -> None:
+    """Execute rights are a floor, not a list of programs."""
+    place = fence.ground.make(fence.ground.root / "place")
+    copy = fence.ground.put(place / "true", "")
+    copy.write_bytes(Path("/bin/true").read_bytes())
+    loader = "/lib64/ld-linux-x86-64.so.2"
+    outcome = fence.inside(["sh", "-c", f"echo started; {loader} {copy}; echo $?"], "-r", f"{place}/**")
+    assert outcome.answer == "0", str(outcome)

@@ -1,0 +1,168 @@
+"""Kernels that lack something: nothing runs, the message says what is missing; best effort only when asked for.
+
+A wrapper (support/programs/oldkernel.c) makes this kernel look older.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.features import need
+from tests.support.fence import Fence, Word
+from tests.support.ground import SECRET
+from tests.support.tester import Outcome
+
+NFS, SMB2, V9FS, AFS, CEPH, CODA, FUSE = "6969", "fe534d42", "01021997", "5346414f", "00c36400", "73757245", "65735546"
+
+
+@pytest.fixture
+def lenient(fence: Fence) -> Path:
+    return fence.ground.put(
+        fence.ground.root / "lenient.toml",
+        '[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\nrequire_enforced = false\n'
+        f'read_globs = ["{fence.programs.directory}/**"]\n',
+    )
+
+
+def older(fence: Fence, *options: Word) -> list[Word]:
+    return [fence.programs.oldkernel, *options, "--"]
+
+
+def with_policy(fence: Fence, policy: Path, prefix: list[Word], words: list[Word], *flags: Word) -> Outcome:
+    argv: list[Word] = [
+        *prefix,
+        fence.installation.paddock,
+        "run",
+        "--policy",
+        policy,
+        "--audit-log",
+        fence.journal,
+        *flags,
+    ]
+    return fence.tester.run([*argv, "--", *words], cwd=fence.ground.project)
+
+
+def test_the_wrapper_alone_changes_nothing_else(fence: Fence) -> None:
+    """The control: an old kernel that is not old."""
+    outcome = fence.inside(fence.probe("read", fence.ground.secret), prefix=older(fence, "--landlock-abi", "7"))
+    assert outcome.answer == "EACCES", str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--landlock-enosys",), ("landlock", "5.13")),
+        (("--landlock-abi", "1"), ("refer", "5.19")),
+        (("--landlock-abi", "2"), ("truncate", "6.2")),
+        (("--landlock-abi", "4"), ("ioctl", "6.10")),
+        (("--landlock-abi", "5"), ("signal", "6.12")),
+        (("--no-seccomp", "1"), ("seccomp",)),
+        (("--no-seccomp", "22"), ("seccomp",)),
+        (("--no-seccomp", "38"), ("seccomp",)),
+    ],
+    ids=lambda value: "-".join(value).strip("-"),
+)
+def test_a_kernel_without_a_needed_right_runs_nothing(
+    fence: Fence, options: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    """C-054, F-107."""
+    refused = fence.inside(fence.probe("create", "ran"), prefix=older(fence, *options))
+    assert refused.exit_code == 125, str(refused)
+    assert refused.stdout == ""
+    assert not (fence.ground.project / "ran").exists()
+    assert refused.stderr.startswith("paddock:")
+    assert "hint:" in refused.stderr
+    assert all(word in refused.stderr.lower() for word in words), str(refused)
+    assert fence.inside(fence.probe("create", "ran")).answer == "ok"
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--landlock-enosys",), "landlock"),
+        (("--landlock-abi", "2"), "truncate"),
+        (("--landlock-abi", "5"), "signal"),
+        (("--no-seccomp", "1"), "seccomp"),
+    ],
+    ids=lambda value: "-".join(value).strip("-") if isinstance(value, tuple) else value,
+)
+def test_best_effort_is_loud(fence: Fence, lenient: Path, options: tuple[str, ...], word: str) -> None:
+    """F-108: a warning line and a journal event, never silence; what the kernel does have still holds."""
+    create = with_policy(fence, lenient, older(fence, *options), fence.probe("create", "ran"))
+    assert create.answer == "ok", str(create)
+    assert word in create.stderr.lower()
+    assert "paddock:" in create.stderr
+    partial = [event for event in fence.events() if event["event"] == "enforcement.partial"]
+    assert partial
+    assert any(word in str(event["text"]).lower() for event in partial)
+    read = with_policy(fence, lenient, older(fence, *options), fence.probe("read", fence.ground.secret))
+    assert (read.answer == "EACCES") == (options[0] != "--landlock-enosys"), str(read)
+    clone3 = with_policy(fence, lenient, older(fence, *options), fence.probe("clone3", "0x10000000"))
+    assert (clone3.answer == "ENOSYS") == (options[0] != "--no-seccomp"), clone3
+
+
+@pytest.fixture
+def share(fence: Fence) -> Iterator[Path]:
+    """A directory on a file system of its own: the core looks once at each device."""
+    place = Path(tempfile.mkdtemp(prefix="paddock-share-", dir="/dev/shm"))
+    need("shm", place.stat().st_dev != fence.ground.root.stat().st_dev, "/dev/shm is no file system of its own")
+    (place / "file").write_text("shared\n")
+    fence.tester.give(place)
+    yield place
+    shutil.rmtree(place)
+
+
+@pytest.mark.parametrize("kind", [NFS, SMB2, V9FS, AFS, CEPH, CODA])
+def test_a_remote_file_system_under_a_grant_is_refused(fence: Fence, share: Path, kind: str) -> None:
+    words, grant = fence.probe("read", share / "file"), ("-r", f"{share}/**")
+    prefix = older(fence, "--statfs-type", kind, share)
+    refused = fence.inside(words, *grant, profile="base", prefix=prefix)
+    assert refused.exit_code == 125, str(refused)
+    assert refused.stdout == ""
+    assert str(share) in refused.stderr
+    assert "remote" in refused.stderr
+    assert fence.inside(words, *grant, profile="base").answer == "ok shared"
+    # not granted, not of interest
+    assert fence.inside(words, profile="base", prefix=prefix).answer == "EACCES"
+
+
+def test_a_remote_file_system_is_a_warning_when_best_effort_was_asked_for(fence: Fence, share: Path) -> None:
+    policy = fence.ground.put(
+        fence.ground.root / "lenient.toml",
+        f'[filesystem]\nrequire_enforced = false\nread_globs = ["{fence.programs.directory}/**", "{share}/**"]\n',
+    )
+    prefix = older(fence, "--statfs-type", NFS, share)
+    outcome = with_policy(fence, policy, prefix, fence.probe("read", share / "file"))
+    assert outcome.answer == "ok shared", str(outcome)
+    assert f"{share} lies on a remote file system" in outcome.stderr
+    partial = [event for event in fence.events() if event["event"] == "enforcement.partial"]
+    assert any(str(share) in str(event["text"]) for event in partial)
+
+
+def test_fuse_is_a_warning(fence: Fence, share: Path) -> None:
+    prefix = older(fence, "--statfs-type", FUSE, share)
+    outcome = fence.inside(fence.probe("read", share / "file"), "-r", f"{share}/**", profile="base", prefix=prefix)
+    assert outcome.answer == "ok shared", str(outcome)
+    assert str(share) in outcome.stderr
+
+
+def test_doctor_says_no_on_a_kernel_without_landlock(fence: Fence) -> None:
+    """C-009: exit 0 only when the default profile can be enforced."""
+    doctor: list[Word] = [fence.installation.paddock, "doctor"]
+    assert fence.outside(doctor).exit_code == 0
+    for options in (("--landlock-enosys",), ("--landlock-abi", "2"), ("--no-seccomp", "1")):
+        told = fence.outside([*older(fence, *options), *doctor])
+        assert told.exit_code != 0, str(told)
+        assert "Traceback" not in told.stderr
+
+
+def test_secrets_stay_secret_on_every_refusal(fence: Fence) -> None:
+    for options in (("--landlock-enosys",), ("--no-seccomp", "1")):
+        refused = fence.inside(["cat", fence.ground.secret], prefix=older(fence, *options))
+        assert SECRET not in refused.stdout
+        assert refused.exit_code == 125

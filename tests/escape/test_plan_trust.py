@@ -1,0 +1,151 @@
+"""The core trusts no plan: what it can not carry out to the letter it refuses, and nothing runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import core
+from tests.support.core import Plan
+from tests.support.fence import Fence
+from tests.support.tester import Outcome
+
+
+@pytest.fixture
+def plan(fence: Fence, host: dict[str, Any]) -> Plan:
+    return core.plan_for(
+        fence.tester,
+        fence.ground.project,
+        landlock_abi=host["landlock_abi"],
+        read=[fence.programs.directory],
+        allow=[fence.ground.project],
+    )
+
+
+def run_bytes(fence: Fence, content: bytes, *, seals: int | None = None) -> Outcome:
+    with core.sealed(content, seals=seals) as fd:
+        words = [fence.installation.core, "run", "--plan-fd", str(fd), "--", *fence.probe("create", "ran")]
+        return fence.tester.run(words, cwd=fence.ground.project, pass_fds=[fd])
+
+
+def assert_refused(fence: Fence, outcome: Outcome) -> None:
+    assert outcome.exit_code == 125, str(outcome)
+    assert outcome.stdout == ""
+    assert outcome.stderr.startswith("paddock: "), str(outcome)
+    assert "panicked" not in outcome.stderr
+    assert not (fence.ground.project / "ran").exists()
+
+
+def test_the_plan_as_it_is_runs(fence: Fence, plan: Plan) -> None:
+    assert run_bytes(fence, core.canonical(plan)).answer == "ok"
+
+
+def _set(*path: str | int, to: object) -> Callable[[Plan], None]:
+    def change(plan: Plan) -> None:
+        place: Any = plan
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = to
+
+    return change
+
+
+def _drop(*path: str) -> Callable[[Plan], None]:
+    def change(plan: Plan) -> None:
+        place: Any = plan
+        for step in path[:-1]:
+            place = place[step]
+        del place[path[-1]]
+
+    return change
+
+
+HARM = {
+    "another version": _set("version", to=2),
+    "an unknown key": _set("surprise", to=True),
+    "an unknown key deep inside": _set("landlock", "grants", 0, "surprise", to=True),
+    "a missing key": _drop("landlock"),
+    "somebody else's uid": _set("user", "uid", to=0),
+    "an ABI the kernel does not have": _set("landlock", "abi", to=99),
+    "an unknown right": _set("landlock", "handled", to=["execute", "fly"]),
+    "an unknown access": _set("landlock", "grants", 0, "access", to="everything"),
+    "a relative path": _set("landlock", "grants", 0, "path", to="usr"),
+    "a path with dots": _set("landlock", "grants", 0, "path", to="/usr/../home"),
+    "a path with a NUL": _set("landlock", "grants", 0, "path", to="/usr\0/x"),
+    "a missing grant": _set("landlock", "grants", 0, to=core.grant("/nowhere/at/all", "read")),
+    "an unknown system call": _set("seccomp", "syscalls", to=["ptrce"]),
+    "an unknown default": _set("seccomp", "default", to="maybe"),
+    "a fence without no_new_privs": _set("no_new_privs", to=False),
+    "a workdir that is not there": _set("workdir", to="/nowhere/at/all"),
+    "a relative workdir": _set("workdir", to="."),
+    "a wrong type": _set("require_enforced", to="yes"),
+    "an unknown tier": _set("tier", to="full"),
+    "an unknown limit": _set("rlimits", to={"fun": 0}),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_plan_with_a_fault_is_refused(fence: Fence, plan: Plan, harm: str) -> None:
+    HARM[harm](plan)
+    assert_refused(fence, run_bytes(fence, core.canonical(plan)))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}" * 2, b"[" * 100_000, b'{"version":1}'],
+    ids=["empty", "cut", "list", "null", "no text", "two", "deep", "nearly nothing"],
+)
+def test_something_that_is_no_plan_is_refused(fence: Fence, content: bytes) -> None:
+    assert_refused(fence, run_bytes(fence, content))
+
+
+def test_a_key_given_twice_is_refused(fence: Fence, plan: Plan) -> None:
+    """Two parsers could disagree on which one counts."""
+    twice = core.canonical(plan)[:-1] + b',"landlock":null}'
+    assert_refused(fence, run_bytes(fence, twice))
+
+
+@pytest.mark.parametrize(
+    "seals",
+    [0, fcntl.F_SEAL_WRITE, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK],
+    ids=["none", "write", "no shrink", "no write"],
+)
+def test_a_plan_that_can_still_be_changed_is_refused(fence: Fence, plan: Plan, seals: int) -> None:
+    assert_refused(fence, run_bytes(fence, core.canonical(plan), seals=seals))
+
+
+def test_a_plan_in_a_plain_file_is_refused(fence: Fence, plan: Plan) -> None:
+    path: Path = fence.ground.put(fence.ground.root / "plan.json", core.canonical(plan).decode())
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        words = [fence.installation.core, "run", "--plan-fd", str(fd), "--", *fence.probe("create", "ran")]
+        assert_refused(fence, fence.tester.run(words, cwd=fence.ground.project, pass_fds=[fd]))
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("number", ["999", "-1", "x", ""])
+def test_a_descriptor_that_is_not_there_is_refused(fence: Fence, number: str) -> None:
+    words = [fence.installation.core, "run", "--plan-fd", number, "--", *fence.probe("create", "ran")]
+    assert_refused(fence, fence.tester.run(words, cwd=fence.ground.project))
+
+
+def test_a_deny_is_found_through_links_and_before_it_exists(fence: Fence, plan: Plan) -> None:
+    """``except`` names a place, not a spelling: by a link, and with a tail that is not there yet."""
+    place = fence.ground.make(fence.ground.root / "place")
+    key = fence.ground.put(place / "private" / "key", "secret\n")
+    fence.ground.put(place / "open", "open\n")
+    alias = fence.ground.root / "alias"
+    alias.symlink_to(place)
+    grants = plan["landlock"]["grants"]
+    for kept_out in (alias / "private", place / "private", alias / "private" / "later"):
+        plan["landlock"]["grants"] = [*grants, core.grant(place, "read", kept_out=[kept_out])]
+        expected = {place / "open": "ok open", key: "ok secret" if kept_out.name == "later" else "EACCES"}
+        for path, answer in expected.items():
+            tried = core.run_core(fence.tester, fence.installation.core, plan, fence.probe("read", path))
+            assert tried.answer == answer, f"{kept_out}: {tried}"

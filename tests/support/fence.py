@@ -1,0 +1,112 @@
+"""The same command inside the fence and outside of it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.ground import Ground
+from tests.support.installation import Installation
+from tests.support.programs import Programs
+from tests.support.tester import Outcome, Tester
+
+Word = str | bytes | Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """Runs ``paddock run`` in the ground's project. Every run writes its journal to ``journal``, so that tests never
+    read each other's lines; ``flags`` given to a call come last and win."""
+
+    tester: Tester
+    installation: Installation
+    programs: Programs
+    ground: Ground
+    profile: str = "ai-agent"
+
+    @property
+    def journal(self) -> Path:
+        return self.ground.root / "journal"
+
+    def command(
+        self, words: Sequence[Word], *flags: Word, profile: str | None = None, journal: bool = True
+    ) -> list[Word]:
+        """The whole argv. The probe's directory is granted for reading so that the probe itself can start."""
+        logging: list[Word] = ["--audit-log", self.journal] if journal else []
+        return [
+            self.installation.paddock,
+            "run",
+            "--profile",
+            profile or self.profile,
+            "-r",
+            f"{self.programs.directory}/**",
+            *logging,
+            *flags,
+            "--",
+            *words,
+        ]
+
+    def inside(
+        self,
+        words: Sequence[Word],
+        *flags: Word,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | int | None = None,
+        umask: int = 0o022,
+        pass_fds: Sequence[int] = (),
+        profile: str | None = None,
+        journal: bool = True,
+        prefix: Sequence[Word] = (),
+        as_root: bool = False,
+    ) -> Outcome:
+        return self.tester.run(
+            [*prefix, *self.command(words, *flags, profile=profile, journal=journal)],
+            cwd=cwd or self.ground.project, env=env, stdin=stdin, umask=umask, pass_fds=pass_fds, as_root=as_root,
+        )  # fmt: skip
+
+    def outside(
+        self,
+        words: Sequence[Word],
+        *,
+        cwd: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | int | None = None,
+        pass_fds: Sequence[int] = (),
+        as_root: bool = False,
+    ) -> Outcome:
+        """The control: the same user, the same directory, no fence."""
+        return self.tester.run(
+            words, cwd=cwd or self.ground.project, env=env, stdin=stdin, pass_fds=pass_fds, as_root=as_root
+        )
+
+    def probe(self, *words: Word) -> list[Word]:
+        return [self.programs.probe, *words]
+
+    @contextmanager
+    def starting(
+        self,
+        words: Sequence[Word],
+        *flags: Word,
+        env: Mapping[str, str] | None = None,
+        stdin: int | None = subprocess.DEVNULL,
+        journal: bool = True,
+    ) -> Iterator[subprocess.Popen[str]]:
+        argv = self.command(words, *flags, journal=journal)
+        with self.tester.starting(argv, cwd=self.ground.project, env=env, stdin=stdin) as process:
+            yield process
+
+    def events(self, directory: Path | None = None) -> list[dict[str, object]]:
+        """The journal as the host reads it, oldest first."""
+        files = sorted((directory or self.journal).glob("*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text("ascii").splitlines()]
+
+
+def only(events: list[dict[str, object]], kind: str) -> dict[str, object]:
+    found = [event for event in events if event["event"] == kind]
+    assert len(found) == 1, f"{len(found)} times {kind} in {events}"
+    return found[0]

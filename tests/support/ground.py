@@ -1,0 +1,86 @@
+"""The piece of file system a test plays on, owned by the tester, and what it looks like from outside."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.tester import Tester
+
+SECRET = "the-secret-outside"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """``project`` is the workspace of the run; ``outside`` and ``evil`` (whose name begins like the project's)
+    are neighbours nobody granted."""
+
+    root: Path
+    project: Path
+    outside: Path
+    evil: Path
+    secret: Path
+    tester: Tester
+
+    def put(self, path: Path, text: str = "", *, mode: int = 0o644) -> Path:
+        """A file of the tester's."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        path.chmod(mode)
+        self.tester.give(self._top(path))
+        return path
+
+    def make(self, path: Path) -> Path:
+        path.mkdir(parents=True, exist_ok=True)
+        self.tester.give(self._top(path))
+        return path
+
+    def _top(self, path: Path) -> Path:
+        return self.root / path.relative_to(self.root).parts[0] if path != self.root else path
+
+
+@contextmanager
+def laid_out(tester: Tester) -> Iterator[Ground]:
+    root = Path(tempfile.mkdtemp(prefix="paddock-ground-", dir=tester.home))
+    try:
+        ground = Ground(
+            root=root,
+            project=root / "project",
+            outside=root / "outside",
+            evil=root / "project-evil",
+            secret=root / "outside" / "secret.txt",
+            tester=tester,
+        )
+        tester.give(root)
+        for directory in (ground.project, ground.outside, ground.evil):
+            ground.make(directory)
+        ground.put(ground.secret, SECRET + "\n")
+        ground.put(ground.evil / "secret.txt", SECRET + "\n")
+        ground.put(ground.project / "own.txt", "mine\n")
+        yield ground
+    finally:
+        shutil.rmtree(root)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Everything below a directory, as the host sees it: name, kind and permissions, inode, links, content."""
+
+    entries: tuple[tuple[str, int, int, int, bytes], ...]
+
+    @classmethod
+    def of(cls, root: Path) -> Snapshot:
+        found = []
+        for parent, directories, files in os.walk(root):
+            for name in (*directories, *files):
+                path = Path(parent, name)
+                facts = path.lstat()
+                plain = path.is_file() and not path.is_symlink()
+                content = path.read_bytes() if plain else os.fsencode(os.readlink(path)) if path.is_symlink() else b""
+                found.append((str(path.relative_to(root)), facts.st_mode, facts.st_ino, facts.st_nlink, content))
+        return cls(entries=tuple(sorted(found)))

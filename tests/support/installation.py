@@ -1,0 +1,191 @@
+"""A Paddock the tester can run.
+
+The tests' own interpreter often lies where only root can go (a pyenv under /root), and then no script of that
+environment can be started by anybody else. So tests started by root give the tester an installation of his own,
+in his home as a real user would have it: a virtual environment made from an interpreter he can run, holding the
+package under test, its dependencies and the native program, all owned by him. That last part matters: what keeps him
+from rewriting it inside the fence is then the fence, not the owner.
+
+Where the interpreter he can run has the version of the tests' one, files are copied; else the wheel named by
+``PADDOCK_WHEEL`` is installed with pip. Tests started by an ordinary user take what he has: ``PADDOCK_BIN``, or
+``paddock`` beside the running interpreter.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.tester import Outcome, Tester
+
+DISTRIBUTION_OF = "paddock"
+REPOSITORY = Path(__file__).resolve().parents[2]
+_OLDEST = (3, 11)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    paddock: Path
+    core: Path
+    root: Path  # the virtual environment
+    package: Path  # the Python package as the command imports it
+
+
+class NotInstalledError(Exception):
+    """The tests can not find what they are to test."""
+
+
+@contextmanager
+def for_tester(tester: Tester) -> Iterator[Installation]:
+    """Lasts as long as the block, so that two runs of the tests do not pull it from under each other."""
+    if not tester.disposable:
+        yield _checked(_beside_the_tests(), tester)
+        return
+    root = tester.home / f".paddock-under-test-{os.getpid()}"
+    try:
+        yield _checked(_install_into(root, tester), tester)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _checked(found: Installation, tester: Tester) -> Installation:
+    shown = tester.run([found.paddock, "--version"])
+    if shown.exit_code != 0:
+        raise NotInstalledError(f"{tester.name} can not run {found.paddock}:\n{shown}")
+    return found
+
+
+def _beside_the_tests() -> Installation:
+    command = Path(os.environ.get("PADDOCK_BIN", Path(sys.prefix, "bin", "paddock")))
+    core = core_binary()
+    if not command.exists():
+        raise NotInstalledError(f"{command} is missing; run `make setup`, or set PADDOCK_BIN")
+    return Installation(paddock=command, core=core, root=command.parent.parent, package=_package_directory())
+
+
+def core_binary() -> Path:
+    """The native program: named, installed beside the interpreter, or freshly built in the tree."""
+    named = os.environ.get("PADDOCK_CORE")
+    places = [
+        *([Path(named)] if named else []),
+        Path(sys.prefix, "bin", "paddock-core"),
+        REPOSITORY / "core" / "target" / "release" / "paddock-core",
+    ]
+    for place in places:
+        if place.is_file():
+            return place
+    raise NotInstalledError("paddock-core is in none of: " + ", ".join(map(str, places)))
+
+
+def _package_directory() -> Path:
+    spec = importlib.util.find_spec("paddock")
+    if spec is None or not spec.submodule_search_locations:
+        raise NotInstalledError(f"{sys.executable} can not import paddock; run `make setup`")
+    return Path(spec.submodule_search_locations[0])
+
+
+def _install_into(root: Path, tester: Tester) -> Installation:
+    interpreter, version = reachable_interpreter(tester)
+    _check(tester.run([interpreter, "-m", "venv", "--without-pip", root]))
+    site = root / "lib" / "python{}.{}".format(*version) / "site-packages"
+    if version == sys.version_info[:2]:
+        _copy_distributions(site)
+        _copy_commands(root / "bin", root / "bin" / "python3")
+    else:
+        _install_wheel(root)
+    tester.give(root)
+    return Installation(
+        paddock=root / "bin" / "paddock",
+        core=root / "bin" / "paddock-core",
+        root=root,
+        package=site / "paddock",
+    )
+
+
+def reachable_interpreter(tester: Tester) -> tuple[str, tuple[int, int]]:
+    """One the tester can run; of the tests' own minor version if there is a choice: compiled modules fit only that."""
+    own = "python{}.{}".format(*sys.version_info)
+    names = [own, "python3", *(f"python3.{minor}" for minor in range(11, 20))]
+    candidates = [sys.executable, *(f"{place}/{name}" for name in names for place in ("/usr/bin", "/usr/local/bin"))]
+    for candidate in candidates:
+        try:
+            asked = tester.run([candidate, "-c", "import sys; print(*sys.version_info[:2])"])
+        except OSError:
+            continue
+        if asked.exit_code == 0:
+            major, minor = map(int, asked.stdout.split())
+            if (major, minor) >= _OLDEST:
+                return candidate, (major, minor)
+    raise NotInstalledError(f"{tester.name} can run none of: {', '.join(candidates)}")
+
+
+def _copy_distributions(site: Path) -> None:
+    wanted, done = [_distribution_name()], set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name.lower() in done:
+            continue
+        done.add(name.lower())
+        distribution = importlib.metadata.distribution(name)
+        wanted += [_plain_name(text) for text in distribution.requires or [] if "extra ==" not in text]
+        for file in distribution.files or []:
+            source = Path(str(distribution.locate_file(file)))
+            if ".." not in file.parts and source.is_file() and "__pycache__" not in file.parts:
+                (site / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(source, site / file)
+    # An editable installation lists a pointer to the sources instead of the package.
+    for pointer in site.glob("*.pth"):
+        pointer.unlink()
+    shutil.copytree(
+        _package_directory(),
+        site / "paddock",
+        dirs_exist_ok=True,
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
+
+
+def _distribution_name() -> str:
+    names = importlib.metadata.packages_distributions().get(DISTRIBUTION_OF)
+    return names[0] if names else DISTRIBUTION_OF
+
+
+def _plain_name(requirement: str) -> str:
+    match = re.match(r"[A-Za-z0-9._-]+", requirement)
+    assert match is not None
+    return match.group()
+
+
+def _copy_commands(target: Path, interpreter: Path) -> None:
+    """The front door, the core, and the script of the Python half, which names the interpreter it is for."""
+    door = Path(os.environ.get("PADDOCK_BIN", Path(sys.prefix, "bin", "paddock")))
+    for program in (door, core_binary(), door.with_name("paddock-python")):
+        content = program.read_bytes()
+        if content.startswith(b"#!"):
+            content = b"#!" + os.fsencode(interpreter) + content[content.index(b"\n") :]
+        (target / program.name).write_bytes(content)
+        (target / program.name).chmod(0o755)
+
+
+def _install_wheel(root: Path) -> None:
+    wheel = os.environ.get("PADDOCK_WHEEL")
+    if wheel is None:
+        raise NotInstalledError(
+            "the interpreter the tester can run has another version than the tests' one; name a wheel in PADDOCK_WHEEL"
+        )
+    python = str(root / "bin" / "python3")
+    subprocess.run([python, "-m", "ensurepip"], check=True, capture_output=True)
+    subprocess.run([python, "-m", "pip", "install", "--quiet", wheel], check=True)
+
+
+def _check(outcome: Outcome) -> None:
+    if outcome.exit_code != 0:
+        raise NotInstalledError(str(outcome))

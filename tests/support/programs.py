@@ -1,0 +1,31 @@
+"""The C programs of the tests, compiled once per run into a directory the tester can read."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "programs"
+_FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Programs:
+    directory: Path
+    probe: Path  # static: it needs no loader, and doubles as the "static binary" of the bypass tests
+    oldkernel: Path
+    preload: Path  # a library that tells where it was loaded
+
+
+def build(directory: Path) -> Programs:
+    probe, oldkernel, preload = (directory / name for name in ("probe", "oldkernel", "preload.so"))
+    _compile(probe, sorted(SOURCES.glob("probe*.c")), "-static", "-pthread")
+    _compile(oldkernel, [SOURCES / "oldkernel.c"])
+    _compile(preload, [SOURCES / "preload.c"], "-shared", "-fPIC")
+    return Programs(directory=directory, probe=probe, oldkernel=oldkernel, preload=preload)
+
+
+def _compile(target: Path, sources: list[Path], *flags: str) -> None:
+    subprocess.run(["cc", *_FLAGS, *flags, "-o", str(target), *map(str, sources)], check=True)
+    target.chmod(0o755)

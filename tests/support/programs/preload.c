@@ -1,0 +1,9 @@
+/* What LD_PRELOAD would slip into every program. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+
+__attribute__((constructor)) static void arrive(void)
+{
+    dprintf(2, "preloaded into %s\n", program_invocation_short_name);
+}

@@ -1,0 +1,73 @@
+"""A real terminal, driven by keys and read off the screen (tmux)."""
+
+from __future__ import annotations
+
+import secrets
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.features import need_program
+from tests.support.tester import Tester
+from tests.support.waiting import wait_for
+
+COLUMNS, ROWS = 100, 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    tester: Tester
+    socket: str
+
+    def tmux(self, *words: str) -> str:
+        outcome = self.tester.run(["tmux", "-L", self.socket, "-f", "/dev/null", *words], env={"TERM": "screen"})
+        assert outcome.exit_code == 0, str(outcome)
+        return outcome.stdout
+
+    def text(self) -> str:
+        return self.tmux("capture-pane", "-p", "-t", "0")
+
+    def type(self, text: str) -> None:
+        self.tmux("send-keys", "-t", "0", "-l", text)
+
+    def key(self, *names: str) -> None:
+        self.tmux("send-keys", "-t", "0", *names)
+
+    def line(self, text: str) -> None:
+        self.type(text)
+        self.key("Enter")
+
+    def shows(self, text: str) -> str:
+        """Waits until a whole line of the screen is the text: the command that was typed is on the screen too."""
+        last = ""
+
+        def look() -> str | None:
+            nonlocal last
+            last = self.text()
+            return last if any(line.strip() == text for line in last.splitlines()) else None
+
+        try:
+            return wait_for(look, f"the screen shows {text!r}")
+        except AssertionError as missing:
+            raise AssertionError(f"{missing}\n{last}") from None
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.tmux("resize-window", "-t", "0", "-x", str(columns), "-y", str(rows))
+
+
+@contextmanager
+def opened(tester: Tester, argv: Sequence[str | Path], *, cwd: Path) -> Iterator[Screen]:
+    """The command, alone in a fresh terminal; the pane stays when it ends, so that its last words can be read."""
+    need_program("tmux")
+    screen = Screen(tester=tester, socket=f"paddock-{secrets.token_hex(4)}")
+    command = shlex.join(map(str, argv))
+    screen.tmux(
+        "new-session", "-d", "-x", str(COLUMNS), "-y", str(ROWS), "-c", str(cwd), f"exec {command}",
+        ";", "set-option", "-g", "remain-on-exit", "on", ";", "set-option", "-g", "window-size", "manual",
+    )  # fmt: skip
+    try:
+        yield screen
+    finally:
+        screen.tmux("kill-server")

@@ -1,0 +1,164 @@
+"""The unprivileged user the fence is tested as.
+
+Continuous integration runs as root, and root passes checks that an ordinary user does not. So tests started by
+root make one system user (``paddock-tester``, own home, no groups) and run everything as him; tests started by
+anybody else use that person, and then leave alone what is his (``Tester.disposable`` is false).
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+NAME = "paddock-tester"
+SEARCH_PATH = "/usr/local/bin:/usr/bin:/bin"
+TIMEOUT_S = 20.0
+GRACE_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a finished command left behind. ``exit_code`` is negative for a signal, as in ``subprocess``."""
+
+    argv: tuple[str, ...]
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def started(self) -> bool:
+        """The probe got as far as its first line: a refusal that follows was met, not imagined."""
+        return self.stdout.startswith("started\n")
+
+    @property
+    def answer(self) -> str:
+        """The probe's last line: ``ok …`` or the name of an errno."""
+        assert self.started, f"the probe never ran: {self}"
+        lines = self.stdout.splitlines()
+        return lines[-1] if len(lines) > 1 else ""
+
+    def __str__(self) -> str:
+        return f"{' '.join(self.argv)} -> {self.exit_code}\n--- stdout\n{self.stdout}--- stderr\n{self.stderr}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tester:
+    __test__: ClassVar[bool] = False  # pytest takes every Test… for a test
+
+    name: str
+    uid: int
+    gid: int
+    home: Path
+    disposable: bool  # made for the tests: whatever lies in the home may be written and removed
+
+    def environment(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+        return {
+            "HOME": str(self.home),
+            "USER": self.name,
+            "LOGNAME": self.name,
+            "SHELL": "/bin/bash",
+            "PATH": SEARCH_PATH,
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            **(extra or {}),
+        }
+
+    @contextmanager
+    def starting(
+        self,
+        argv: Sequence[str | bytes | Path],
+        *,
+        cwd: Path | str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: int | None = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+        umask: int = 0o022,
+        as_root: bool = False,
+    ) -> Iterator[subprocess.Popen[str]]:
+        """A command that is still running; whatever is left of its session when the block ends is killed."""
+        drop = os.getuid() == 0 and not as_root
+        process = subprocess.Popen(
+            [part if isinstance(part, bytes) else str(part) for part in argv],
+            cwd=cwd if cwd is not None else self.home,
+            env=self.environment(env),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            pass_fds=pass_fds,
+            umask=umask,
+            start_new_session=True,
+            user=self.uid if drop else None,
+            group=self.gid if drop else None,
+            extra_groups=[] if drop else None,
+        )
+        with process:
+            try:
+                yield process
+            finally:
+                # asked first, so that paddock can clean up behind itself
+                process.terminate()
+                try:
+                    process.wait(timeout=GRACE_S)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    def run(
+        self,
+        argv: Sequence[str | bytes | Path],
+        *,
+        cwd: Path | str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: str | int | None = None,
+        pass_fds: Sequence[int] = (),
+        umask: int = 0o022,
+        timeout_s: float = TIMEOUT_S,
+        as_root: bool = False,
+    ) -> Outcome:
+        """``stdin``: text to feed, a descriptor, or None for /dev/null. ``as_root``: where root is the point."""
+        source = subprocess.DEVNULL if stdin is None else subprocess.PIPE if isinstance(stdin, str) else stdin
+        starting = self.starting(argv, cwd=cwd, env=env, stdin=source, pass_fds=pass_fds, umask=umask, as_root=as_root)
+        with starting as process:
+            stdout, stderr = process.communicate(stdin if isinstance(stdin, str) else None, timeout=timeout_s)
+        shown = tuple(os.fsdecode(part) for part in argv)
+        return Outcome(argv=shown, exit_code=process.returncode, stdout=stdout, stderr=stderr)
+
+    def give(self, path: Path) -> None:
+        """Make ``path`` and everything below it his."""
+        if os.getuid() != 0:
+            return
+        os.lchown(path, self.uid, self.gid)
+        for parent, directories, files in os.walk(path):
+            for name in (*directories, *files):
+                os.lchown(os.path.join(parent, name), self.uid, self.gid)
+
+
+def find_or_make(name: str = NAME) -> Tester:
+    if os.getuid() != 0:
+        entry = pwd.getpwuid(os.getuid())
+        return _tester(entry, disposable=False)
+    try:
+        entry = pwd.getpwnam(name)
+    except KeyError:
+        subprocess.run(
+            ["useradd", "--system", "--create-home", "--user-group", "--shell", "/bin/bash", name],
+            check=True,
+            capture_output=True,
+        )
+        entry = pwd.getpwnam(name)
+    return _tester(entry, disposable=True)
+
+
+def _tester(entry: pwd.struct_passwd, *, disposable: bool) -> Tester:
+    return Tester(
+        name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, home=Path(entry.pw_dir), disposable=disposable
+    )

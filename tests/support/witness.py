@@ -1,0 +1,77 @@
+"""Things outside the fence that notice when something reaches them: a process, a socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.tester import Tester
+
+VICTIM_SECRET = "PADDOCK_VICTIM=secret-of-the-victim"
+
+
+@contextmanager
+def bystander(tester: Tester) -> Iterator[int]:
+    """A process of the same user, outside the fence, with a secret in its environment. Its pid."""
+    name, value = VICTIM_SECRET.split("=")
+    with tester.starting(["sleep", "60"], env={name: value}) as process:
+        yield process.pid
+
+
+def alive(pid: int) -> bool:
+    """Running, as the host sees it: a zombie is dead."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    except ProcessLookupError:
+        return False
+    return state not in "ZX"
+
+
+@dataclass(slots=True)
+class Listener:
+    """A unix socket outside; ``heard`` is what arrived on it."""
+
+    address: str
+    heard: list[bytes] = field(default_factory=list)
+
+
+@contextmanager
+def listening(address: str, kind: int = socket.SOCK_STREAM) -> Iterator[Listener]:
+    """``address`` begins with NUL for an abstract socket, else it is a path."""
+    listener = Listener(address)
+    with socket.socket(socket.AF_UNIX, kind) as server:
+        server.bind(address)
+        if not address.startswith("\0"):
+            os.chmod(address, 0o777)
+        if kind != socket.SOCK_DGRAM:
+            server.listen()
+        closing = threading.Event()
+        server.settimeout(0.05)
+        thread = threading.Thread(target=_hear, args=(server, kind, listener, closing))
+        thread.start()
+        try:
+            yield listener
+        finally:
+            closing.set()
+            thread.join()
+
+
+def _hear(server: socket.socket, kind: int, listener: Listener, closing: threading.Event) -> None:
+    while not closing.is_set():
+        try:
+            if kind == socket.SOCK_DGRAM:
+                listener.heard.append(server.recv(64))
+            else:
+                connection, _ = server.accept()
+                with connection:
+                    connection.settimeout(2)
+                    listener.heard.append(connection.recv(64))
+        except TimeoutError:
+            continue
