@@ -1,0 +1,223 @@
+"""One runner, side by side: launch and file work, bare, at the limit, through Paddock, through its peers.
+
+Everything is measured in one run on one machine, in turn, as an unprivileged user, and read as ratios: figures of
+different machines or of different minutes can not be compared. Exits 1 when a budget is missed.
+
+    python bench/run.py [--rounds N] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from bench import rules, tree  # noqa: E402
+from tests.support import core, installation, tester  # noqa: E402
+
+LAUNCH_BUDGET, WORK_BUDGET = 2.0, 1.05
+BATCH = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    user: tester.Tester
+    installed: installation.Installation
+    build: Path  # readable by the user
+    workspace: Path
+    plan: core.Plan
+
+    @property
+    def lean_plan(self) -> core.Plan:
+        """Nothing to supervise: no journal, no private temporary directory."""
+        environment = {**self.plan["environment"], "set": {}}
+        return core.changed(self.plan, journal=None, temp=None, environment=environment)
+
+    def time(self, rounds: int, cases: Sequence[Sequence[str | Path]], plan_fds: Sequence[int]) -> list[list[float]]:
+        """Milliseconds of every round, per case. The plans' descriptors must follow each other."""
+        words: list[str | Path] = [self.build / "spawn", str(rounds), str(plan_fds[0])]
+        for number, case in enumerate(cases):
+            words += ["::"] if number else []
+            words += case
+        done = self.user.run(words, cwd=self.workspace, pass_fds=plan_fds, timeout_s=600)
+        if done.exit_code != 0:
+            sys.exit(f"bench: {done}")
+        return [[int(text) / 1e6 for text in line.split()] for line in done.stdout.splitlines()]
+
+    def through_core(self, fd: int, command: Sequence[str | Path]) -> list[str | Path]:
+        return [self.installed.core, "run", "--plan-fd", str(fd), "--quiet", "--", *command]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    name: str
+    median_ms: float
+    ratio: float
+    budget: float | None = None
+
+    @property
+    def kept(self) -> bool:
+        return self.budget is None or self.ratio <= self.budget
+
+    def __str__(self) -> str:
+        verdict = "" if self.budget is None else f"≤ {self.budget:<5} {'pass' if self.kept else 'FAIL'}"
+        return f"  {self.name:<44} {self.median_ms:>9.3f} ms {self.ratio:>7.2f} x  {verdict}"
+
+
+def launch(bench: Bench, rounds: int) -> list[Row]:
+    true = ["/bin/true"]
+    with core.sealed(core.canonical(bench.plan)) as full, core.sealed(core.canonical(bench.lean_plan)) as lean:
+        cases: dict[str, list[str | Path]] = {
+            "bare": [*true],
+            "one more exec (again.c)": [bench.build / "again", *true],
+            "the limit (limit.c)": [bench.build / "limit", *true],
+            "paddock-core, journal and temp": bench.through_core(full, true),
+            "paddock-core, nothing to supervise": bench.through_core(lean, true),
+        }
+        if bwrap := shutil.which("bwrap", path=tester.SEARCH_PATH):
+            workspace = str(bench.workspace)
+            cases["bubblewrap"] = [
+                bwrap, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp",
+                "--bind", workspace, workspace, "--unshare-pid", "--die-with-parent", *true,
+            ]  # fmt: skip
+        taken: dict[str, list[float]] = {name: [] for name in cases}
+        with sandlock(bench) as peer:
+            if peer:
+                taken["sandlock (library, in process)"] = []
+            _launch_batch(bench, cases, taken, peer, 5, (full, lean))  # warm caches; not counted
+            taken = {name: [] for name in taken}
+            for _ in range(max(1, rounds // BATCH)):
+                _launch_batch(bench, cases, taken, peer, BATCH, (full, lean))
+    bare = statistics.median(taken["bare"])
+    budgets = {"paddock-core, journal and temp": LAUNCH_BUDGET, "paddock-core, nothing to supervise": LAUNCH_BUDGET}
+    return [_row(name, samples, bare, budgets.get(name)) for name, samples in taken.items()]
+
+
+def _launch_batch(
+    bench: Bench,
+    cases: dict[str, list[str | Path]],
+    taken: dict[str, list[float]],
+    peer: subprocess.Popen[str] | None,
+    rounds: int,
+    plan_fds: tuple[int, int],
+) -> None:
+    """Some rounds of all cases, then as many of the peer that can not be started as a program."""
+    for name, samples in zip(cases, bench.time(rounds, list(cases.values()), plan_fds), strict=True):
+        taken[name] += samples
+    if peer and peer.stdin and peer.stdout:
+        print(rounds, file=peer.stdin, flush=True)
+        taken["sandlock (library, in process)"] += [int(text) / 1e6 for text in peer.stdout.readline().split()]
+
+
+def _row(name: str, samples: list[float], base: float, budget: float | None) -> Row:
+    median = statistics.median(samples)
+    return Row(name=name, median_ms=median, ratio=median / base, budget=budget)
+
+
+@contextmanager
+def sandlock(bench: Bench) -> Iterator[subprocess.Popen[str] | None]:
+    """The peer library, if the environment of the bench has it."""
+    spec = importlib.util.find_spec("sandlock")
+    if spec is None or spec.origin is None:
+        yield None
+        return
+    interpreter, _ = installation.reachable_interpreter(bench.user)
+    script = shutil.copy(HERE / "peer_sandlock.py", bench.build)
+    path = {"PYTHONPATH": str(Path(spec.origin).parent.parent)}
+    with bench.user.starting([interpreter, script], cwd=bench.workspace, env=path, stdin=subprocess.PIPE) as process:
+        yield process
+
+
+def work(bench: Bench, rounds: int) -> list[Row]:
+    """Ratios are taken round by round and their median shown: slow drifts of the machine fall out."""
+    rows = []
+    for name, job in tree.jobs(bench.workspace).items():
+        with core.sealed(core.canonical(bench.plan)) as fd:
+            cases = {
+                "bare": job,
+                "the limit": [str(bench.build / "limit"), *job],
+                "paddock-core": [str(word) for word in bench.through_core(fd, job)],
+            }
+            bench.time(2, list(cases.values()), [fd])  # warm caches; not counted
+            taken = dict(zip(cases, bench.time(rounds, list(cases.values()), [fd]), strict=True))
+        for case, samples in taken.items():
+            ratio = statistics.median(ours / limit for ours, limit in zip(samples, taken["the limit"], strict=True))
+            budget = WORK_BUDGET if case == "paddock-core" else None
+            rows.append(Row(name=f"{name}: {case}", median_ms=statistics.median(samples), ratio=ratio, budget=budget))
+    return rows
+
+
+def plan_of_ai_agent(user: tester.Tester, installed: installation.Installation, workspace: Path, journal: Path) -> Any:
+    words: list[str | Path] = [
+        installed.paddock,
+        "run",
+        "--profile",
+        "ai-agent",
+        "--audit-log",
+        journal,
+        "--dry-run",
+        "--json",
+        "--",
+        "true",
+    ]
+    shown = user.run(words, cwd=workspace)
+    if shown.exit_code != 0:
+        sys.exit(f"bench: {shown}")
+    return json.loads(shown.stdout)["plan"]
+
+
+@contextmanager
+def set_up() -> Iterator[Bench]:
+    user = tester.find_or_make()
+    root = Path(tempfile.mkdtemp(prefix="paddock-bench-", dir=user.home))
+    try:
+        workspace, build = root / "workspace", root / "build"
+        for directory in (root, workspace, build):
+            directory.mkdir(exist_ok=True)
+            directory.chmod(0o755)
+        user.give(root)
+        tree.grow(workspace, user)
+        with installation.for_tester(user) as installed:
+            plan = plan_of_ai_agent(user, installed, workspace, root / "journal")
+            (build / "rules.h").write_text(rules.header(plan))
+            for name in ("spawn", "again", "limit"):
+                flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", "-I", str(build)]
+                subprocess.run(["cc", *flags, "-o", str(build / name), str(HERE / f"{name}.c")], check=True)
+            yield Bench(user=user, installed=installed, build=build, workspace=workspace, plan=plan)
+    finally:
+        shutil.rmtree(root)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=300, help="launches per case (file work: a fifth)")
+    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast")
+    options = parser.parse_args()
+    rounds = 40 if options.quick else options.rounds
+    with set_up() as bench:
+        launches = launch(bench, rounds)
+        print("launch of /bin/true, ratio to bare")
+        print(*launches, sep="\n", flush=True)
+        works = work(bench, max(5, rounds // 5))
+        print("file work, ratio to the limit")
+        print(*works, sep="\n")
+    missed = [row for row in (*launches, *works) if not row.kept]
+    print(f"{len(missed)} budgets missed" if missed else "every budget kept")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
