@@ -4,6 +4,18 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 CORE   := $(shell find core/src core/build.rs core/Cargo.toml core/Cargo.lock src/paddock/policy/syscalls.tsv 2>/dev/null)
 
+# A static musl starts in a third of the time of a static glibc. Where its target can not be had, the host's own serves.
+MUSL      := $(shell uname -m)-unknown-linux-musl
+HAVE_MUSL  = $(shell test -d "$$(rustc --print sysroot)/lib/rustlib/$(MUSL)" && echo yes)
+ifneq ($(HAVE_MUSL),yes)
+$(shell rustup target add $(MUSL) >/dev/null 2>&1)
+endif
+ifeq ($(HAVE_MUSL),yes)
+export CARGO_BUILD_TARGET := $(MUSL)
+# Statically linked, so it fits either C library.
+WHEEL_TAGS := --compatibility manylinux2014 musllinux_1_2
+endif
+
 .PHONY: setup test lint bench demo wheel clean
 
 setup: $(VENV)/.installed
@@ -36,7 +48,7 @@ demo: setup
 	$(BIN)/python demo/run.py
 
 wheel: $(VENV)/.tools
-	$(BIN)/maturin build --release --out dist
+	$(BIN)/maturin build --release $(WHEEL_TAGS) --out dist
 
 clean:
 	rm -rf $(VENV) core/target dist

@@ -55,6 +55,13 @@ fn expand(value: &[u8], temp: &[u8]) -> Vec<u8> {
 
 /// `*` stands for any characters, none included; everything else for itself.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    // Nearly every pattern differs from nearly every name in its first letter.
+    if let (Some(first), Some(letter)) = (pattern.first(), name.first())
+        && *first != b'*'
+        && first != letter
+    {
+        return false;
+    }
     let mut parts = pattern.split(|byte| *byte == b'*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else { return false };

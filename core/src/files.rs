@@ -11,6 +11,7 @@ use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetE
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use crate::glance::{Glance, Seen};
 use crate::place::{self, Identity, Place};
 use crate::plan::{Grant, Landlock, Plan};
 use crate::rights::{self, Rights};
@@ -92,8 +93,8 @@ pub struct Files<'p> {
 struct Opened {
     fd: OwnedFd,
     stat: Stat,
-    /// The path went through a symlink.
-    indirect: bool,
+    /// Where the path leads, if a symlink is on the way; otherwise it leads where it says.
+    led_to: Option<AbsPath>,
 }
 
 impl Opened {
@@ -142,9 +143,14 @@ impl<'p> Files<'p> {
             granted: Vec::with_capacity(requested.grants.len()),
             checked_devices: Vec::new(),
         };
-        let linked = through_links(requested);
+        let home = Glance::at(&plan.user.home);
+        let linked = through_links(requested, &home);
         for grant in &requested.grants {
-            files.grant(plan, requested, grant, &linked)?;
+            if grant.optional && home.of(&grant.path) == Seen::Missing {
+                files.skipped.push(grant);
+            } else {
+                files.grant(plan, requested, grant, &linked)?;
+            }
         }
         if let Some(journal) = &plan.journal {
             files.check_journal(&journal.dir)?;
@@ -181,7 +187,7 @@ impl<'p> Files<'p> {
         };
         let rights = plan.rights(&grant.access);
         let before = self.rules;
-        let excepts = excepts(landlock, grant, rights, opened.indirect, linked)?;
+        let excepts = excepts(landlock, grant, rights, opened.led_to.as_ref(), linked)?;
         if excepts.is_empty() {
             self.add_rule(plan, grant, &opened.fd, &opened.stat, rights)?;
         } else {
@@ -205,7 +211,7 @@ impl<'p> Files<'p> {
             place.object.is_some_and(|object| own.above.contains(&object)) || place.object == own.object
         };
         if let Some(except) = excepts.iter().find(|except| except.places.iter().any(inside)) {
-            if opened.indirect {
+            if opened.led_to.is_some() {
                 self.warnings.push(format!(
                     "the grant of {} leads into {}, which is denied: it is left out",
                     grant.path, except.path
@@ -345,14 +351,21 @@ fn open_error(grant: &Grant, source: Errno) -> FilesError {
 
 fn open(grant: &Grant) -> Result<Opened, Errno> {
     let (path, flags) = (grant.path.as_c_str(), OFlags::PATH | OFlags::CLOEXEC);
-    let (fd, indirect) = match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
+    let (fd, linked) = match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
         Ok(fd) => (fd, false),
         // ELOOP: there is a symlink on the way. ENOSYS: an outer filter hides openat2, so there might be one.
         Err(Errno::LOOP | Errno::NOSYS) => (rustix::fs::open(path, flags, Mode::empty())?, true),
         Err(error) => return Err(error),
     };
     let stat = rustix::fs::fstat(&fd)?;
-    Ok(Opened { fd, stat, indirect })
+    let led_to = if linked { Some(resolved(&fd)?) } else { None };
+    Ok(Opened { fd, stat, led_to })
+}
+
+/// The path under which the kernel knows an open file.
+fn resolved(fd: &OwnedFd) -> Result<AbsPath, Errno> {
+    let path = place::resolved_path(fd)?.into_bytes();
+    Text::from_bytes(path).ok().and_then(|text| AbsPath::new(text).ok()).ok_or(Errno::NOENT)
 }
 
 /// What must stay outside a grant: its own excepts and, where a symlink is on the way, every closed place. The plan is written
@@ -361,12 +374,14 @@ fn excepts<'p>(
     landlock: &'p Landlock,
     grant: &'p Grant,
     rights: Rights,
-    indirect: bool,
+    led_to: Option<&AbsPath>,
     linked: &[&'p AbsPath],
 ) -> Result<Vec<Except<'p>>, FilesError> {
     let unwritable: &[AbsPath] = if rights::writes(rights) { &landlock.unwritable } else { &[] };
     let closed = landlock.closed.iter().chain(unwritable);
-    let elsewhere = closed.filter(|path| indirect || linked.contains(path));
+    // Closed names without a link lead where they say, so letters are enough to compare them with where the grant leads.
+    let met = |path: &AbsPath| led_to.is_some_and(|place| path.is_within(place) || place.is_within(path));
+    let elsewhere = closed.filter(|path| met(path) || linked.contains(path));
     let mut paths: Vec<&'p AbsPath> = grant.except.iter().chain(elsewhere).collect();
     paths.sort_unstable();
     paths.dedup();
@@ -380,8 +395,11 @@ fn excepts<'p>(
 }
 
 /// The closed places whose names go through a symlink: only these can lie where their names do not say.
-fn through_links(landlock: &Landlock) -> Vec<&AbsPath> {
+fn through_links<'p>(landlock: &'p Landlock, home: &Glance<'_>) -> Vec<&'p AbsPath> {
     let linked = |path: &&AbsPath| {
+        if home.of(path) != Seen::Unknown {
+            return false;
+        }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let opened = rustix::fs::openat2(CWD, path.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
         // ELOOP: there is one. ENOSYS: an outer filter hides openat2, so there might be one.

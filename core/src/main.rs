@@ -11,6 +11,7 @@ mod environment;
 mod event;
 mod fence;
 mod files;
+mod glance;
 mod host;
 mod journal;
 mod json;

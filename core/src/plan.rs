@@ -56,8 +56,7 @@ enum Tier {
 pub struct User {
     pub uid: u32,
     pub name: Text,
-    #[serde(rename = "home")]
-    _home: AbsPath,
+    pub home: AbsPath,
 }
 
 #[derive(Debug, Deserialize)]

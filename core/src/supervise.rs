@@ -88,10 +88,10 @@ pub fn wait(command: Pid) -> Result<End, SuperviseError> {
         if let Some(status) = reap(command).map_err(SuperviseError::Wait)? {
             match status {
                 Status::Ended(end) => break end,
-                Status::Stopped => {
+                Status::Stopped(signal) => {
                     foreground = foreground_of(command);
                     // Our parent has to see us stop as it would see the command stop. SIGCONT brings us back here.
-                    let _ = rustix::process::kill_process(rustix::process::getpid(), Signal::STOP);
+                    sys::stop_by(signal);
                 }
             }
             continue;
@@ -106,7 +106,7 @@ pub fn wait(command: Pid) -> Result<End, SuperviseError> {
 
 enum Status {
     Ended(End),
-    Stopped,
+    Stopped(i32),
 }
 
 /// Takes every status that waits; orphans we adopted are buried without a word.
@@ -131,7 +131,7 @@ fn status_of(status: WaitStatus) -> Option<Status> {
     } else if let Some(signal) = status.terminating_signal() {
         Some(Status::Ended(End::Killed(signal)))
     } else {
-        status.stopped().then_some(Status::Stopped)
+        status.stopping_signal().map(Status::Stopped)
     }
 }
 

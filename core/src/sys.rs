@@ -292,6 +292,22 @@ pub fn release_signals(mask: &SignalMask) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &mask.0, ptr::null_mut()) };
 }
 
+/// Stops this process by a held signal, as the terminal would have, so that our parent sees the same stop. Returns when it was
+/// continued.
+pub fn stop_by(signal: i32) {
+    reset_signal(signal);
+    // SAFETY: the set is initialised before use; raising a signal that is held only marks it, releasing it stops us.
+    unsafe {
+        let mut only = MaybeUninit::uninit();
+        libc::sigemptyset(only.as_mut_ptr());
+        let mut only = only.assume_init();
+        libc::sigaddset(&mut only, signal);
+        libc::kill(libc::getpid(), signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, &only, ptr::null_mut());
+        libc::sigprocmask(libc::SIG_BLOCK, &only, ptr::null_mut());
+    }
+}
+
 /// The default meaning of a signal that an interpreter before us set to "ignore" for itself.
 pub fn reset_signal(signal: i32) {
     // SAFETY: SIG_DFL installs no code; the number is a constant of libc.

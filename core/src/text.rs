@@ -53,7 +53,12 @@ pub enum TextError {
 
 /// WTF-8 with surrogate-escaped bytes → bytes.
 fn unescape(wtf8: &[u8]) -> Result<Vec<u8>, TextError> {
-    let mut bytes = Vec::with_capacity(wtf8.len());
+    // With room for the NUL of a CString.
+    let mut bytes = Vec::with_capacity(wtf8.len() + 1);
+    if !wtf8.contains(&0xED) {
+        bytes.extend_from_slice(wtf8);
+        return Ok(bytes);
+    }
     let mut rest = wtf8;
     while let [first, tail @ ..] = rest {
         // U+D800–U+DFFF are ED A0 80 – ED BF BF; U+DC80–U+DCFF among them are ED B2 80 – ED B3 BF.

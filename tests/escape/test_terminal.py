@@ -100,9 +100,10 @@ def test_python_is_interactive(fence: Fence) -> None:
     with terminal.opened(fence.tester, argv, cwd=fence.ground.project) as screen:
         screen.line("import os, sys; print('up', os.isatty(0) and os.isatty(1))")
         screen.shows("up True")
-        screen.line("import time; time.sleep(60)")
-        screen.line("print(6*7)")
+        screen.line("import time; print(6*7); time.sleep(60)")
+        screen.shows("42")
         screen.key("C-c")
+        screen.shows("KeyboardInterrupt")
         screen.line("print(6*8)")
         screen.shows("48")
         screen.key("C-d")

@@ -6,7 +6,7 @@ import copy
 import fcntl
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -49,11 +49,8 @@ def plan_for(
     read: Iterable[Path | str] = (),
     allow: Iterable[Path | str] = (),
     block: Iterable[str] = (),
-    journal: Path | None = None,
-    temp: bool = False,
-    env: Mapping[str, str] | None = None,
 ) -> Plan:
-    """A small but complete plan: system paths readable, devices usable, the rest as asked."""
+    """A small but complete plan: system paths readable, devices usable, nothing to supervise, the rest as asked."""
     grants = [grant(path, "read", optional=True) for path in (*SYSTEM_READS, *read)]
     grants += [grant(path, "device", optional=True) for path in DEVICES]
     grants += [grant(path, "allow") for path in allow]
@@ -62,11 +59,11 @@ def plan_for(
         "profiles": ["test"],
         "tier": "landlock",
         "user": {"uid": tester.uid, "name": tester.name, "home": str(tester.home)},
-        "journal": {"dir": str(journal), "file": None, "stderr": False} if journal else None,
+        "journal": None,
         "no_new_privs": True,
         "rlimits": {},
-        "environment": {"pass": ["HOME", "PATH", "TERM", "LANG"], "deny": [], "keep": [], "set": dict(env or {})},
-        "temp": {"parent": "/tmp", "access": "allow"} if temp else None,
+        "environment": {"pass": ["HOME", "PATH", "TERM", "LANG"], "deny": [], "keep": [], "set": {}},
+        "temp": None,
         "landlock": {
             "abi": landlock_abi,
             "handled": list(ALL_RIGHTS),

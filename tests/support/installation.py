@@ -73,12 +73,11 @@ def _beside_the_tests() -> Installation:
 
 
 def core_binary() -> Path:
-    """The native program: named, installed beside the interpreter, or freshly built in the tree."""
+    """The native program: named, or installed beside the interpreter."""
     named = os.environ.get("PADDOCK_CORE")
     places = [
         *([Path(named)] if named else []),
         Path(sys.prefix, "bin", "paddock-core"),
-        REPOSITORY / "core" / "target" / "release" / "paddock-core",
     ]
     for place in places:
         if place.is_file():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.features import need_program
 from tests.support.tester import Tester
 from tests.support.waiting import wait_for
+from tests.support.witness import alive
 
 COLUMNS, ROWS = 100, 30
 
@@ -53,6 +55,20 @@ class Screen:
         except AssertionError as missing:
             raise AssertionError(f"{missing}\n{last}") from None
 
+    def processes(self) -> list[int]:
+        """Everything whose controlling terminal this is."""
+        try:
+            device = os.stat(self.tmux("display-message", "-p", "-t", "0", "#{pane_tty}").strip()).st_rdev
+        except FileNotFoundError:  # the last one has left, and the terminal went with it
+            return []
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[4]) == device:
+                    found.append(int(entry.name))
+        return found
+
     def resize(self, columns: int, rows: int) -> None:
         self.tmux("resize-window", "-t", "0", "-x", str(columns), "-y", str(rows))
 
@@ -70,4 +86,6 @@ def opened(tester: Tester, argv: Sequence[str | Path], *, cwd: Path) -> Iterator
     try:
         yield screen
     finally:
+        left = screen.processes()
         screen.tmux("kill-server")
+        wait_for(lambda: not any(map(alive, left)), "everything on the terminal ended with it")

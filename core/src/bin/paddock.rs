@@ -16,7 +16,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
@@ -27,19 +27,23 @@ const SIZE_LIMIT: u64 = 4 << 20;
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Ok(door) = fs::read_link("/proc/self/exe") else {
-        return refuse("can not tell where I am installed: /proc is not mounted");
+        return refuse("can not tell where I am installed", "mount /proc");
     };
+    // Python itself refuses to start this way, with its own words and status.
+    if rustix::fs::fstat(rustix::stdio::stdin()).is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode).is_dir()) {
+        return refuse("standard input is a directory", "give the command a file, a pipe or /dev/null");
+    }
     if let Some(remembered) = Asked::of(&arguments).and_then(|asked| asked.recall(&door)) {
         // Only a failed exec comes back; Python will try the same and say what is wrong.
         let _failed = remembered.start(&door);
     }
     let python = door.with_file_name(PYTHON_HALF);
     let failure = Command::new(&python).args(&arguments).exec();
-    refuse(&format!("can not start {}: {failure}", python.display()))
+    refuse(&format!("can not start {}: {failure}", python.display()), "reinstall paddock")
 }
 
-fn refuse(what: &str) -> ExitCode {
-    eprintln!("paddock: {what}\nhint: reinstall paddock");
+fn refuse(what: &str, hint: &str) -> ExitCode {
+    eprintln!("paddock: {what}\nhint: {hint}");
     ExitCode::from(125)
 }
 
