@@ -16,7 +16,8 @@ pub struct Fence {
     no_new_privs: bool,
     rlimits: Vec<(Resource, u64)>,
     ruleset: Option<OwnedFd>,
-    workdir: CString,
+    /// None: the command starts where we stand.
+    workdir: Option<CString>,
     filter: Option<Filter>,
 }
 
@@ -68,7 +69,7 @@ impl Fence {
             no_new_privs: plan.no_new_privs,
             rlimits: plan.rlimits.clone(),
             ruleset,
-            workdir: plan.workdir.as_c_str().to_owned(),
+            workdir: (plan.workdir != plan.cwd).then(|| plan.workdir.as_c_str().to_owned()),
             filter,
         }
     }
@@ -94,7 +95,9 @@ impl Fence {
             sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(Step::Landlock))?;
         }
         // Landlock does not judge chdir; the directory needs no grant to be stood in.
-        rustix::process::chdir(self.workdir.as_c_str()).map_err(at(Step::Workdir))?;
+        if let Some(workdir) = &self.workdir {
+            rustix::process::chdir(workdir.as_c_str()).map_err(at(Step::Workdir))?;
+        }
         // Whatever we inherited or opened: the journal, the ruleset, a caller's leftovers.
         sys::close_on_exec_from(3).map_err(at(Step::Descriptors))?;
         // Last, because it may refuse any of the calls above.

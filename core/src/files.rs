@@ -5,7 +5,10 @@
 //! in turn. Nothing can then be created in a carved directory, so an excepted name that does not exist can not appear either.
 //! What was asked for (`requested_`) and what holds (`actual_`) are kept apart and reported.
 
+use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::PathBuf;
 
 use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetError};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
@@ -34,6 +37,10 @@ pub enum FilesError {
     List { path: AbsPath, except: AbsPath, from: Text, source: Errno },
     #[error("{path} has to stay outside the fence, but can not be located: {source}")]
     Locate { path: AbsPath, source: Errno },
+    #[error("{path} is no longer where this process stands: it was moved or replaced while paddock started")]
+    Moved { path: AbsPath },
+    #[error("{path} leads through a symlink in {dir}, where a fenced command could have put it ({from})")]
+    Planted { path: AbsPath, dir: AbsPath, from: Text },
     #[error("{path} lies on a remote file system ({kind}), which Landlock can not police ({from})")]
     Remote { path: AbsPath, kind: &'static str, from: Text },
     #[error("Landlock refuses a rule on {path} ({from}): {source}")]
@@ -51,6 +58,8 @@ impl FilesError {
                 "`paddock doctor` shows what this kernel can enforce; Landlock needs Linux 5.13 and lsm=landlock"
             }
             FilesError::Missing { .. } => "create it, or mark the grant optional with a trailing \"?\"",
+            FilesError::Moved { .. } => "start again",
+            FilesError::Planted { .. } => "look where it leads; grant that place by its own name if you mean it",
             FilesError::Remote { .. } => {
                 "work on a local copy, or accept the weaker fence: [filesystem] require_enforced = false"
             }
@@ -95,6 +104,8 @@ struct Opened {
     stat: Stat,
     /// Where the path leads, if a symlink is on the way; otherwise it leads where it says.
     led_to: Option<AbsPath>,
+    /// The directories that hold those symlinks.
+    link_dirs: Vec<PathBuf>,
 }
 
 impl Opened {
@@ -143,13 +154,14 @@ impl<'p> Files<'p> {
             granted: Vec::with_capacity(requested.grants.len()),
             checked_devices: Vec::new(),
         };
+        let here = check_standing(plan)?;
         let home = Glance::at(&plan.user.home);
         let linked = through_links(requested, &home);
         for grant in &requested.grants {
             if grant.optional && home.of(&grant.path) == Seen::Missing {
                 files.skipped.push(grant);
             } else {
-                files.grant(plan, requested, grant, &linked)?;
+                files.grant(plan, requested, grant, &linked, here)?;
             }
         }
         if let Some(journal) = &plan.journal {
@@ -173,9 +185,25 @@ impl<'p> Files<'p> {
         landlock: &'p Landlock,
         grant: &'p Grant,
         linked: &[&'p AbsPath],
+        here: Identity,
     ) -> Result<(), FilesError> {
         let opened = match open(grant) {
-            Ok(opened) => opened,
+            // What a fenced command can write, it can turn into a link to anywhere, before the next run or during this start.
+            Ok(opened) => match planted(plan, landlock, &opened) {
+                Some(dir) if grant.optional => {
+                    let (path, from) = (&grant.path, &grant.source);
+                    self.warnings.push(FilesError::Planted { path: path.clone(), dir, from: from.clone() }.to_string());
+                    self.skipped.push(grant);
+                    return Ok(());
+                }
+                Some(dir) => {
+                    return Err(FilesError::Planted { path: grant.path.clone(), dir, from: grant.source.clone() });
+                }
+                None if grant.path == plan.cwd && Identity::from(&opened.stat) != here => {
+                    return Err(FilesError::Moved { path: plan.cwd.clone() });
+                }
+                None => opened,
+            },
             Err(_) if grant.optional => {
                 self.skipped.push(grant);
                 return Ok(());
@@ -350,22 +378,52 @@ fn open_error(grant: &Grant, source: Errno) -> FilesError {
 }
 
 fn open(grant: &Grant) -> Result<Opened, Errno> {
-    let (path, flags) = (grant.path.as_c_str(), OFlags::PATH | OFlags::CLOEXEC);
-    let (fd, linked) = match rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS) {
-        Ok(fd) => (fd, false),
-        // ELOOP: there is a symlink on the way. ENOSYS: an outer filter hides openat2, so there might be one.
-        Err(Errno::LOOP | Errno::NOSYS) => (rustix::fs::open(path, flags, Mode::empty())?, true),
-        Err(error) => return Err(error),
+    let opened = |path: &CStr| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        Ok((fd, stat))
     };
-    let stat = rustix::fs::fstat(&fd)?;
-    let led_to = if linked { Some(resolved(&fd)?) } else { None };
-    Ok(Opened { fd, stat, led_to })
+    match opened(grant.path.as_c_str()) {
+        Ok((fd, stat)) => Ok(Opened { fd, stat, led_to: None, link_dirs: Vec::new() }),
+        // There is a symlink on the way. What the walk found is opened without following any more.
+        Err(Errno::LOOP) => {
+            let followed = place::follow(grant.path.as_bytes())?;
+            let real = absolute(followed.real)?;
+            let (fd, stat) = opened(real.as_c_str())?;
+            Ok(Opened { fd, stat, led_to: Some(real), link_dirs: followed.link_dirs })
+        }
+        Err(error) => Err(error),
+    }
 }
 
-/// The path under which the kernel knows an open file.
-fn resolved(fd: &OwnedFd) -> Result<AbsPath, Errno> {
-    let path = place::resolved_path(fd)?.into_bytes();
-    Text::from_bytes(path).ok().and_then(|text| AbsPath::new(text).ok()).ok_or(Errno::NOENT)
+fn absolute(path: PathBuf) -> Result<AbsPath, Errno> {
+    let bytes = path.into_os_string().into_vec();
+    Text::from_bytes(bytes).ok().and_then(|text| AbsPath::new(text).ok()).ok_or(Errno::NOENT)
+}
+
+/// The process stands where the plan says. Its name may have been given to something else since the plan was compiled.
+fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
+    let moved = |_| FilesError::Moved { path: plan.cwd.clone() };
+    let here = place::of_current_directory().map_err(moved)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let named = rustix::fs::openat2(CWD, plan.cwd.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    let named = named.and_then(rustix::fs::fstat).map_err(moved)?;
+    if Identity::from(&named) == here { Ok(here) } else { Err(FilesError::Moved { path: plan.cwd.clone() }) }
+}
+
+/// The first directory on the way of a grant that holds a symlink and lies in the workspace or in what the plan makes writable.
+fn planted(plan: &Plan, landlock: &Landlock, opened: &Opened) -> Option<AbsPath> {
+    // The root directory, which holds the links of a merged /usr, is in no tree a command can write.
+    let dirs: Vec<AbsPath> = opened.link_dirs.iter().filter_map(|dir| absolute(dir.clone()).ok()).collect();
+    if dirs.iter().all(|dir| dir.as_bytes() == b"/") {
+        return None;
+    }
+    let writable = landlock.grants.iter().filter(|grant| rights::writes(plan.rights(&grant.access)));
+    let trees = writable.map(|grant| &grant.path).chain([&plan.cwd]);
+    let trees: Vec<AbsPath> =
+        trees.filter_map(|tree| absolute(place::follow(tree.as_bytes()).ok()?.real).ok()).collect();
+    dirs.into_iter().find(|dir| trees.iter().any(|tree| dir.is_within(tree)))
 }
 
 /// What must stay outside a grant: its own excepts and, where a symlink is on the way, every closed place. The plan is written

@@ -5,11 +5,12 @@
 //! are adopted; a crash inside the first leaves a torn line, and it is cut off. Anything else at the end of a file is not
 //! ours, and then nothing runs: a journal that can not be continued truthfully is not continued.
 
+use std::cell::RefCell;
 use std::ffi::CString;
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
@@ -23,7 +24,7 @@ pub const LINE_LIMIT: usize = 4096;
 const HEAD_LIMIT: usize = 512;
 const FIRST_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// seq, prev, ts, session and their punctuation: at most 20 + 64 + 24 + 16 characters of values.
+/// seq, prev, ts, session, opens and their punctuation: at most 20 + 64 + 24 + 16 + 4 characters of values.
 const PREFIX_LIMIT: usize = 192;
 const _: () = assert!(BODY_LIMIT + PREFIX_LIMIT + 2 <= LINE_LIMIT);
 
@@ -55,6 +56,8 @@ pub enum JournalError {
     Head { path: String },
     #[error("the journal {path} ends with lines that do not continue its chain")]
     Foreign { path: String },
+    #[error("{path} is missing or empty, but there are events: where the chain ended is lost")]
+    Headless { path: String },
 }
 
 impl JournalError {
@@ -63,7 +66,8 @@ impl JournalError {
             JournalError::Create { .. } | JournalError::OpenDir { .. } => {
                 "give a directory of your own with --audit-log DIR, or run without a journal: --off audit"
             }
-            JournalError::Head { .. } | JournalError::Foreign { .. } => {
+            JournalError::ShortWrite { .. } => "the disk is full, or a limit on file sizes is in the way",
+            JournalError::Head { .. } | JournalError::Headless { .. } | JournalError::Foreign { .. } => {
                 "look at it with `paddock audit verify`, then move the journal directory aside to start a new chain"
             }
             _ => "the journal must be yours alone: correct owner and mode, or choose another with --audit-log DIR",
@@ -81,6 +85,8 @@ pub struct Journal {
     uid: u32,
     session: String,
     to_stderr: bool,
+    /// The file written last, kept open: the command may own it, and could change its mode before the end is written.
+    file: RefCell<Option<(CString, OwnedFd)>>,
 }
 
 /// Where the chain stands.
@@ -103,7 +109,8 @@ impl Journal {
         let dir_path = requested.dir.clone();
         let head = open_file(&dir, &dir_path, &CString::from_name(&head_name), OFlags::RDWR, uid)?;
         let (fixed_name, to_stderr) = (requested.file.clone(), requested.stderr);
-        Ok(Journal { dir_path, dir, head, head_name, fixed_name, uid, session, to_stderr })
+        let file = RefCell::new(None);
+        Ok(Journal { dir_path, dir, head, head_name, fixed_name, uid, session, to_stderr, file })
     }
 
     /// What [`Journal::open`] would refuse, without creating anything.
@@ -135,35 +142,60 @@ impl Journal {
             Some(name) => name.as_c_str().to_owned(),
             None => CString::from_name(&format!("{}.jsonl", now.date())),
         };
-        let file = open_file(&self.dir, &self.dir_path, &name, OFlags::RDWR | OFlags::APPEND, self.uid)?;
-        let (mut head, head_length) = self.read_head(&name)?;
-        if head.file != name {
+        let file = match self.file.take() {
+            Some((known, file)) if known == name => file,
+            _ => open_file(&self.dir, &self.dir_path, &name, OFlags::RDWR | OFlags::APPEND, self.uid)?,
+        };
+        let line = self.append_to(&file, &name, now, body)?;
+        self.file.replace(Some((name, file)));
+        Ok(line)
+    }
+
+    fn append_to(&self, file: &OwnedFd, name: &CString, now: Utc, body: &str) -> Result<String, JournalError> {
+        let (mut head, head_length) = self.read_head(name)?;
+        if head_length == 0 {
+            self.refuse_headless()?;
+        }
+        // Only a file that is due begins anew. One whose lines were taken away does not get to look like it.
+        let opens = head_length == 0 || head.file != *name;
+        if head.file != *name {
             // A new day. Yesterday's last line may still wait for its head.
             match open_existing(&self.dir, &head.file) {
                 Ok(yesterday) => self.catch_up(&mut head, &yesterday)?,
                 Err(Errno::NOENT) => {}
                 Err(source) => return Err(self.open_error(&head.file, source)),
             }
-            head = Head { file: name, size: 0, ..head };
+            head = Head { file: name.clone(), size: 0, ..head };
         }
-        self.catch_up(&mut head, &file)?;
+        self.catch_up(&mut head, file)?;
 
         let mut line = String::with_capacity(LINE_LIMIT);
         let _ = write!(
             line,
-            "{{\"seq\":{},\"prev\":\"{}\",\"ts\":\"{}\",\"session\":\"{}\",{body}}}",
+            "{{\"seq\":{},\"prev\":\"{}\",\"ts\":\"{}\",\"session\":\"{}\",",
             head.seq + 1,
             head.hash,
             now.timestamp(),
             self.session
         );
+        if opens && head.size == 0 {
+            // The first line says so: lines taken from the front of a file are then missed.
+            line.push_str("\"opens\":true,");
+        }
+        line.push_str(body);
+        line.push('}');
         head.seq += 1;
         head.hash = hash(line.as_bytes());
         line.push('\n');
         let path = || self.path_of(&head.file);
-        match rustix::io::write(&file, line.as_bytes()) {
+        match rustix::io::write(file, line.as_bytes()) {
             Ok(count) if count == line.len() => {}
-            Ok(_) => return Err(JournalError::ShortWrite { path: path() }),
+            Ok(_) => {
+                // A full disk. What did get there would be half a line.
+                rustix::fs::ftruncate(file, head.size)
+                    .map_err(|source| JournalError::Write { path: path(), source })?;
+                return Err(JournalError::ShortWrite { path: path() });
+            }
             Err(source) => return Err(JournalError::Write { path: path(), source }),
         }
         head.size += line.len() as u64;
@@ -181,6 +213,28 @@ impl Journal {
             [] => Ok((Head { seq: 0, hash: FIRST_HASH.to_owned(), file: first_file.clone(), size: 0 }, 0)),
             stored => Ok((Head::parse(stored).ok_or_else(|| JournalError::Head { path: path() })?, length)),
         }
+    }
+
+    /// Days without a head: somebody removed it, and with it the knowledge of where the chain ended.
+    fn refuse_headless(&self) -> Result<(), JournalError> {
+        let failed = |source| JournalError::OpenDir { dir: self.dir_path.clone(), source };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let listed = rustix::fs::openat(&self.dir, c".", flags, Mode::empty()).map_err(failed)?;
+        let mut buffer = Vec::with_capacity(8 * 1024);
+        let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_bytes();
+            let ours = self.fixed_name.as_ref().is_none_or(|fixed| fixed.as_bytes() == name);
+            if !ours || !name.ends_with(b".jsonl") {
+                continue;
+            }
+            let stat = rustix::fs::statat(&self.dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW).map_err(failed)?;
+            if stat.st_size > 0 {
+                return Err(JournalError::Headless { path: self.path(&self.head_name) });
+            }
+        }
+        Ok(())
     }
 
     fn write_head(&self, head: &Head, stored_length: usize) -> Result<(), JournalError> {

@@ -1,6 +1,6 @@
 //! Where a path really lies: by device and inode, after every symlink, also when its end does not exist (yet).
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -53,6 +53,46 @@ impl Place {
         }
         Err(Errno::LOOP)
     }
+}
+
+/// A path after all its symlinks, and the directories that hold them.
+pub struct Followed {
+    pub real: PathBuf,
+    pub link_dirs: Vec<PathBuf>,
+}
+
+/// Walks a path as the kernel would, one name at a time, to see whose links lead it.
+pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
+    let names = |path: &Path| -> Vec<OsString> { path.iter().map(OsStr::to_owned).rev().collect() };
+    let mut ahead = names(Path::new(OsStr::from_bytes(path)));
+    let mut followed = Followed { real: PathBuf::from("/"), link_dirs: Vec::new() };
+    while let Some(name) = ahead.pop() {
+        match name.as_bytes() {
+            b"/" => followed.real = PathBuf::from("/"),
+            b"." => {}
+            b".." => {
+                followed.real.pop();
+            }
+            _ => {
+                let here = followed.real.join(&name);
+                if FileType::from_raw_mode(rustix::fs::lstat(&here)?.st_mode) != FileType::Symlink {
+                    followed.real = here;
+                    continue;
+                }
+                if followed.link_dirs.len() == MAX_SYMLINKS {
+                    return Err(Errno::LOOP);
+                }
+                let target = rustix::fs::readlink(&here, Vec::new())?;
+                ahead.extend(names(Path::new(OsStr::from_bytes(target.as_bytes()))));
+                followed.link_dirs.push(followed.real.clone());
+            }
+        }
+    }
+    Ok(followed)
+}
+
+pub fn of_current_directory() -> Result<Identity, Errno> {
+    rustix::fs::stat(".").map(|stat| Identity::from(&stat))
 }
 
 const DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);

@@ -41,6 +41,8 @@ pub struct Plan {
     #[serde(deserialize_with = "present")]
     pub seccomp: Option<Seccomp>,
     pub workdir: AbsPath,
+    /// Where the plan was compiled, and where this process has to stand.
+    pub cwd: AbsPath,
     pub require_enforced: bool,
     pub notices: Vec<Notice>,
 }

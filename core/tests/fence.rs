@@ -225,7 +225,9 @@ fn names_that_are_not_utf8_work() {
     let dir = tree.0.join(name);
     fs::create_dir(&dir).unwrap();
     own(&dir);
-    let text = plan(&tree.0, &[grant("/WORK", "allow")]).to_string();
+    let mut asked = plan(&tree.0, &[grant("/WORK", "allow")]);
+    asked["cwd"] = json!("/");
+    let text = asked.to_string();
     // As Python writes the two bytes: surrogateescape.
     let escaped = format!("{}/d\\udcff\\udcc3", tree.0.display());
     let text = text
@@ -301,7 +303,7 @@ fn closed_standard_descriptors_become_dev_null() {
         "exec {} run --plan-fd {fd} -- /bin/sh -c 'readlink /proc/self/fd/0 /proc/self/fd/2 > seen' <&- 2>&-",
         core().display()
     );
-    let status = as_user("/bin/sh").args(["-c", &script]).status().unwrap();
+    let status = as_user("/bin/sh").args(["-c", &script]).current_dir(&tree.0).status().unwrap();
     assert!(status.success());
     assert_eq!(fs::read_to_string(tree.path("seen")).unwrap(), "/dev/null\n/dev/null\n");
 }
@@ -309,7 +311,8 @@ fn closed_standard_descriptors_become_dev_null() {
 #[test]
 fn a_step_that_fails_is_a_refusal_and_nothing_runs() {
     let tree = Tree::new();
-    let mut asked = plan(&tree.path("gone"), &[grant(&tree.0, "allow")]);
+    let mut asked = plan(&tree.0, &[grant(&tree.0, "allow")]);
+    asked["workdir"] = json!(tree.path("gone"));
     let marker = tree.path("ran");
     let script = format!("touch {}", marker.display());
     assert_refused(&sh(&asked, &script), "working directory");
@@ -319,6 +322,34 @@ fn a_step_that_fails_is_a_refusal_and_nothing_runs() {
     assert_eq!(output.status.code(), Some(125));
     assert!(stderr(&output).contains("\"event\":\"session.refused\""), "{}", stderr(&output));
     assert!(!marker.exists());
+}
+
+#[test]
+fn a_current_directory_that_was_replaced_is_refused() {
+    let tree = Tree::new();
+    let (sub, aside) = (tree.dir("sub"), tree.path("aside"));
+    let asked = plan(&sub, &[grant(&sub, "allow")]);
+    let core = Core::new("run", &asked, &["--", "/bin/sh", "-c", "echo ran"]);
+    // As an earlier, fenced command could: the name leads elsewhere, and this process still stands in the old directory.
+    let script = format!("cd {0} && mv {0} {1} && ln -s / {0} && exec \"$0\" \"$@\"", sub.display(), aside.display());
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.args(["-c", &script]).arg(core.command.get_program()).args(core.command.get_args());
+    assert_refused(&shell.output().unwrap(), "no longer where this process stands");
+}
+
+#[test]
+fn a_grant_does_not_follow_a_link_that_a_fenced_command_could_have_made() {
+    let tree = Tree::new();
+    let (work, outside) = (tree.dir("work"), tree.dir("outside"));
+    tree.link("work/build", &outside);
+    let through = |access: &str| plan(&work, &[grant(&work, access), grant_except(work.join("build"), "allow", &[])]);
+    for access in ["allow", "read"] {
+        assert_refused(&sh(&through(access), "touch build/x"), "leads through a symlink in");
+    }
+    // The same link where no command can write is the user's own.
+    let own = tree.link("own", &outside);
+    let asked = plan(&work, &[grant(&work, "allow"), grant_except(&own, "allow", &[])]);
+    assert_eq!(stdout(&sh(&asked, &format!("touch {}/x && echo made", own.display()))), "made\n");
 }
 
 #[test]

@@ -47,7 +47,8 @@ def ask(command: str, *arguments: str, plan: Plan | None = None) -> Any:
         if plan_fd is not None:  # last: descriptor 3 may be one of the other two
             argv += ["--plan-fd", "3"]
             actions.append((os.POSIX_SPAWN_DUP2, plan_fd, 3))
-        pid = os.posix_spawn(argv[0], [*argv, *arguments], os.environ, file_actions=actions)
+        # The questions do not depend on the environment; the caller's may hold what no process can be started with.
+        pid = os.posix_spawn(argv[0], [*argv, *arguments], {}, file_actions=actions)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if status != 0:
             raise _refusal(_content(complaint), status)

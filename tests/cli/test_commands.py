@@ -142,7 +142,7 @@ def test_why_shows_where_a_link_leads_and_how_to_allow_it(fence: Fence) -> None:
     assert shown.exit_code == 1
     assert f"(leads to {fence.ground.secret})" in shown.stdout
     assert "EACCES" in shown.stdout
-    assert f"--read '{fence.ground.secret}'" in shown.stdout
+    assert f"--profile ai-agent --read {fence.ground.secret} " in shown.stdout
     again = paddock(fence, "why", "--profile", "ai-agent", "--read", str(fence.ground.secret), "--path", "link")
     assert again.exit_code == 0, again
 

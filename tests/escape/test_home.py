@@ -167,7 +167,6 @@ def test_a_temp_directory_full_of_traps_is_removed_without_following_them(fence:
         "head -c 4 /dev/urandom > noise && test $(wc -c < noise) = 4",
         "! echo x > /dev/full",
         "git init -q repository",
-        "python3 -c 'import os; os.openpty()'",
         "python3 -c 'import multiprocessing; multiprocessing.Lock()'",
         "python3 -c 'from multiprocessing.shared_memory import SharedMemory as S; s=S(create=True,size=9); s.unlink()'",
     ],
@@ -177,6 +176,12 @@ def test_devices_are_usable(fence: Fence, script: str) -> None:
     outcome = fence.inside(["sh", "-c", f"echo started; {script}"])
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 0, str(outcome)
+
+
+def test_new_terminals_can_be_made_with_the_profile_that_grants_them(fence: Fence) -> None:
+    words = ["python3", "-c", "import os; print('started', flush=True); os.openpty(); print('made')"]
+    assert fence.inside(words, profile="dev").answer == "made"
+    assert fence.inside(words).exit_code != 0
 
 
 def test_proc_self_is_readable_at_any_depth(fence: Fence) -> None:

@@ -74,6 +74,7 @@ def plan_for(
             "grants": sorted(grants, key=lambda entry: (entry["path"], entry["access"])),
         },
         "seccomp": {"default": "allow", "syscalls": sorted(block), "namespaces": False, "sockets": list(SOCKETS)},
+        "cwd": str(workdir),
         "workdir": str(workdir),
         "require_enforced": True,
         "notices": [],

@@ -37,9 +37,20 @@ fn main() -> ExitCode {
         // Only a failed exec comes back; Python will try the same and say what is wrong.
         let _failed = remembered.start(&door);
     }
-    let python = door.with_file_name(PYTHON_HALF);
-    let failure = Command::new(&python).args(&arguments).exec();
+    let script = door.with_file_name(PYTHON_HALF);
+    let Some(python) = interpreter_of(&script) else {
+        return refuse(&format!("{} does not name its interpreter", script.display()), "reinstall paddock");
+    };
+    // -E, -P: no variable and no directory of the caller's may say what Python runs. An agent can write both kinds of place.
+    let failure = Command::new(&python).args(["-E", "-P"]).arg(&script).args(&arguments).exec();
     refuse(&format!("can not start {}: {failure}", python.display()), "reinstall paddock")
+}
+
+/// The first line of the script, as the installer wrote it for the environment the package is in.
+fn interpreter_of(script: &Path) -> Option<PathBuf> {
+    let text = fs::read(script).ok()?;
+    let first = text.split(|byte| *byte == b'\n').next()?.strip_prefix(b"#!")?;
+    Some(PathBuf::from(OsStr::from_bytes(first.trim_ascii())))
 }
 
 fn refuse(what: &str, hint: &str) -> ExitCode {
@@ -142,7 +153,8 @@ impl Memo {
 }
 
 fn content(path: &str) -> Option<[i128; 8]> {
-    let facts = fs::metadata(path).ok()?;
+    // Of the link, where it is one: what it leads to is named too.
+    let facts = fs::symlink_metadata(path).ok()?;
     Some([
         facts.dev().into(),
         facts.ino().into(),

@@ -91,7 +91,9 @@ fn the_first_line_has_the_fields_of_the_golden_example() {
     let golden = include_str!("../../../schema/examples/events.jsonl");
     let golden: Value = serde_json::from_str(golden.lines().nth(1).unwrap()).unwrap();
     let keys = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
-    assert_eq!(keys(&ours), keys(&golden));
+    assert_eq!(ours["opens"], true);
+    let keys_but_opens = keys(&ours).into_iter().filter(|key| key != "opens").collect::<Vec<_>>();
+    assert_eq!(keys_but_opens, keys(&golden));
     assert_eq!(ours["ts"].as_str().unwrap().len(), golden["ts"].as_str().unwrap().len());
 }
 
@@ -147,6 +149,29 @@ fn lines_taken_away_leave_a_gap_that_shows() {
     let line: Value = serde_json::from_str(fs::read_to_string(today(&dir)).unwrap().trim_end()).unwrap();
     assert_eq!(line["seq"], 2);
     assert_ne!(line["prev"], FIRST_HASH);
+    assert_eq!(line.get("opens"), None);
+}
+
+#[test]
+fn a_journal_that_lost_its_head_is_not_continued() {
+    let place = Place::new();
+    let dir = place.0.join("audit");
+    open(&dir, None).unwrap().append(&end(0)).unwrap();
+    fs::remove_file(dir.join("head")).unwrap();
+    let lost = open(&dir, None).unwrap().append(&end(1));
+    assert!(matches!(lost, Err(JournalError::Headless { .. })), "{lost:?}");
+}
+
+#[test]
+fn the_end_is_written_although_the_mode_was_changed_meanwhile() {
+    let place = Place::new();
+    let dir = place.0.join("audit");
+    let journal = open(&dir, None).unwrap();
+    journal.append(&end(0)).unwrap();
+    fs::set_permissions(today(&dir), PermissionsExt::from_mode(0o000)).unwrap();
+    journal.append(&end(1)).unwrap();
+    fs::set_permissions(today(&dir), PermissionsExt::from_mode(0o600)).unwrap();
+    assert_eq!(verified(&today(&dir)), [0, 1]);
 }
 
 #[test]
@@ -162,10 +187,12 @@ fn the_chain_goes_on_over_midnight() {
     fs::rename(today(&dir), dir.join("2000-01-01.jsonl")).unwrap();
     fs::write(dir.join("head"), format!("1 {} 2000-01-01.jsonl {}\n", hash(first.as_bytes()), first.len() + 1))
         .unwrap();
+    let journal = open(&dir, None).unwrap();
     journal.append(&end(2)).unwrap();
     let line: Value = serde_json::from_str(fs::read_to_string(today(&dir)).unwrap().trim_end()).unwrap();
     assert_eq!(line["seq"], 3);
     assert_eq!(line["prev"], hash(lines.lines().nth(1).unwrap().as_bytes()).as_str());
+    assert_eq!(line["opens"], true);
 }
 
 #[test]

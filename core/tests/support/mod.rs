@@ -148,7 +148,7 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
             "unwritable": [],
         },
         "seccomp": {"default": "allow", "syscalls": ["mount", "ptrace"], "sockets": ["inet", "inet6"], "namespaces": false},
-        "workdir": workdir, "require_enforced": true, "notices": [],
+        "workdir": workdir, "cwd": workdir, "require_enforced": true, "notices": [],
     })
 }
 
@@ -181,7 +181,11 @@ pub fn as_user(program: impl AsRef<OsStr>) -> Command {
 
 impl Core {
     pub fn new<S: AsRef<OsStr>>(subcommand: &str, plan: &Value, words: &[S]) -> Core {
-        Core::sealed(subcommand, seal(plan.to_string().as_bytes(), all_seals()), words)
+        let mut core = Core::sealed(subcommand, seal(plan.to_string().as_bytes(), all_seals()), words);
+        if let Some(cwd) = plan["cwd"].as_str().filter(|cwd| Path::new(cwd).is_dir()) {
+            core.command.current_dir(cwd);
+        }
+        core
     }
 
     pub fn sealed<S: AsRef<OsStr>>(subcommand: &str, plan: OwnedFd, words: &[S]) -> Core {

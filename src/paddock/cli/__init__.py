@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -39,6 +40,10 @@ executable; 127 not found; 128+N killed by signal N.
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # A terminal that can not show a character gets an escape, not an error.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     debug = "--debug" in _own(arguments)
     try:
         code = _dispatch([*(one for one in _own(arguments) if one != "--debug"), *arguments[len(_own(arguments)) :]])
@@ -49,9 +54,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         return error.exit_code
-    except BrokenPipeError:
-        # The reader of our output went away: not an error of ours. Python would complain once more at exit.
+    except OSError as error:
+        # Output that can not be written: Python would complain once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # the reader went away: not an error of ours
+            complain(f"{error.filename or 'output'}: {error.strerror or error}")
+        if debug:
+            traceback.print_exc()
         return EXIT_PADDOCK
     except KeyboardInterrupt:
         return 130

@@ -63,7 +63,8 @@ def _tail(journal: Journal, lines: int, follow: bool, session: str | None, as_js
 def _verify(journal: Journal, *, as_json: bool) -> int:
     verdict = verify(journal)
     if as_json:
-        say(json.dumps({"sound": verdict.sound, "events": verdict.events, "problems": list(verdict.problems)}))
+        answer = {"sound": verdict.sound, "events": verdict.events, "first_seq": verdict.first_seq}
+        say(json.dumps({**answer, "problems": list(verdict.problems)}))
         return 0 if verdict.sound else EXIT_PADDOCK
     for problem in verdict.problems:
         complain(problem)

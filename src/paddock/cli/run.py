@@ -18,17 +18,19 @@ def execute(arguments: list[str]) -> int:
     parser = Parser("run", "Run a command behind the fence: paddock run [options] -- COMMAND …")
     add_policy_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="print what would be applied; run nothing")
-    parser.add_argument("--json", action="store_true", help="--dry-run for programs")
+    parser.add_argument("--json", action="store_true", help="with --dry-run: for programs")
     parser.add_argument("--quiet", action="store_true", help="no start line; warnings are still said")
     if command is None and not {"-h", "--help"} & set(options):
         raise UsageError("run: put -- before the command", hint="paddock run [options] -- COMMAND …")
     parsed = parser.parse_args(options)
+    if parsed.json and not parsed.dry_run:
+        raise UsageError("run: --json shows a plan, it does not run one", hint="add --dry-run")
     if not command or not command[0]:
         raise UsageError("run: the command is empty", hint="paddock run [options] -- COMMAND …")
     origin, consulted = watched(Origin.of_process())
+    memo = Memo.ahead_of(origin, options, command[0])
     prepared = prepare(request_of(parsed, command=command[0]), origin)
     if not parsed.dry_run:
-        memo = Memo(origin=origin, options=tuple(options), command=command[0])
         memo.keep(prepared.policy, prepared.plan, consulted, quiet=parsed.quiet)
         sweep(origin.uid)
         prepared.run(command, quiet=parsed.quiet)

@@ -13,8 +13,8 @@ def complain(message: str, hint: str | None = None) -> None:
 
 
 def say(line: str = "") -> None:
-    """One line of an answer. Names come from untrusted places: nothing in them may steer the terminal."""
-    sys.stdout.write(printable(line) + "\n")
+    """One line of an answer. Names come from untrusted places: nothing in them may steer the terminal or add a line."""
+    sys.stdout.write(printable(line).replace("\n", "\\n") + "\n")
 
 
 def printable(text: str) -> str:

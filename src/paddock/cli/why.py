@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 
 from paddock import core
 from paddock.cli.options import Parser, add_policy_options, request_of
@@ -24,13 +25,17 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
     operation = Operation(options.op)
-    path = os.path.abspath(os.path.expanduser(options.path))
-    prepared = prepare(request_of(options, command=None), Origin.of_process())
+    origin = Origin.of_process()
+    path = _absolute(options.path, origin)
+    prepared = prepare(request_of(options, command=None), origin)
     judgement = judge(prepared.plan, path, operation)
     tried = core.ask("attempt", "--op", operation.value, path, plan=prepared.plan)
     _agree(judgement, tried, path)
-    allowed = judgement.allowed and tried["outcome"] != "denied"
+    # The kernel has the last word: file modes on one side, descriptors that are open already on the other.
+    allowed = tried["outcome"] == "allowed" or (judgement.allowed and tried["outcome"] != "denied")
     reason = judgement.reason
+    if allowed and not judgement.allowed:
+        reason = "a descriptor that is open already"
     if judgement.allowed and not allowed:
         reason = f"the fence allows it, the file's own permissions do not ({tried['errno']})"
     if options.json:
@@ -52,9 +57,17 @@ def execute(arguments: list[str]) -> int:
     say(f"{'allowed' if allowed else 'denied'}: {operation.value} {path}{leads}")
     say(f"  because: {reason}")
     say(f"  kernel:  {_kernel(tried)}")
-    if not judgement.allowed:
-        say(f"  to allow it: paddock run {_FLAG[operation]} '{judgement.path}' …")
+    if not judgement.allowed and not judgement.closed:
+        profile = " ".join(f"--profile {shlex.quote(name)}" for name in options.profile or prepared.plan.profiles[:1])
+        say(f"  to allow it: paddock run {profile} {_FLAG[operation]} {shlex.quote(judgement.path)} …")
     return 0 if allowed else 1
+
+
+def _absolute(written: str, origin: Origin) -> str:
+    """Not normalised: what ``..`` means behind a link is for the kernel to say."""
+    if written == "~" or written.startswith("~/"):
+        written = origin.home + written[1:]
+    return os.path.join(origin.cwd, written)
 
 
 def _kernel(tried: dict[str, str]) -> str:
@@ -71,5 +84,5 @@ def _kernel(tried: dict[str, str]) -> str:
 
 def _agree(judgement: Judgement, tried: dict[str, str], path: str) -> None:
     """The kernel may be stricter than the grants (file modes). It must never be more open."""
-    if tried["outcome"] == "allowed" and not judgement.allowed:
+    if tried["outcome"] == "allowed" and not judgement.allowed and not path.startswith(("/dev/", "/proc/")):
         raise Bug(f"the kernel allows {path} and the plan says: {judgement.reason}", hint="please report it")

@@ -1,17 +1,19 @@
 """Verifying the chain: each line carries the SHA-256 of the line before, over all days, and a running number.
 
 An edited line breaks its successor's ``prev``; a removed or reordered one breaks ``seq`` and ``prev``; a change of the
-very last line, or its removal, disagrees with the head. Whole days removed from the front are not an error
-(old days may be cleaned up) but are said.
+very last line, or its removal, disagrees with the head. The first line of each file says that it is the first, and each
+line's time belongs to the day of its file. Whole days removed from the front are not an error (old days may be cleaned
+up) but are said.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paddock.journal.reader import Journal, parse
+from paddock.journal.reader import Head, Journal, parse
 
 _ORIGIN = "0" * 64
 
@@ -28,35 +30,56 @@ class Verdict:
 
 
 def verify(journal: Journal) -> Verdict:
-    problems: list[str] = []
-    events = first_seq = 0
-    last_seq, last_hash = 0, _ORIGIN
-    last_place: tuple[Path, int] | None = None
+    journal.check()
     with journal.still():
-        head = journal.head()
-        for path, number, raw in journal.lines():
-            where = f"{path.name}:{number}"
-            fields = parse(raw)
-            seq = fields.get("seq") if fields else None
-            if fields is None or type(seq) is not int:
-                problems.append(f"{where}: not an event")
-                last_seq, last_hash = last_seq + 1, _digest(raw)
-                continue
-            if last_place is None:
-                first_seq = seq
-                if seq == 1 and fields.get("prev") != _ORIGIN:
-                    problems.append(f"{where}: the first event names a predecessor")
-            elif seq != last_seq + 1:
-                problems.append(f"{where}: event {seq} follows event {last_seq}: lines were removed, added or moved")
-            elif fields.get("prev") != last_hash:
-                problems.append(f"{where}: the line before ({last_place[0].name}:{last_place[1]}) was changed")
-            events += 1
-            last_seq, last_hash, last_place = seq, _digest(raw), (path, number)
-    if last_seq != head.seq:
-        problems.append(f"{journal.head_path.name}: the journal ends at event {last_seq}, {head.seq} were written")
-    elif last_hash != head.hash:
-        problems.append(f"{head.file}: the last line was changed")
-    return Verdict(events=events, first_seq=first_seq, problems=tuple(problems))
+        chain = _Chain(daily=journal.file is None)
+        problems = [problem for path, number, raw in journal.lines() for problem in chain.take(path, number, raw)]
+        problems += _end(journal, journal.head(), chain)
+    return Verdict(events=chain.events, first_seq=chain.first_seq, problems=tuple(problems))
+
+
+class _Chain:
+    """The lines so far."""
+
+    def __init__(self, *, daily: bool) -> None:
+        self._daily = daily
+        self.events = self.first_seq = self.seq = 0
+        self.hash = _ORIGIN
+        self._last: tuple[Path, int] | None = None
+
+    def take(self, path: Path, number: int, raw: bytes) -> Iterator[str]:
+        where = f"{path.name}:{number}"
+        fields = parse(raw)
+        seq = fields.get("seq") if fields else None
+        if fields is None or type(seq) is not int:
+            yield f"{where}: not an event"
+            self.seq, self.hash = self.seq + 1, _digest(raw)
+            return
+        if self._last is None:
+            self.first_seq = seq
+            if (seq == 1) != (fields.get("prev") == _ORIGIN):
+                yield f"{where}: event {seq} does not belong at the beginning"
+        elif seq != self.seq + 1:
+            yield f"{where}: event {seq} follows event {self.seq}: lines were removed, added or moved"
+        elif fields.get("prev") != self.hash:
+            yield f"{where}: the line before ({self._last[0].name}:{self._last[1]}) was changed"
+        if (number == 1) != bool(fields.get("opens")):
+            yield f"{where}: " + ("lines before it were removed" if number == 1 else "it was the first of another file")
+        if self._daily and str(fields.get("ts", ""))[:10] != path.stem:
+            yield f"{where}: an event of another day"
+        self.events += 1
+        self.seq, self.hash, self._last = seq, _digest(raw), (path, number)
+
+
+def _end(journal: Journal, head: Head, chain: _Chain) -> Iterator[str]:
+    if chain.seq != head.seq:
+        yield f"{journal.head_path.name}: the journal ends at event {chain.seq}, {head.seq} were written"
+    elif chain.hash != head.hash:
+        yield f"{head.file}: the last line was changed"
+    else:
+        file = journal.dir / head.file
+        if not file.exists() or file.stat().st_size != head.size:
+            yield f"{head.file}: not the {head.size} bytes that were written"
 
 
 def _digest(raw: bytes) -> str:

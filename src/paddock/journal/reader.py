@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,6 +65,23 @@ class Journal:
         except OSError as error:
             raise _unreadable(self.dir, error) from error
 
+    def check(self) -> None:
+        """The core's own conditions: what somebody else could have put there is nobody's journal."""
+        for path, kind, wanted in ((self.dir, stat.S_IFDIR, None if self.file else 0o700), *self._regular()):
+            try:
+                facts = path.lstat()
+            except OSError as error:
+                raise _unreadable(path, error) from error
+            if stat.S_IFMT(facts.st_mode) != kind:
+                raise JournalError(f"{path} is not a {'directory' if kind == stat.S_IFDIR else 'regular file'}")
+            if facts.st_uid != os.getuid():
+                raise JournalError(f"{path} belongs to uid {facts.st_uid}, not to you")
+            if wanted is not None and stat.S_IMODE(facts.st_mode) != wanted:
+                raise JournalError(f"{path} has mode {stat.S_IMODE(facts.st_mode):04o}, not {wanted:04o}")
+
+    def _regular(self) -> list[tuple[Path, int, int]]:
+        return [(path, stat.S_IFREG, 0o600) for path in (*self.files(), self.head_path)]
+
     @contextmanager
     def still(self) -> Iterator[None]:
         """Keep writers out for a moment, so that the files and the head belong together."""
@@ -79,7 +97,8 @@ class Journal:
 
     def head(self) -> Head:
         try:
-            seq, digest, file, size = self.head_path.read_text("ascii").split()
+            front, size = self.head_path.read_text("utf-8").rsplit(None, 1)
+            seq, digest, file = front.split(" ", 2)  # a file name may hold spaces
             return Head(seq=int(seq), hash=digest, file=file, size=int(size))
         except OSError as error:
             raise _unreadable(self.head_path, error) from error
@@ -88,6 +107,8 @@ class Journal:
 
     def lines(self) -> Iterator[tuple[Path, int, bytes]]:
         for path in self.files():
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise JournalError(f"{path} is not a regular file")
             try:
                 content = path.read_bytes()
             except OSError as error:
@@ -107,11 +128,13 @@ class Journal:
 def parse(raw: bytes) -> dict[str, Any] | None:
     try:
         fields = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return fields if isinstance(fields, dict) else None
 
 
 def _unreadable(path: Path, error: OSError) -> JournalError:
+    if isinstance(error, FileNotFoundError) and path.name.endswith("head") and any(path.parent.glob("*.jsonl")):
+        return JournalError(f"{path} is missing, but there are events: where the chain ended is lost")
     hint = "nothing has been journaled there yet" if isinstance(error, FileNotFoundError) else None
     return JournalError(f"can not read the journal {path}: {error.strerror}", hint=hint)

@@ -56,12 +56,14 @@ def compile_plan(policy: Policy, host: Host) -> Plan:
         user=User(uid=host.uid, name=host.user, home=host.home),
         journal=journal,
         no_new_privs=Switch.NO_NEW_PRIVS not in policy.off,
-        # A core dump is written by the host's handler, outside the fence.
-        rlimits={"core": 0},
+        # A core dump is written outside the fence. 1, not 0: with 0 the kernel still starts a handler that
+        # core_pattern pipes to, with 1 it does neither (core(5)).
+        rlimits={"core": 1},
         environment=_environment(policy, temp),
         temp=temp,
         landlock=landlock,
         seccomp=seccomp,
+        cwd=host.cwd,
         workdir=_workdir(policy, host, landlock),
         require_enforced=strict,
         notices=(_start_line(policy, landlock, seccomp), *notices),
@@ -109,10 +111,14 @@ def _lacking(policy: Policy, host: Host) -> Iterator[str]:
         yield "no seccomp filters: system calls can not be fenced"
 
 
+def _default_journal(host: Host) -> str:
+    return f"/var/tmp/paddock-audit-{host.uid}"
+
+
 def _journal(policy: Policy, host: Host) -> Journal | None:
     if Switch.AUDIT in policy.off:
         return None
-    place = policy.audit.dir.value if policy.audit.dir else f"/var/tmp/paddock-audit-{host.uid}"
+    place = policy.audit.dir.value if policy.audit.dir else _default_journal(host)
     single = place.endswith(".jsonl")
     return Journal(
         dir=os.path.dirname(place) if single else place,
@@ -127,8 +133,8 @@ def _landlock(
     files = lay_out(
         policy.filesystem,
         host,
-        journal_dir=journal.dir if journal else None,
-        journal_chosen=policy.audit.dir is not None,
+        journals=tuple(sorted({_default_journal(host), *((journal.dir,) if journal else ())})),
+        chosen_journal=journal.dir if journal and policy.audit.dir else None,
     )
     if Switch.LANDLOCK in policy.off or host.landlock_abi == 0:
         return None, files.temp

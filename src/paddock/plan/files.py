@@ -27,6 +27,8 @@ _LOADER_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/u
 _ROOT_SECRETS = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
                  "/etc/ssh", "/proc/kcore", "/sys/firmware")  # fmt: skip
 
+_KERNEL_TREES = ("/dev", "/proc", "/sys")
+
 WRITES = frozenset({"write", "allow"})
 
 
@@ -39,17 +41,18 @@ class Files:
     notices: tuple[Notice, ...]
 
 
-def lay_out(filesystem: Filesystem, host: Host, *, journal_dir: str | None, journal_chosen: bool) -> Files:
-    """``journal_chosen``: a person named the journal's place, so a bad place is their error and not ours to carve."""
+def lay_out(filesystem: Filesystem, host: Host, *, journals: tuple[str, ...], chosen_journal: str | None) -> Files:
+    """``journals``: the default one, which other runs write, and this run's. ``chosen_journal``: a person named its
+    place, so a bad place is their error and not ours to carve."""
     notices: list[Notice] = []
     asked = [_Asked.of(grant, filesystem, notices) for grant in filesystem.grants if not _is_temp(grant)]
     if not (filesystem.no_bootstrap_reads and filesystem.no_bootstrap_reads.value):
         asked += _loader()
-    closed = _Closed(filesystem, host, journal_dir)
+    closed = _Closed(filesystem, host, journals)
     grants: dict[tuple[str, str], PathGrant] = {}
     for one in asked:
-        _refuse_home(one, host)
-        _refuse_exposed_journal(one, journal_dir if journal_chosen else None)
+        _refuse_workspace(one, host)
+        _refuse_exposed_journal(one, chosen_journal)
         held = closed.carve(one, notices)
         if held and (known := grants.get((held.path, held.access))):
             # Two files asked for the same thing: it stays optional only if nobody needs it.
@@ -126,14 +129,20 @@ def _loader() -> list[_Asked]:
     return [asked(path, "read") for path in _LOADER_READS] + [asked(path, "device") for path in _LOADER_DEVICES]
 
 
-def _refuse_home(asked: _Asked, host: Host) -> None:
-    if asked.workspace and within(host.home, asked.path):
+def _refuse_workspace(asked: _Asked, host: Host) -> None:
+    """Places that are no project: the whole home, where temporary files of all lie, the kernel's own trees."""
+    if not asked.workspace:
+        return
+    if within(host.home, asked.path):
         whole = "your home directory" if asked.path == host.home else f"{asked.path}, which holds your home directory"
-        raise PolicyError(
-            f"the workspace would be {whole}: keys, mail and shell start-up files with it",
-            where=asked.source,
-            hint="start paddock in a project directory",
-        )
+        why = f"the workspace would be {whole}: keys, mail and shell start-up files with it"
+    elif within(TMP_PARENT, asked.path):
+        why = f"the workspace would be {asked.path}, where other runs keep their temporary files"
+    elif any(within(asked.path, tree) for tree in _KERNEL_TREES):
+        why = f"the workspace would be {asked.path}, which belongs to the kernel"
+    else:
+        return
+    raise PolicyError(why, where=asked.source, hint="start paddock in a project directory")
 
 
 def _refuse_exposed_journal(asked: _Asked, journal_dir: str | None) -> None:
@@ -148,13 +157,13 @@ def _refuse_exposed_journal(asked: _Asked, journal_dir: str | None) -> None:
 class _Closed:
     """Everything that stays closed whatever is granted, and why."""
 
-    def __init__(self, filesystem: Filesystem, host: Host, journal_dir: str | None) -> None:
+    def __init__(self, filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> None:
         self._strict = filesystem.require_enforced is None or filesystem.require_enforced.value
         globs = [(deny, Glob.parse(deny.pattern)) for deny in filesystem.denies]
         self._denied_paths = [glob.prefix for _, glob in globs if glob.exact]
         self._denied_names = [(deny, glob) for deny, glob in globs if not glob.exact]
         self._own = tuple(host.own_paths)
-        self._unreadable = (*((journal_dir,) if journal_dir else ()), *(_ROOT_SECRETS if host.uid == 0 else ()))
+        self._unreadable = (*journals, *(_ROOT_SECRETS if host.uid == 0 else ()))
 
     @property
     def to_everything(self) -> tuple[str, ...]:

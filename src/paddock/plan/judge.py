@@ -29,6 +29,7 @@ class Judgement:
         PathGrant, ...
     ]  # that allow it; or, if denied, that come near: above the path, or carved away from it
     reason: str
+    closed: bool = False  # no grant would open it
 
 
 def judge(plan: Plan, path: str, operation: Operation) -> Judgement:
@@ -50,6 +51,9 @@ def judge(plan: Plan, path: str, operation: Operation) -> Judgement:
         kept_out = kept_out or why
     if needed <= given:
         return Judgement(allowed=True, path=real, grants=tuple(giving), reason=f"granted by {giving[0].source}")
+    if closed := _closed(plan.landlock, bearer, operation):
+        reason = f"{closed} stays closed, whatever is granted"
+        return Judgement(allowed=False, path=real, grants=tuple(near), reason=reason, closed=True)
     if kept_out:
         reason = kept_out
     elif given:
@@ -78,6 +82,11 @@ def _existing(path: str) -> str:
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
+
+
+def _closed(landlock: Landlock, path: str, operation: Operation) -> str | None:
+    names = (*landlock.closed, *(landlock.unwritable if operation is Operation.WRITE else ()))
+    return next((name for name in names if within(path, os.path.realpath(name))), None)
 
 
 def _kept_out(landlock: Landlock, grant: PathGrant, path: str) -> str | None:

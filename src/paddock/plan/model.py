@@ -106,6 +106,7 @@ class Plan:
     temp: Temp | None
     landlock: Landlock | None
     seccomp: Seccomp | None
+    cwd: str  # where the plan was compiled, and where the core has to stand
     workdir: str
     require_enforced: bool
     notices: tuple[Notice, ...]

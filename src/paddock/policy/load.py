@@ -35,7 +35,7 @@ def load(request: Request, origin: Origin) -> Policy:
     whole = replace(whole, filesystem=_denies_where_links_lead(whole.filesystem))
     policy = replace(whole, notes=(*whole.notes, *_syscall_notes(whole, origin)))
     if request.trust_required:
-        _require_agreement_to_what_the_command_could_rewrite(policy, layers.files, origin)
+        _require_agreement_to_what_a_command_could_rewrite(policy, layers.files, origin)
     return policy
 
 
@@ -83,20 +83,26 @@ def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
             yield f"{call.source}: {remark}; naming it has no effect there"
 
 
-def _require_agreement_to_what_the_command_could_rewrite(policy: Policy, files: list[FileText], origin: Origin) -> None:
-    """A policy file in the command's reach could loosen the next run; then the person must know its text.
+def _require_agreement_to_what_a_command_could_rewrite(policy: Policy, files: list[FileText], origin: Origin) -> None:
+    """A policy file in a command's reach could loosen the next run; then the person must know its text.
 
-    The config directories are left out: they are closed to writing whatever the policy grants.
+    In reach is what this policy makes writable, and what an earlier run could have written whatever this text says
+    of it: the current directory, shared memory, temporary directories of runs. A link counts by where it stands and by
+    where it leads. The config directories are left out: they are closed to writing whatever a policy grants.
     """
-    writable = [
+    reach = [
         os.path.realpath(Glob.parse(grant.pattern).prefix)
         for grant in policy.filesystem.grants
         if grant.access in (Access.WRITE, Access.ALLOW) and grant.pattern.startswith("/")
     ]
+    reach += [origin.cwd, "/dev/shm"]
     for file in files:
-        if file.path.startswith((f"{origin.config_dir}/", f"{origin.system_dir}/")):
+        if file.place.startswith((f"{origin.config_dir}/", f"{origin.system_dir}/")):
             continue
-        if any(f"{file.path}/".startswith(f"{directory.rstrip('/')}/") for directory in writable):
+        names = (file.place, file.path)
+        in_reach = any(f"{name}/".startswith(f"{tree.rstrip('/')}/") for name in names for tree in reach)
+        in_temp = any(name.startswith(f"/tmp/paddock-{origin.uid}-") for name in names)
+        if in_reach or in_temp or origin.trusted.knows(file.place):
             require_agreement(
-                file, origin, shown=file.path, why="the command could rewrite it, and so loosen its next run"
+                file, origin, shown=file.place, why="a command could rewrite it, and so loosen its next run"
             )

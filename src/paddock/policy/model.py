@@ -202,14 +202,16 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyFile:
-    """A file the policy was read from; the fence keeps it unwritable.
+    """A file the policy was read from.
 
     ``path`` is where it really lies, ``found`` how it was reached: two names when a symbolic link led to it.
+    ``facts`` are those of the descriptor it was read from.
     """
 
     path: str
     sha256: str
     found: str = ""
+    facts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

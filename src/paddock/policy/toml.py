@@ -24,6 +24,8 @@ from paddock.policy.sections import Sections
 from paddock.policy.table import Table
 from paddock.policy.values import Values
 
+MOST_PARTS = 100
+
 
 def read_toml(text: str, shown: str, origin: Origin) -> Fragment:
     return _TomlReader(document(text, shown), Values(Expander(origin))).fragment()
@@ -31,6 +33,10 @@ def read_toml(text: str, shown: str, origin: Origin) -> Fragment:
 
 def document(text: str, shown: str) -> Table:
     """The text as a table whose every key has a line."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        # Before anything is parsed: reading a key takes time and memory by the square of its parts.
+        if line.partition("=")[0].count(".") > MOST_PARTS:
+            raise PolicyError(f"a key of more than {MOST_PARTS} parts", where=f"{shown}:{number}")
     try:
         values = tomllib.loads(text)
         lines = positions(text)

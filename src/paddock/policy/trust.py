@@ -27,11 +27,14 @@ STORE = "trusted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileText:
-    """A policy file as read: ``path`` is where it really lies; a built-in one has no hash."""
+    """A policy file as read: ``path`` is where it really lies, ``place`` where it was found (its directory real, its
+    own name as written: a symlink there is a thing of that place). A built-in one has no hash and no facts."""
 
     path: str
     text: str
     sha256: str
+    place: str = ""
+    facts: tuple[int, ...] = ()  # of the descriptor it was read from
 
 
 def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = None) -> FileText:
@@ -44,7 +47,23 @@ def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = N
     data, found = _read_file(real, shown)
     _check_owner_and_mode(found, origin, shown)
     _check_directory(os.path.dirname(real), origin, shown)
-    return FileText(path=real, text=decode(data, shown), sha256=hashlib.sha256(data).hexdigest())
+    return FileText(
+        path=real,
+        text=decode(data, shown),
+        sha256=hashlib.sha256(data).hexdigest(),
+        place=_place(path),
+        facts=facts_of(found),
+    )
+
+
+def _place(path: str) -> str:
+    return os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))
+
+
+def facts_of(found: os.stat_result) -> tuple[int, ...]:
+    """All that a change of the file or of its rights touches."""
+    times = (found.st_mtime_ns, found.st_ctime_ns)
+    return (found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid, found.st_size, *times)
 
 
 def read_builtin(path: str) -> FileText:
@@ -186,9 +205,9 @@ class Trusted:
 
 
 def require_agreement(file: FileText, origin: Origin, *, shown: str, why: str, otherwise: str = "") -> None:
-    if origin.trusted.agrees_to(file.sha256, file.path):
+    if origin.trusted.agrees_to(file.sha256, file.place):
         return
-    state = "has changed since you trusted it" if origin.trusted.knows(file.path) else "is not trusted yet"
+    state = "has changed since you trusted it" if origin.trusted.knows(file.place) else "is not trusted yet"
     raise PolicyError(f"{state}: {why}", where=shown, hint=f"read it, then: paddock trust {shown}{otherwise}")
 
 
@@ -205,18 +224,18 @@ def _entries(data: bytes, shown: str) -> Iterable[tuple[str, str]]:
 def trust(path: str, origin: Origin) -> str:
     """Agree to the text the file has now; returns its hash. An older agreement for the same path is replaced."""
     file = read_policy(path, origin, shown=path)
-    if "\n" in file.path:
+    if "\n" in file.place:
         raise PolicyError("a path with a line break can not be trusted", where=repr(path))
-    others = [entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != file.path]
-    _write(origin, [*others, (file.sha256, file.path)])
+    others = [entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != file.place]
+    _write(origin, [*others, (file.sha256, file.place)])
     return file.sha256
 
 
 def untrust(path: str, origin: Origin) -> bool:
     """Take the agreement back; False if there was none."""
-    real = os.path.realpath(path)
+    place = _place(path)
     entries = Trusted.read(origin.state_dir, origin.uid).entries
-    kept = [entry for entry in entries if entry[1] != real]
+    kept = [entry for entry in entries if entry[1] != place]
     if len(kept) == len(entries):
         return False
     _write(origin, kept)
@@ -225,7 +244,7 @@ def untrust(path: str, origin: Origin) -> bool:
 
 def is_trusted(path: str, origin: Origin) -> bool:
     file = read_policy(path, origin, shown=path)
-    return Trusted.read(origin.state_dir, origin.uid).agrees_to(file.sha256, file.path)
+    return Trusted.read(origin.state_dir, origin.uid).agrees_to(file.sha256, file.place)
 
 
 def _write(origin: Origin, entries: Iterable[tuple[str, str]]) -> None:

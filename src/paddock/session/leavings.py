@@ -16,8 +16,10 @@ YOUNG_S = 60  # a run that is just starting has made its directory and not yet l
 
 
 def sweep(uid: int) -> None:
-    with os.scandir(TMP_PARENT) as entries:
-        names = [entry.name for entry in entries if entry.name.startswith(f"paddock-{uid}-")]
+    try:
+        names = [name for name in os.listdir(TMP_PARENT) if name.startswith(f"paddock-{uid}-")]
+    except OSError:  # behind a fence already
+        return
     for name in names:
         # Somebody else's, in use, or gone meanwhile: not ours to care for.
         with contextlib.suppress(OSError):

@@ -27,6 +27,10 @@ from pathlib import Path
 from paddock import __version__, core
 from paddock.plan import Plan
 from paddock.policy import Origin, Policy
+from paddock.policy.glob import Glob
+from paddock.policy.trust import facts_of
+
+Facts = list[int] | None  # None: nothing is there
 
 FRONT_DOOR = "paddock"
 KEPT = 64  # plans; more would be the leavings of directories and options of long ago
@@ -58,16 +62,31 @@ def watched(origin: Origin) -> tuple[Origin, Consulted]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memo:
+    """Made before the policy is loaded: what is on the disk then is what the plan may be remembered for."""
+
     origin: Origin
     options: tuple[str, ...]  # as written between ``run`` and ``--``
     command: str
+    before: Mapping[str, Facts]
+
+    @classmethod
+    def ahead_of(cls, origin: Origin, options: Iterable[str], command: str) -> Memo:
+        return cls(origin=origin, options=tuple(options), command=command, before=_facts(_surroundings(origin)))
 
     def keep(self, policy: Policy, plan: Plan, consulted: Consulted, *, quiet: bool) -> None:
         """Losing a memo costs time, never safety: a full disk or a read-only home must not stop a run."""
+        read = {file.path: list(file.facts) for file in policy.files}
+        links = _facts(file.found for file in policy.files)
+        code = _facts(_own_code())
+        # Something changed while it was read: then nobody can say which of the two the plan is for.
+        if _facts(self.before) != self.before or _facts(read) != read:
+            return
+        if any(os.path.realpath(file.found) != file.path for file in policy.files) or _follows_links(policy):
+            return
         text = json.dumps(
             {
                 "quiet": quiet,
-                "contents": {path: _content(path) for path in self._contents(policy)},
+                "contents": {**self.before, **code, **links, **read},
                 "places": {path: _place(path) for path in self._places(policy)},
                 "variables": {name: self.origin.environ.get(name) for name in sorted(consulted.names)},
                 "plan": plan.canonical().decode("ascii"),
@@ -91,32 +110,40 @@ class Memo:
         # No part can hold a NUL, so no two lists of parts give the same bytes.
         return hashlib.sha256(b"\0".join(os.fsencode(part) for part in parts)).hexdigest()
 
-    def _contents(self, policy: Policy) -> Iterable[str]:
-        origin = self.origin
-        yield from ("/etc/passwd", "/etc/group", origin.config_dir, origin.system_dir, origin.builtin_dir)
-        yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml")
-        yield from (entry.path for entry in os.scandir(origin.builtin_dir))
-        yield from (module.__file__ for name, module in sys.modules.items() if _is_ours(name) and module.__file__)
-        for file in policy.files:
-            yield from (file.path, file.found)
-
     def _places(self, policy: Policy) -> Iterable[str]:
         yield self.origin.home
         for file in policy.files:
             yield os.path.dirname(file.path)
 
 
-def _is_ours(module: str) -> bool:
-    return module.partition(".")[0] == "paddock"
+def _surroundings(origin: Origin) -> Iterator[str]:
+    """What every plan depends on: who one is, and where a policy could appear."""
+    yield from ("/etc/passwd", "/etc/group", origin.config_dir, origin.system_dir, origin.builtin_dir)
+    yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml")
+    yield from (entry.path for entry in os.scandir(origin.builtin_dir))
 
 
-def _content(path: str) -> list[int] | None:
+def _own_code() -> Iterator[str]:
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "paddock" and module.__file__:
+            yield module.__file__
+
+
+def _follows_links(policy: Policy) -> bool:
+    """A pattern with a wildcard was resolved when it was loaded; the links it went through are not watched."""
+    globs = [Glob.parse(deny.pattern) for deny in policy.filesystem.denies]
+    return any(not glob.exact and not glob.floating for glob in globs)
+
+
+def _facts(paths: Iterable[str]) -> dict[str, Facts]:
+    return {path: _content(path) for path in paths}
+
+
+def _content(path: str) -> Facts:
     try:
-        facts = os.stat(path)
+        return list(facts_of(os.lstat(path)))
     except OSError:
         return None
-    times = (facts.st_mtime_ns, facts.st_ctime_ns)
-    return [facts.st_dev, facts.st_ino, facts.st_mode, facts.st_uid, facts.st_gid, facts.st_size, *times]
 
 
 def _place(path: str) -> list[int] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,19 @@ def write(directory: Path, days: dict[str, int]) -> Journal:
     """A journal as the core writes it."""
     prev, seq, size, name = "0" * 64, 0, 0, ""
     for name, count in days.items():
-        lines = []
+        lines: list[str] = []
         for _ in range(count):
             seq += 1
-            line = json.dumps({"seq": seq, "prev": prev, "ts": "2026-11-15T05:00:00.000Z", "event": "session.start"})
+            fields = {"seq": seq, "prev": prev, "ts": f"{name[:10]}T05:00:00.000Z", "event": "session.start"}
+            line = json.dumps(fields if lines else {**fields, "opens": True})
             prev = hashlib.sha256(line.encode()).hexdigest()
             lines.append(line + "\n")
         (directory / name).write_text("".join(lines))
+        (directory / name).chmod(0o600)
         size = (directory / name).stat().st_size
     (directory / "head").write_text(f"{seq} {prev} {name} {size}\n")
+    (directory / "head").chmod(0o600)
+    directory.chmod(0o700)
     return Journal.at(str(directory))
 
 
@@ -90,6 +95,46 @@ def test_old_days_may_be_cleaned_up_and_that_is_visible(journal: Journal) -> Non
     verdict = verify(journal)
     assert verdict.sound
     assert verdict.first_seq == 4
+
+
+def test_lines_removed_from_the_front_of_a_day_are_found(journal: Journal) -> None:
+    (journal.dir / "2026-11-14.jsonl").unlink()
+    edit(journal, "2026-11-15.jsonl", {0: None, 1: None})
+    assert verify(journal).problems[0] == "2026-11-15.jsonl:1: lines before it were removed"
+
+
+def test_a_renamed_day_and_lines_moved_to_another_day_are_found(journal: Journal) -> None:
+    (journal.dir / "2026-11-14.jsonl").rename(journal.dir / "2019-11-14.jsonl")
+    assert verify(journal).problems[0] == "2019-11-14.jsonl:1: an event of another day"
+
+
+def test_a_cut_newline_is_found(journal: Journal) -> None:
+    path = journal.dir / "2026-11-15.jsonl"
+    path.write_bytes(path.read_bytes().removesuffix(b"\n"))
+    assert "not the" in verify(journal).problems[0]
+
+
+def test_a_missing_head_beside_events_is_said(journal: Journal) -> None:
+    (journal.dir / "head").unlink()
+    with pytest.raises(JournalError, match="where the chain ended is lost"):
+        verify(journal)
+
+
+def test_a_journal_that_others_could_have_written_is_not_verified(journal: Journal) -> None:
+    (journal.dir / "2026-11-15.jsonl").chmod(0o666)
+    with pytest.raises(JournalError, match="has mode 0666"):
+        verify(journal)
+
+
+def test_a_pipe_in_place_of_a_file_does_not_hang(journal: Journal) -> None:
+    os.mkfifo(journal.dir / "2026-11-16.jsonl", 0o600)
+    with pytest.raises(JournalError, match="not a regular file"):
+        verify(journal)
+
+
+def test_a_line_of_brackets_is_no_event_and_no_crash(journal: Journal) -> None:
+    edit(journal, "2026-11-15.jsonl", {2: "[" * 100_000})
+    assert "2026-11-15.jsonl:3: not an event" in verify(journal).problems
 
 
 def test_a_line_that_is_no_event_is_found(journal: Journal) -> None:

@@ -32,7 +32,7 @@ execve execveat wait4 waitid exit_group futex futex_waitv rseq set_robust_list s
 prctl arch_prctl seccomp landlock_create_ruleset getrandom memfd_create socket connect sendmsg recvmsg epoll_wait
 epoll_pwait2 inotify_add_watch rename renameat2 link symlink unlink chmod fchmodat2 utimensat setxattr flock fallocate
 copy_file_range sendfile splice timer_create timerfd_create signalfd4 eventfd2 pidfd_open pidfd_send_signal membarrier
-map_shadow_stack set_mempolicy get_mempolicy capget mlock mlockall io_setup shmget semget msgget mknodat fanotify_init
+map_shadow_stack set_mempolicy get_mempolicy capget mlock mlockall io_setup mknodat fanotify_init
 process_madvise uretprobe
 """)
 SEVEN = words("""
@@ -103,9 +103,13 @@ def test_read_only_can_write_nothing_but_its_own_temp_and_devices(world: World) 
     writable = [g.pattern for g in grants if g.access in (Access.WRITE, Access.ALLOW)]
     assert writable[0] == "<tmp>/**"
     assert all(pattern.startswith("/dev/") for pattern in writable[1:])
-    assert {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty", "/dev/ptmx"} <= {
-        *writable
-    }
+    assert {"/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"} <= {*writable}
+
+
+@pytest.mark.parametrize("profile", ["read-only", "ai-agent", "strict"])
+def test_other_terminals_of_the_user_are_in_no_default_grant(world: World, profile: str) -> None:
+    """What is typed into them could be read."""
+    assert not [pattern for pattern in patterns(load(world, profile)) if pattern.startswith(("/dev/pts", "/dev/ptmx"))]
 
 
 def test_ai_agent_adds_the_workspace(world: World) -> None:

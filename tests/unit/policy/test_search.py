@@ -99,7 +99,7 @@ def test_a_name_with_a_slash_is_a_path(world: World, name: str) -> None:
 
 
 def test_a_name_with_a_suffix_is_a_path_beside_the_person(world: World) -> None:
-    world.write(world.work / "f.conf", "ro /here\n")
+    world.trust(world.write(world.work / "f.conf", "ro /here\n"))
     world.user("f.conf", "ro /user\n")
     assert world.load(Request(profiles=("f.conf",))).filesystem.grants[0].pattern == "/here"
     assert world.load(Request(profiles=("f",))).filesystem.grants[0].pattern == "/user"

@@ -176,13 +176,34 @@ def test_what_it_inherits_by_name_is_the_persons_own(world: World) -> None:
     assert world.load()
 
 
-def test_a_project_file_named_by_hand_needs_the_word_if_the_command_could_rewrite_it(world: World) -> None:
-    read_only = world.write(world.work / "a.toml", "[meta]\ninherit = 'read-only'\n")
-    assert world.load_file(read_only)
-    writable = world.write(world.work / "b.toml", PROJECT)
-    assert "could rewrite it" in refused(world, writable)
-    world.trust(writable)
-    assert world.load_file(writable)
+@pytest.mark.parametrize("parent", ["read-only", "ai-agent"])
+def test_a_file_in_the_current_directory_needs_the_word_whatever_it_says_of_itself(world: World, parent: str) -> None:
+    """An agent would write a text that does not grant writing to its own place."""
+    path = world.write(world.work / "a.toml", f"[meta]\ninherit = '{parent}'\n")
+    assert "could rewrite it" in refused(world, path)
+    world.trust(path)
+    assert world.load_file(path)
+    world.write(path, "[meta]\ninherit = 'read-only'\n[filesystem]\nread_globs = ['~/**']\n")
+    assert "has changed since you trusted it" in refused(world, path)
+
+
+def test_a_trusted_file_that_changed_elsewhere_needs_the_word_again(world: World) -> None:
+    path = world.file("p.toml", "[meta]\ninherit = 'read-only'\n")
+    assert world.load_file(path)
+    world.trust(path)
+    world.write(path, "[meta]\ninherit = 'read-only'\n# more\n")
+    assert "has changed since you trusted it" in refused(world, path)
+
+
+def test_a_link_does_not_borrow_the_trust_of_what_it_leads_to(world: World) -> None:
+    """An agent can put a link to another project's trusted policy into its own."""
+    trusted = world.file("trusted.toml", PROJECT)
+    world.trust(trusted)
+    assert world.load_file(trusted)
+    link = world.work / "paddock.toml"
+    link.symlink_to(trusted)
+    with pytest.raises(PolicyError, match="is not trusted yet"):
+        world.load(Request())
 
 
 @pytest.mark.parametrize(

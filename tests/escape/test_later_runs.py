@@ -1,0 +1,183 @@
+"""What one run leaves behind must not loosen the next: planted links, policies, code, moved directories.
+
+Each attack was found by somebody who tried to get out.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.support.fence import Fence, Word
+from tests.support.ground import SECRET
+from tests.support.tester import Outcome
+from tests.support.waiting import wait_for
+
+
+def paddock(fence: Fence, *words: Word, **more: object) -> Outcome:
+    return fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project, **more)  # type: ignore[arg-type]
+
+
+def test_code_planted_for_python_is_not_run_outside(fence: Fence) -> None:
+    """PYTHONPATH may lead into the workspace; Paddock's own interpreter must not care."""
+    marker = fence.ground.outside / "ran"
+    env = {"PYTHONPATH": str(fence.ground.project), "PYTHONSTARTUP": "x.py"}
+    plant = f'printf \'open("{marker}", "w")\\n\' > sitecustomize.py'
+    assert fence.inside(["sh", "-c", plant]).exit_code == 0
+    control = fence.outside(["python3", "-c", "pass"], env=env)
+    assert control.exit_code == 0
+    assert marker.exists(), "plain Python does run it"
+    marker.unlink()
+    for words in (["why", "--path", "/etc"], ["profiles"], ["run", "--", "true"]):
+        assert paddock(fence, *words, env=env).exit_code == 0
+        assert not marker.exists(), words
+    assert paddock(fence, "profiles", env={"PYTHONHOME": "/nonexistent"}).exit_code == 0
+
+
+def test_a_link_planted_in_the_workspace_does_not_widen_a_later_grant(fence: Fence) -> None:
+    link = fence.ground.project / "build"
+    assert fence.inside(["ln", "-s", str(fence.ground.outside), str(link)]).exit_code == 0
+    flags = ("--profile", "read-only", "--allow", "build")
+    denied = paddock(fence, "run", *flags, "--", "cat", str(fence.ground.secret))
+    assert denied.exit_code == 125, denied
+    assert "leads through a symlink" in denied.stderr
+    assert SECRET not in denied.stdout
+    link.unlink()
+    fence.ground.make(link)
+    assert paddock(fence, "run", *flags, "--", "touch", "build/made").exit_code == 0
+    assert (link / "made").exists()
+
+
+def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing(fence: Fence) -> None:
+    """Another run exchanges the directory with a link to everything, over and over."""
+    sub = fence.ground.make(fence.ground.project / "sub")
+    (fence.ground.project / "link").symlink_to(fence.ground.outside)
+    swap = [
+        "python3", "-c",
+        "import ctypes, time\nlibc = ctypes.CDLL(None)\nprint('started', flush=True)\nend = time.monotonic() + 6\n"
+        "while time.monotonic() < end:\n"
+        "    assert libc.renameat2(-100, b'sub', -100, b'link', 2) == 0\n    time.sleep(0.0002)\n",
+    ]  # fmt: skip
+    with fence.starting(swap) as attacker:
+        assert attacker.stdout is not None
+        assert attacker.stdout.readline() == "started\n"
+        journal = fence.ground.root / "later"
+        words = f"--audit-log {journal} -- cat {fence.ground.secret}"
+        for _ in range(40):
+            script = f'cd sub 2>/dev/null && exec "$0" run --quiet --profile ai-agent {words}'
+            fence.tester.run(["sh", "-c", script, fence.installation.paddock], cwd=fence.ground.project)
+    # Who stands in the target of the link was led there by the shell. A run that says `sub` must not read outside.
+    ran = [event for event in fence.events(journal) if event["event"] == "session.start"]
+    ended = {event["session"]: event["exit_code"] for event in fence.events(journal) if event["event"] == "session.end"}
+    stood_in_sub = [event["session"] for event in ran if event["cwd"] == str(sub)]
+    assert stood_in_sub, "the race was never run"
+    assert 0 not in [ended[session] for session in stood_in_sub]
+
+
+def test_a_policy_beside_the_work_can_not_rewrite_itself(fence: Fence) -> None:
+    file = fence.ground.put(
+        fence.ground.project / "p.toml", '[meta]\ninherit = "read-only"\n[filesystem]\nallow_globs = ["<cwd>/**"]\n'
+    )
+    assert paddock(fence, "trust", str(file)).exit_code == 0
+    loose = f'[meta]\ninherit = "read-only"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    rewritten = paddock(fence, "run", "--policy", "p.toml", "--", "sh", "-c", f"printf '{loose}' > p.toml")
+    assert rewritten.exit_code == 0, rewritten
+    again = paddock(fence, "run", "--policy", "p.toml", "--", "cat", str(fence.ground.secret))
+    assert again.exit_code == 125, again
+    assert "has changed since you trusted it" in again.stderr
+    assert SECRET not in again.stdout
+
+
+def test_a_link_to_another_projects_trusted_policy_is_not_trusted(fence: Fence) -> None:
+    other = fence.ground.put(
+        fence.ground.outside / "paddock.toml",
+        f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n',
+    )
+    assert paddock(fence, "trust", str(other)).exit_code == 0
+    assert fence.inside(["ln", "-s", str(other), "paddock.toml"]).exit_code == 0
+    denied = paddock(fence, "run", "--", "cat", str(fence.ground.secret))
+    assert denied.exit_code == 125, denied
+    assert "is not trusted yet" in denied.stderr
+    (fence.ground.project / "paddock.toml").unlink()
+
+
+def test_the_default_journal_is_closed_to_a_run_that_does_not_use_it(fence: Fence) -> None:
+    """C-084"""
+    assert paddock(fence, "run", "--", "true").exit_code == 0
+    head = f"/var/tmp/paddock-audit-{fence.tester.uid}/head"
+    for flags in (("--off", "audit"), ("--audit-log", str(fence.journal))):
+        inside = paddock(fence, "run", "--profile", "ai-agent", "--allow", "/var/tmp", *flags, "--", "cat", head)
+        assert "Permission denied" in inside.stderr, inside
+    assert fence.outside(["cat", head]).exit_code == 0
+
+
+@pytest.mark.parametrize("directory", ["/tmp", "/dev/shm", "/proc"])
+def test_places_that_are_no_project_are_no_workspace(fence: Fence, directory: str) -> None:
+    outcome = fence.tester.run([fence.installation.paddock, "run", "--", "true"], cwd=directory)
+    assert outcome.exit_code == 125, outcome
+    assert "the workspace would be" in outcome.stderr
+
+
+def test_shared_memory_and_queues_of_the_user_are_out_of_reach(fence: Fence) -> None:
+    """They are no files: no grant judges them."""
+    script = (
+        "import ctypes, os; print('started'); libc = ctypes.CDLL(None, use_errno=True)\n"
+        "for call in (lambda: libc.shmget(4660, 8, 0o1600), lambda: libc.msgget(4660, 0o1600),"
+        " lambda: libc.semget(4660, 1, 0o1600)):\n"
+        "    print('ok' if call() >= 0 else os.strerror(ctypes.get_errno()))"
+    )
+    words = ["python3", "-c", script]
+    inside = fence.inside(words)
+    assert inside.stdout.splitlines() == ["started", *["Operation not permitted"] * 3], inside
+    try:
+        assert fence.outside(words).stdout.splitlines() == ["started", "ok", "ok", "ok"]
+    finally:
+        fence.outside(["ipcrm", "-M", "4660", "-Q", "4660", "-S", "4660"])
+
+
+def test_other_terminals_of_the_user_can_not_be_opened(fence: Fence) -> None:
+    """What is typed into them could be read."""
+    script = (
+        "import os, pty, sys; print('started', flush=True)\n"
+        "try:\n    os.close(os.open(sys.argv[1], os.O_RDWR | os.O_NOCTTY)); print('ok')\n"
+        "except OSError as error: print(error.strerror)"
+    )
+    master, slave = os.openpty()
+    try:
+        name = os.ttyname(slave)
+        os.chown(name, fence.tester.uid, fence.tester.gid)
+        words = ["python3", "-c", script, name]
+        assert fence.outside(words).stdout.splitlines() == ["started", "ok"]
+        assert fence.inside(words).stdout.splitlines() == ["started", "Permission denied"]
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+def test_the_end_is_journaled_although_the_command_took_the_rights_away(fence: Fence) -> None:
+    """Landlock does not judge chmod; the core holds the file open."""
+    script = f"chmod 000 {fence.journal}/*.jsonl {fence.journal}; true"
+    files = f"for f in {fence.journal}/2*.jsonl; do chmod 000 $f; done; {script}"
+    assert fence.inside(["python3", "-c", _CHMOD, str(fence.journal), files]).exit_code == 0
+    fence.journal.chmod(0o700)
+    for day in fence.journal.glob("*.jsonl"):
+        day.chmod(0o600)
+    wait_for(lambda: [event["event"] for event in fence.events()] == ["session.start", "session.end"], "both events")
+
+
+_CHMOD = (
+    "import datetime, os, sys\n"
+    "day = datetime.datetime.now(datetime.timezone.utc).strftime('%Y-%m-%d.jsonl')\n"
+    "os.chmod(os.path.join(sys.argv[1], day), 0)\n"
+)
+
+
+def test_a_hostile_key_does_not_take_all_memory(fence: Fence) -> None:
+    file = fence.ground.put(fence.ground.root / "deep.toml", "a." * 100_000 + "a = 1\n")
+    checked = fence.tester.run(
+        ["sh", "-c", 'ulimit -v 4000000; exec "$0" check "$1"', fence.installation.paddock, file],
+        cwd=fence.ground.project,
+    )
+    assert checked.exit_code == 125, checked
+    assert "internal error" not in checked.stderr
