@@ -419,7 +419,7 @@ fn open_file(
         return Err(JournalError::WrongMode { path: path(), actual: stat.st_mode & 0o777, needed: "0600" });
     }
     if stat.st_nlink != 1 {
-        return Err(JournalError::Linked { path: path(), links: stat.st_nlink });
+        return Err(JournalError::Linked { path: path(), links: stat.st_nlink as u64 });
     }
     Ok(file)
 }

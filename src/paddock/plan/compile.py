@@ -66,7 +66,7 @@ def compile_plan(policy: Policy, host: Host) -> Plan:
         cwd=host.cwd,
         workdir=_workdir(policy, host, landlock),
         require_enforced=strict,
-        notices=(_start_line(policy, landlock, seccomp), *notices),
+        notices=(_start_line(policy, host, landlock, seccomp), *notices),
     )
 
 
@@ -203,12 +203,13 @@ def _covers(grant: PathGrant, path: str) -> bool:
     return within(path, grant.path) and not any(within(path, kept_out) for kept_out in grant.except_)
 
 
-def _start_line(policy: Policy, landlock: Landlock | None, seccomp: Seccomp | None) -> Notice:
-    files = f"{len(landlock.grants)} paths granted (Landlock ABI {landlock.abi})" if landlock else "files open"
+def _start_line(policy: Policy, host: Host, landlock: Landlock | None, seccomp: Seccomp | None) -> Notice:
+    """What is enforced, in one line; and where, because a shell may have been led somewhere else by a link."""
+    files = f"files fenced (Landlock ABI {landlock.abi})" if landlock else "files open"
     if seccomp is None:
         calls = "system calls open"
     elif seccomp.default == "allow":
         calls = f"{len(seccomp.syscalls)} system calls blocked"
     else:
         calls = f"{len(seccomp.syscalls)} system calls allowed"
-    return Notice(level=Level.INFO, text=f"{policy.profiles[0]}: {files}, {calls}, network open")
+    return Notice(level=Level.INFO, text=f"{policy.profiles[0]} in {host.cwd}: {files}, {calls}, network open")
