@@ -86,7 +86,11 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
             "the limit (limit.c)": [bench.build / "limit", *true],
             "paddock-core, journal and temp": bench.through_core(full, true),
             "paddock-core, nothing to supervise": bench.through_core(lean, true),
+            "paddock run, plan remembered": [bench.installed.paddock, "run", "--quiet", "--", *true],
         }
+        remembered = bench.user.run(cases["paddock run, plan remembered"], cwd=bench.workspace)
+        if remembered.exit_code != 0:
+            sys.exit(f"bench: {remembered}")
         if bwrap := shutil.which("bwrap", path=tester.SEARCH_PATH):
             workspace = str(bench.workspace)
             cases["bubblewrap"] = [

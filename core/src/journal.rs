@@ -113,11 +113,15 @@ impl Journal {
         Ok(Journal { dir_path, dir, head, head_name, fixed_name, uid, session, to_stderr, file })
     }
 
-    /// What [`Journal::open`] would refuse, without creating anything.
-    pub fn inspect(requested: &plan::Journal, uid: u32) -> Result<(), JournalError> {
+    /// What [`Journal::open`] would refuse, without creating anything. Tells whether a reboot would lose it.
+    pub fn inspect(requested: &plan::Journal, uid: u32) -> Result<bool, JournalError> {
+        const TMPFS: u32 = 0x0102_1994;
         match open_dir(&requested.dir) {
-            Ok(dir) => check_dir(&dir, requested, uid),
-            Err(Errno::NOENT) => Ok(()),
+            Ok(dir) => {
+                check_dir(&dir, requested, uid)?;
+                Ok(rustix::fs::fstatfs(&dir).is_ok_and(|facts| facts.f_type as u32 == TMPFS))
+            }
+            Err(Errno::NOENT) => Ok(false),
             Err(source) => Err(JournalError::OpenDir { dir: requested.dir.clone(), source }),
         }
     }

@@ -113,8 +113,12 @@ fn grant_fields(out: &mut String, grant: &Grant) {
 
 /// The command `preflight`: everything short of running.
 pub fn report(plan: &Plan, uid: u32) -> Result<String, Refusal> {
-    if let Some(journal) = &plan.journal {
-        Journal::inspect(journal, uid)?;
+    let mut preflight = Preflight::prepare(plan)?;
+    if let Some(journal) = &plan.journal
+        && Journal::inspect(journal, uid)?
+        && let Some(files) = &mut preflight.files
+    {
+        files.warnings.push(format!("the journal {} lies in memory: a reboot takes it away", journal.dir));
     }
-    Ok(Preflight::prepare(plan)?.report())
+    Ok(preflight.report())
 }

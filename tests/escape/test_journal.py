@@ -386,3 +386,18 @@ def test_a_torn_last_line_does_not_stop_the_next_run(fence: Fence) -> None:
         file.write(b'{"seq":3,"prev":"torn')
     assert fence.inside(["true"]).exit_code == 0
     assert_chained(fence.journal, 4)
+
+
+def test_a_journal_in_memory_is_warned_about(fence: Fence) -> None:
+    """C-083"""
+    place = Path("/dev/shm") / f"paddock-journal-{os.getpid()}"
+    place.mkdir(mode=0o700)
+    fence.tester.give(place)
+    try:
+        for directory, warned in ((place, True), (fence.ground.root / "on-disk", False)):
+            words: list[Word] = ["run", "--read", "/usr", "--audit-log", directory, "--dry-run", "--", "true"]
+            shown = fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
+            assert shown.exit_code == 0, str(shown)
+            assert ("a reboot takes it away" in shown.stdout) == warned, str(shown)
+    finally:
+        place.rmdir()
