@@ -97,18 +97,18 @@ def test_a_sibling_with_the_same_beginning_is_not_inside() -> None:
 
 
 def test_a_deny_that_landlock_can_not_hold_stops_the_run_with_its_line() -> None:
-    asked = files(grant(Access.ALLOW, "/srv/work/**"), denies=(deny("**/.env", line=12),))
-    with pytest.raises(PolicyError, match=r"p\.toml:12: deny \*\*/\.env can not be held inside the grant /srv/work"):
+    asked = files(grant(Access.ALLOW, "/srv/tree/**"), denies=(deny("**/.env", line=12),))
+    with pytest.raises(PolicyError, match=r"p\.toml:12: deny \*\*/\.env can not be held inside the grant /srv/tree"):
         compile_plan(policy(asked), HOST)
 
 
 def test_without_require_enforced_the_unheld_deny_is_said_and_not_dropped_in_silence() -> None:
     asked = files(
-        grant(Access.ALLOW, "/srv/work/**"), denies=(deny("**/.env"),), require_enforced=Sourced(False, source())
+        grant(Access.ALLOW, "/srv/tree/**"), denies=(deny("**/.env"),), require_enforced=Sourced(False, source())
     )
     plan = compile_plan(policy(asked), HOST)
     assert [n.text for n in plan.notices if n.level is Level.UNENFORCED] == [
-        "p.toml:9: deny **/.env can not be held inside the grant /srv/work: Landlock knows no deny by name"
+        "p.toml:9: deny **/.env can not be held inside the grant /srv/tree: Landlock knows no deny by name"
     ]
 
 
