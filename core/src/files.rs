@@ -41,6 +41,10 @@ pub enum FilesError {
     Moved { path: AbsPath },
     #[error("{path} leads through a symlink in {dir}, where a fenced command could have put it ({from})")]
     Planted { path: AbsPath, dir: AbsPath, from: Text },
+    #[error(
+        "{path}, which paddock itself relies on, is reached through a symlink in {dir}, where a command could change it"
+    )]
+    OwnWay { path: AbsPath, dir: AbsPath },
     #[error("{path} lies on a remote file system ({kind}), which Landlock can not police ({from})")]
     Remote { path: AbsPath, kind: &'static str, from: Text },
     #[error("Landlock refuses a rule on {path} ({from}): {source}")]
@@ -59,6 +63,7 @@ impl FilesError {
             }
             FilesError::Missing { .. } => "create it, or mark the grant optional with a trailing \"?\"",
             FilesError::Moved { .. } => "start again",
+            FilesError::OwnWay { .. } => "put a real directory there, or work elsewhere",
             FilesError::Planted { .. } => "look where it leads; grant that place by its own name if you mean it",
             FilesError::Remote { .. } => {
                 "work on a local copy, or accept the weaker fence: [filesystem] require_enforced = false"
@@ -157,6 +162,7 @@ impl<'p> Files<'p> {
         let here = check_standing(plan)?;
         let home = Glance::at(&plan.user.home);
         let linked = through_links(requested, &home);
+        check_own_ways(plan, requested, &linked)?;
         for grant in &requested.grants {
             if grant.optional && home.of(&grant.path) == Seen::Missing {
                 files.skipped.push(grant);
@@ -189,7 +195,7 @@ impl<'p> Files<'p> {
     ) -> Result<(), FilesError> {
         let opened = match open(grant) {
             // What a fenced command can write, it can turn into a link to anywhere, before the next run or during this start.
-            Ok(opened) => match planted(plan, landlock, &opened) {
+            Ok(opened) => match planted(plan, landlock, &opened.link_dirs) {
                 Some(dir) if grant.optional => {
                     let (path, from) = (&grant.path, &grant.source);
                     self.warnings.push(FilesError::Planted { path: path.clone(), dir, from: from.clone() }.to_string());
@@ -412,15 +418,26 @@ fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
     if Identity::from(&named) == here { Ok(here) } else { Err(FilesError::Moved { path: plan.cwd.clone() }) }
 }
 
+/// Paddock's own places must not be reached through a link that the command could change: the next run would find others.
+fn check_own_ways(plan: &Plan, landlock: &Landlock, linked: &[&AbsPath]) -> Result<(), FilesError> {
+    for path in landlock.unwritable.iter().filter(|path| linked.contains(path)) {
+        let way = place::follow(path.as_bytes()).map_err(|source| FilesError::Locate { path: path.clone(), source })?;
+        if let Some(dir) = planted(plan, landlock, &way.link_dirs) {
+            return Err(FilesError::OwnWay { path: path.clone(), dir });
+        }
+    }
+    Ok(())
+}
+
 /// The first directory on the way of a grant that holds a symlink and lies in the workspace or in what the plan makes writable.
-fn planted(plan: &Plan, landlock: &Landlock, opened: &Opened) -> Option<AbsPath> {
+fn planted(plan: &Plan, landlock: &Landlock, link_dirs: &[PathBuf]) -> Option<AbsPath> {
     // The root directory, which holds the links of a merged /usr, is in no tree a command can write.
-    let dirs: Vec<AbsPath> = opened.link_dirs.iter().filter_map(|dir| absolute(dir.clone()).ok()).collect();
+    let dirs: Vec<AbsPath> = link_dirs.iter().filter_map(|dir| absolute(dir.clone()).ok()).collect();
     if dirs.iter().all(|dir| dir.as_bytes() == b"/") {
         return None;
     }
     let writable = landlock.grants.iter().filter(|grant| rights::writes(plan.rights(&grant.access)));
-    let trees = writable.map(|grant| &grant.path).chain([&plan.cwd]);
+    let trees = writable.map(|grant| &grant.path).chain(&landlock.reached).chain([&plan.cwd]);
     let trees: Vec<AbsPath> =
         trees.filter_map(|tree| absolute(place::follow(tree.as_bytes()).ok()?.real).ok()).collect();
     dirs.into_iter().find(|dir| trees.iter().any(|tree| dir.is_within(tree)))

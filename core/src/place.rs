@@ -75,7 +75,12 @@ pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
             }
             _ => {
                 let here = followed.real.join(&name);
-                if FileType::from_raw_mode(rustix::fs::lstat(&here)?.st_mode) != FileType::Symlink {
+                let stat = match rustix::fs::lstat(&here) {
+                    // What is not there is no link; the rest of the name lies below it.
+                    Err(Errno::NOENT) => None,
+                    found => Some(found?),
+                };
+                if stat.is_none_or(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Symlink) {
                     followed.real = here;
                     continue;
                 }

@@ -103,6 +103,8 @@ pub struct Landlock {
     /// of the grants say the same of the names as they are written; these count where symlinks are on the way.
     pub closed: Vec<AbsPath>,
     pub unwritable: Vec<AbsPath>,
+    /// Where fenced commands of this user could ever write: no grant follows a link that stands there.
+    pub reached: Vec<AbsPath>,
 }
 
 #[derive(Debug, Deserialize)]

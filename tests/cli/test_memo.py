@@ -86,16 +86,22 @@ def test_a_policy_file_that_became_writable_for_others_is_looked_at_again(door: 
     assert door.run("--policy", file) == 125
 
 
-def test_a_link_that_leads_elsewhere_now_is_followed_again(door: Door) -> None:
-    one = door.fence.ground.put(door.fence.ground.root / "one.toml", '[meta]\ninherit = "ai-agent"\n')
-    two = door.fence.ground.put(door.fence.ground.root / "two.toml", '[meta]\ninherit = "strict"\n')
-    link = door.fence.ground.root / "p.toml"
-    link.symlink_to(one)
-    assert door.run("--policy", link) == 0
-    assert door.remembers("--policy", link)
-    link.unlink()
-    link.symlink_to(two)
-    assert not door.remembers("--policy", link)
+def test_a_policy_reached_through_a_link_is_never_remembered(door: Door) -> None:
+    """The links on the way could lead elsewhere the next time."""
+    one = door.fence.ground.put(door.fence.ground.root / "one" / "p.toml", '[meta]\ninherit = "ai-agent"\n')
+    (door.fence.ground.root / "p.toml").symlink_to(one)
+    (door.fence.ground.root / "current").symlink_to(one.parent)
+    for path, remembered in ((one, True), (door.fence.ground.root / "p.toml", False)):
+        assert door.run("--policy", path) == 0
+        assert door.remembers("--policy", path) == remembered
+    through = door.fence.ground.root / "current" / "p.toml"
+    assert door.run("--policy", through) == 0
+    assert not door.remembers("--policy", through)
+
+
+def test_a_run_with_a_layer_off_is_never_remembered(door: Door) -> None:
+    assert door.run("--off", "seccomp") == 0
+    assert not door.remembers("--off", "seccomp")
 
 
 def test_a_profile_that_appears_in_the_search_path_is_noticed(door: Door) -> None:

@@ -9,6 +9,7 @@ import os
 
 import pytest
 
+from tests.support.features import need
 from tests.support.fence import Fence, Word
 from tests.support.ground import SECRET
 from tests.support.tester import Outcome
@@ -109,6 +110,96 @@ def test_the_default_journal_is_closed_to_a_run_that_does_not_use_it(fence: Fenc
         inside = paddock(fence, "run", "--profile", "ai-agent", "--allow", "/var/tmp", *flags, "--", "cat", head)
         assert "Permission denied" in inside.stderr, inside
     assert fence.outside(["cat", head]).exit_code == 0
+
+
+def test_links_made_in_another_project_are_not_followed(fence: Fence) -> None:
+    """A dotfiles set-up: ~/.vim leads into a project, where an agent worked once."""
+    dot = fence.ground.make(fence.ground.root / "dot")
+    fence.ground.make(dot / "vim")
+    home_link = fence.tester.home / ".vim"
+    home_link.symlink_to(dot / "vim")
+    read = ["cat", str(fence.ground.secret)]
+    try:
+        assert fence.inside(["sh", "-c", f"rmdir vim; ln -s {fence.ground.outside} vim"], cwd=dot).exit_code == 0
+        assert (dot / "vim").is_symlink()
+        later = fence.inside(read)
+        assert "Permission denied" in later.stderr, later
+        assert "leads through a symlink" in later.stderr, later
+    finally:
+        home_link.unlink()
+    explicit = fence.inside(read, "--read", f"{dot}/vim")
+    assert explicit.exit_code == 125, explicit
+
+
+def test_a_policy_in_another_runs_workspace_needs_the_word(fence: Fence) -> None:
+    file = fence.ground.put(fence.ground.project / "pol.toml", '[meta]\ninherit = "ai-agent"\n')
+    loose = f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    assert fence.inside(["sh", "-c", f"printf '{loose}' > pol.toml"]).exit_code == 0
+    sub = fence.ground.make(fence.ground.evil / "sub")
+    words = ["run", "--policy", str(file), "--", "cat", str(fence.ground.secret)]
+    later = fence.tester.run([fence.installation.paddock, *words], cwd=sub)
+    assert later.exit_code == 125, later
+    assert "is not trusted yet" in later.stderr
+
+
+def test_a_directory_swapped_for_a_link_does_not_carry_trust_elsewhere(fence: Fence) -> None:
+    policy = fence.ground.put(fence.ground.project / "pd" / "q.toml", '[meta]\ninherit = "ai-agent"\n')
+    assert paddock(fence, "trust", str(policy)).exit_code == 0
+    codex = fence.ground.make(fence.ground.root / "codex")
+    loose = f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    swap = f"printf '{loose}' > {codex}/q.toml; rm -r pd; ln -s {codex} pd"
+    flags = ("--policy", "./pd/q.toml")
+    assert paddock(fence, "run", *flags, "--allow", str(codex), "--", "sh", "-c", swap).exit_code == 0
+    later = paddock(fence, "run", *flags, "--", "cat", str(fence.ground.secret))
+    assert later.exit_code == 125, later
+    assert SECRET not in later.stdout
+
+
+def test_state_behind_a_link_that_the_command_could_change_stops_the_run(fence: Fence) -> None:
+    need("root", fence.tester.disposable, "an ordinary user's own state is not the tests' to move")
+    state = fence.tester.home / ".local" / "state"
+    real = fence.ground.make(fence.ground.root / "real")
+    state.rename(real / "state")
+    (fence.ground.project / "s").symlink_to(real / "state")
+    state.symlink_to(fence.ground.project / "s")
+    try:
+        stopped = paddock(fence, "run", "--", "true")
+        assert stopped.exit_code == 125, stopped
+        assert "is reached through a symlink in" in stopped.stderr
+        # A link of the person's own, where no command could ever write, is no danger.
+        state.unlink()
+        state.symlink_to(real / "state")
+        assert paddock(fence, "run", "--", "true").exit_code == 0
+    finally:
+        state.unlink()
+        (real / "state").rename(state)
+
+
+def test_a_profile_that_became_unreadable_is_not_skipped(fence: Fence) -> None:
+    """Landlock does not judge chmod: a command can shut the config directory, not make it vanish."""
+    need("root", fence.tester.disposable, "an ordinary user's own configuration is not the tests' to write")
+    config = fence.tester.home / ".config" / "paddock"
+    config.mkdir(parents=True, exist_ok=True)
+    fence.tester.give(fence.tester.home / ".config")
+    assert fence.inside(["chmod", "000", str(config)]).exit_code == 0
+    try:
+        later = paddock(fence, "run", "--", "true")
+        assert later.exit_code == 125, later
+        assert "can not be examined" in later.stderr
+    finally:
+        config.chmod(0o755)
+
+
+def test_a_trusted_project_policy_that_is_gone_is_missed(fence: Fence) -> None:
+    fence.ground.put(fence.ground.project / "paddock.toml", '[meta]\ninherit = "strict"\n')
+    assert paddock(fence, "trust").exit_code == 0
+    assert paddock(fence, "run", "--", "rm", "paddock.toml").exit_code == 0
+    later = paddock(fence, "run", "--", "true")
+    assert later.exit_code == 125, later
+    assert "it is gone" in later.stderr
+    assert paddock(fence, "run", "--profile", "ai-agent", "--", "true").exit_code == 0
+    assert paddock(fence, "trust", "--revoke").exit_code == 0
+    assert paddock(fence, "run", "--", "true").exit_code == 0
 
 
 @pytest.mark.parametrize("directory", ["/tmp", "/dev/shm", "/proc"])

@@ -71,6 +71,7 @@ def plan_for(
             "access": _ACCESS,
             "closed": [],
             "unwritable": [],
+            "reached": [],
             "grants": sorted(grants, key=lambda entry: (entry["path"], entry["access"])),
         },
         "seccomp": {"default": "allow", "syscalls": sorted(block), "namespaces": False, "sockets": list(SOCKETS)},

@@ -146,6 +146,7 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
             "grants": all,
             "closed": [],
             "unwritable": [],
+            "reached": [],
         },
         "seccomp": {"default": "allow", "syscalls": ["mount", "ptrace"], "sockets": ["inet", "inet6"], "namespaces": false},
         "workdir": workdir, "cwd": workdir, "require_enforced": true, "notices": [],

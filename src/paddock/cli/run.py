@@ -29,9 +29,9 @@ def execute(arguments: list[str]) -> int:
         raise UsageError("run: the command is empty", hint="paddock run [options] -- COMMAND …")
     origin, consulted = watched(Origin.of_process())
     memo = Memo.ahead_of(origin, options, command[0])
-    prepared = prepare(request_of(parsed, command=command[0]), origin)
+    prepared = prepare(request_of(parsed, command=command[0]), origin, to_run=not parsed.dry_run)
     if not parsed.dry_run:
-        memo.keep(prepared.policy, prepared.plan, consulted, quiet=parsed.quiet)
+        memo.keep(prepared.policy, prepared.reach, prepared.plan, consulted, quiet=parsed.quiet)
         sweep(origin.uid)
         prepared.run(command, quiet=parsed.quiet)
     preflight = prepared.preflight()

@@ -10,7 +10,7 @@ from paddock.errors import CoreError
 from paddock.host.model import Host, Probe
 
 
-def measure(*, uid: int, user: str, home: str, cwd: str) -> Host:
+def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...]) -> Host:
     facts = core.ask("host")
     try:
         return Host(
@@ -25,6 +25,7 @@ def measure(*, uid: int, user: str, home: str, cwd: str) -> Host:
             user=user,
             home=home,
             cwd=cwd,
+            reached=reached,
             own_paths=own_paths(home),
         )
     except (KeyError, TypeError) as error:

@@ -18,6 +18,7 @@ class Host:
     user: str
     home: str
     cwd: str
+    reached: tuple[str, ...]  # every place a fenced command of this user could ever write
     own_paths: tuple[str, ...]  # what no grant may make writable: configuration, state, the installation
 
 

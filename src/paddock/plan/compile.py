@@ -150,6 +150,7 @@ def _landlock(
         grants=files.grants,
         closed=files.closed,
         unwritable=files.unwritable,
+        reached=tuple(sorted(host.reached)),
     )
     return landlock, files.temp
 

@@ -83,7 +83,7 @@ class Layers:
             notes.append(f"{found.shown} names no parent: it inherits {parent}")
             source = Source(file=found.shown, line=1, key="inherit")
             fragment = replace(fragment, inherit=(Sourced(parent, source),))
-        identity = PolicyFile(path=file.path, sha256=file.sha256, found=file.place, facts=file.facts)
+        identity = PolicyFile(path=file.path, sha256=file.sha256, found=file.written, facts=file.facts)
         return replace(fragment, policy=replace(fragment.policy, files=(identity,), notes=tuple(notes)))
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
 
+from paddock.errors import PolicyError
 from paddock.policy.flags import flag, from_command_line
 from paddock.policy.glob import Glob
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
@@ -17,7 +18,7 @@ from paddock.policy.merge import merge
 from paddock.policy.model import Access, Deny, Filesystem, Policy
 from paddock.policy.origin import Origin
 from paddock.policy.request import Request
-from paddock.policy.search import Found, Search
+from paddock.policy.search import Found, Search, exists
 from paddock.policy.syscalls import table
 from paddock.policy.trust import FileText, require_agreement
 
@@ -53,7 +54,13 @@ def _project_file(request: Request, origin: Origin) -> Found | None:
     """``./paddock.toml``, when nothing else was asked for. Found is found: a dangling link is an error later on."""
     if request.names_a_policy or request.is_custom:
         return None
-    if not os.path.lexists(os.path.join(origin.cwd, PROJECT_FILE)):
+    if not exists(path := os.path.join(origin.cwd, PROJECT_FILE)):
+        if origin.trusted.knows(path):
+            raise PolicyError(
+                "you trusted this file, and it is gone: without it the default profile would apply",
+                where=path,
+                hint="put it back; or `paddock trust --revoke`; or name a profile: --profile ai-agent",
+            )
         return None
     return Search(origin).at_path(f"./{PROJECT_FILE}", flag("the current directory"), relative_to=origin.cwd)
 
@@ -83,23 +90,28 @@ def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
             yield f"{call.source}: {remark}; naming it has no effect there"
 
 
-def _require_agreement_to_what_a_command_could_rewrite(policy: Policy, files: list[FileText], origin: Origin) -> None:
-    """A policy file in a command's reach could loosen the next run; then the person must know its text.
-
-    In reach is what this policy makes writable, and what an earlier run could have written whatever this text says
-    of it: the current directory, shared memory, temporary directories of runs. A link counts by where it stands and by
-    where it leads. The config directories are left out: they are closed to writing whatever a policy grants.
-    """
-    reach = [
+def writable_trees(policy: Policy) -> list[str]:
+    """Where the command will be able to write, by the places' real names."""
+    return [
         os.path.realpath(Glob.parse(grant.pattern).prefix)
         for grant in policy.filesystem.grants
         if grant.access in (Access.WRITE, Access.ALLOW) and grant.pattern.startswith("/")
     ]
-    reach += [origin.cwd, "/dev/shm"]
+
+
+def _require_agreement_to_what_a_command_could_rewrite(policy: Policy, files: list[FileText], origin: Origin) -> None:
+    """A policy file in a command's reach could loosen the next run; then the person must know its text.
+
+    In reach is what this policy makes writable, and what an earlier run could have written whatever this text says
+    of it: the current directory, shared memory, temporary directories, every place a run was ever given. A link counts
+    by where it stands and by where it leads. The config directories are left out: they are closed to writing whatever
+    a policy grants.
+    """
+    reach = [*writable_trees(policy), *origin.reach.trees, origin.cwd, "/dev/shm"]
     for file in files:
-        if file.place.startswith((f"{origin.config_dir}/", f"{origin.system_dir}/")):
+        if file.written.startswith((f"{origin.config_dir}/", f"{origin.system_dir}/")):
             continue
-        names = (file.place, file.path)
+        names = (file.written, file.place, file.path)
         in_reach = any(f"{name}/".startswith(f"{tree.rstrip('/')}/") for name in names for tree in reach)
         in_temp = any(name.startswith(f"/tmp/paddock-{origin.uid}-") for name in names)
         if in_reach or in_temp or origin.trusted.knows(file.place):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paddock.errors import UsageError
+from paddock.policy.reach import NOTHING_REACHED, Reach
 from paddock.policy.trust import Trusted
 
 BUILTIN_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "profiles")
@@ -35,6 +36,7 @@ class Origin:
     system_dir: str = SYSTEM_DIR
     builtin_dir: str = BUILTIN_DIR
     trusted: Trusted = NOTHING_TRUSTED
+    reach: Reach = NOTHING_REACHED
 
     @property
     def config_dir(self) -> str:
@@ -65,6 +67,7 @@ class Origin:
             home=home,
             environ=dict(os.environ),
             trusted=Trusted.read(state_dir_of(home), uid),
+            reach=Reach.read(state_dir_of(home)),
         )
 
 

@@ -65,7 +65,7 @@ class Search:
         name, suffix = os.path.splitext(os.path.basename(path))
         if suffix not in SUFFIXES:
             raise PolicyError(f"a policy file ends in {' or '.join(SUFFIXES)}: {written!r}", where=str(source))
-        if not os.path.lexists(path):
+        if not exists(path):
             raise PolicyError(f"there is no file {written!r}", where=str(source))
         shown = written if source.file == COMMAND_LINE else os.path.normpath(path)
         return Found(name=name, path=path, shown=shown, rung=None, builtin=False)
@@ -86,7 +86,7 @@ class Search:
 
     def _in_directory(self, name: str, rung: int) -> Found | None:
         directory = self.directories[rung]
-        paths = [path for suffix in SUFFIXES if os.path.lexists(path := os.path.join(directory, name + suffix))]
+        paths = [path for suffix in SUFFIXES if exists(path := os.path.join(directory, name + suffix))]
         if not paths:
             return None
         if len(paths) > 1:
@@ -154,6 +154,17 @@ def _profile(found: Found, origin: Origin) -> Profile:
         comment.append(line.lstrip("# ").strip())
     about = " ".join(comment).removeprefix(f"{found.name}:").strip().partition(". ")[0]
     return Profile(name=found.name, path=found.path, shown=found.shown, about=about, text=text)
+
+
+def exists(path: str) -> bool:
+    """Absent is only what is not there. A directory that can not be entered may hold the policy that counts."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise PolicyError(f"can not be examined: {error.strerror}", where=path) from None
+    return True
 
 
 def is_path(written: str) -> bool:

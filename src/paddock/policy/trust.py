@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
+from paddock.policy.reach import facts_of
 
 if TYPE_CHECKING:
     from paddock.policy.origin import Origin
@@ -34,6 +35,7 @@ class FileText:
     text: str
     sha256: str
     place: str = ""
+    written: str = ""  # as it was named, made absolute, no link followed
     facts: tuple[int, ...] = ()  # of the descriptor it was read from
 
 
@@ -52,18 +54,13 @@ def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = N
         text=decode(data, shown),
         sha256=hashlib.sha256(data).hexdigest(),
         place=_place(path),
+        written=os.path.abspath(path),
         facts=facts_of(found),
     )
 
 
 def _place(path: str) -> str:
     return os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))
-
-
-def facts_of(found: os.stat_result) -> tuple[int, ...]:
-    """All that a change of the file or of its rights touches."""
-    times = (found.st_mtime_ns, found.st_ctime_ns)
-    return (found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid, found.st_size, *times)
 
 
 def read_builtin(path: str) -> FileText:

@@ -11,12 +11,15 @@ from paddock.errors import CoreError
 from paddock.host import Host, measure
 from paddock.plan import Plan, compile_plan
 from paddock.policy import Origin, Policy, Request, load
+from paddock.policy.load import writable_trees
+from paddock.policy.reach import Reach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
     policy: Policy
     host: Host
+    reach: Reach
     plan: Plan
 
     def run(self, command: Sequence[str], *, quiet: bool = False) -> NoReturn:
@@ -55,10 +58,12 @@ class Preflight:
             ) from error
 
 
-def prepare(request: Request, origin: Origin) -> Prepared:
+def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
+    """``to_run``: the command will get to write what the policy grants, and later runs have to know."""
     policy = load(request, origin)
-    host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd)
-    return Prepared(policy=policy, host=host, plan=compile_plan(policy, host))
+    reach = Reach.record(origin.state_dir, writable_trees(policy)) if to_run else origin.reach
+    host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd, reached=reach.trees)
+    return Prepared(policy=policy, host=host, reach=reach, plan=compile_plan(policy, host))
 
 
 def _number(value: object) -> int:

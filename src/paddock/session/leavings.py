@@ -22,7 +22,8 @@ def sweep(uid: int) -> None:
         return
     for name in names:
         # Somebody else's, in use, or gone meanwhile: not ours to care for.
-        with contextlib.suppress(OSError):
+        # Or too deep for Python: a sweep never stops a run.
+        with contextlib.suppress(OSError, RecursionError):
             _remove_if_abandoned(os.path.join(TMP_PARENT, name), uid)
 
 

@@ -28,7 +28,7 @@ from paddock import __version__, core
 from paddock.plan import Plan
 from paddock.policy import Origin, Policy
 from paddock.policy.glob import Glob
-from paddock.policy.trust import facts_of
+from paddock.policy.reach import STORE, Reach, facts_of
 
 Facts = list[int] | None  # None: nothing is there
 
@@ -73,20 +73,23 @@ class Memo:
     def ahead_of(cls, origin: Origin, options: Iterable[str], command: str) -> Memo:
         return cls(origin=origin, options=tuple(options), command=command, before=_facts(_surroundings(origin)))
 
-    def keep(self, policy: Policy, plan: Plan, consulted: Consulted, *, quiet: bool) -> None:
+    def keep(self, policy: Policy, reach: Reach, plan: Plan, consulted: Consulted, *, quiet: bool) -> None:
         """Losing a memo costs time, never safety: a full disk or a read-only home must not stop a run."""
         read = {file.path: list(file.facts) for file in policy.files}
-        links = _facts(file.found for file in policy.files)
         code = _facts(_own_code())
         # Something changed while it was read: then nobody can say which of the two the plan is for.
         if _facts(self.before) != self.before or _facts(read) != read:
             return
-        if any(os.path.realpath(file.found) != file.path for file in policy.files) or _follows_links(policy):
+        # A link on the way, or a layer turned off by hand: such plans are made anew each time.
+        if any(os.path.realpath(file.found) != file.found for file in policy.files) or _follows_links(policy):
             return
+        if policy.off:
+            return
+        read[os.path.join(self.origin.state_dir, STORE)] = list(reach.facts)
         text = json.dumps(
             {
                 "quiet": quiet,
-                "contents": {**self.before, **code, **links, **read},
+                "contents": {**self.before, **code, **read},
                 "places": {path: _place(path) for path in self._places(policy)},
                 "variables": {name: self.origin.environ.get(name) for name in sorted(consulted.names)},
                 "plan": plan.canonical().decode("ascii"),

@@ -19,6 +19,7 @@ HOST = Host(
     user="ada",
     home="/home/ada",
     cwd="/home/ada/project",
+    reached=(),
     own_paths=("/etc/paddock", "/home/ada/.config/paddock", "/home/ada/.local/state/paddock", "/opt/paddock"),
 )
 
