@@ -151,10 +151,11 @@ def sandlock(bench: Bench) -> Iterator[subprocess.Popen[str] | None]:
 
 
 def work(bench: Bench, rounds: int) -> list[Row]:
-    """Ratios are taken round by round and their median shown: slow drifts of the machine fall out."""
+    """What the same rules cost while a program works; journal and temp belong to the launch. Ratios are taken round by
+    round and their median shown: slow drifts of the machine fall out."""
     rows = []
     for name, job in tree.jobs(bench.workspace).items():
-        with core.sealed(core.canonical(bench.plan)) as fd:
+        with core.sealed(core.canonical(bench.lean_plan)) as fd:
             cases = {
                 "bare": job,
                 "the limit": [str(bench.build / "limit"), *job],
