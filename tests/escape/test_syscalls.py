@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from pathlib import Path
 
 import pytest
 
@@ -270,3 +271,23 @@ def test_the_filter_and_no_new_privs_are_on(fence: Fence) -> None:
     control = fence.outside(["cat", "/proc/self/status"]).stdout
     assert "NoNewPrivs:\t0\n" in control
     assert "Seccomp:\t0\n" in control
+
+
+def test_limits_of_a_process_outside_can_not_be_changed(fence: Fence) -> None:
+    """It could end the supervisor by its CPU limit, or silence the journal by its file size limit."""
+    script = (
+        "import resource as r, sys; print('started', flush=True)\n"
+        "try:\n    r.prlimit(int(sys.argv[1]), r.RLIMIT_NOFILE, (100, 100)); print('ok')\n"
+        "except PermissionError: print('EPERM')"
+    )
+    with fence.tester.starting(["sleep", "60"]) as bystander:
+        words = ["python3", "-c", script, str(bystander.pid)]
+        assert fence.inside(words).answer == "EPERM"
+        assert _open_files_limit(bystander.pid) != ["100", "100"]
+        assert fence.outside(words).answer == "ok"
+        assert _open_files_limit(bystander.pid) == ["100", "100"]
+
+
+def _open_files_limit(pid: int) -> list[str]:
+    lines = Path(f"/proc/{pid}/limits").read_text().splitlines()
+    return next(line.split()[3:5] for line in lines if line.startswith("Max open files"))
