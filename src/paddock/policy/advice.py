@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from paddock.policy.glob import component_matches
 from paddock.policy.model import Access, Action, Policy
 
 
@@ -28,6 +29,13 @@ def weak_points(policy: Policy) -> Iterator[str]:
             yield f"{grant.source}: {grant.pattern} can be written but not read; tools that read back will fail"
         if grant.optional and grant.workspace:
             yield f"{grant.source}: the workspace is marked as optional"
+    for name in policy.env.pass_:
+        held = next((deny for deny in policy.env.deny if component_matches(deny.value, name.value)), None)
+        if held is not None:
+            yield (
+                f"{name.source}: {name.value} does not pass: {held.value} ({held.source}) denies it; "
+                f"hand it in by name: --env-pass {name.value}"
+            )
     for route in policy.network.routes if policy.network is not None else ():
         if route.endpoint_rules is None:
             yield f"{route.source}: route {route.name!r} has no endpoint_rules: every method and path is open"

@@ -15,6 +15,7 @@ from tests.unit.policy.world import World
         ("[[rule]]\nid = 'a'\naction = 'allow'\n", "allows every program"),
         ("[filesystem]\nwrite_globs = ['/a/**']\n", "can be written but not read"),
         ("[network.routes.x]\nupstream = 'https://x'\n", "every method and path"),
+        ("[env]\npass = ['X_API_KEY']\n", "--env-pass X_API_KEY"),
     ],
 )
 def test_a_weak_line_is_pointed_out_with_its_place(world: World, text: str, words: str) -> None:
@@ -31,6 +32,7 @@ def test_a_weak_line_is_pointed_out_with_its_place(world: World, text: str, word
         "[[rule]]\nid = 'a'\naction = 'deny'\nexe_basename = 'git'\n",
         "[[rule]]\nid = 'a'\naction = 'deny'\n",
         "[filesystem]\nallow_globs = ['/a/**']\n",
+        "[env]\npass = ['PLAIN']\n",
         "[network.routes.x]\nupstream = 'https://x'\nendpoint_rules = []\n",
     ],
 )
