@@ -74,7 +74,7 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
     let preflight = Preflight::prepare(plan)?;
     // A list that lets programs start by execve alone would refuse our question, not the execution.
     let silent = preflight.filter.as_ref().is_some_and(|filter| filter.refuses(operation.system_call()));
-    let ruleset = preflight.files.map(|files| files.into_ruleset());
+    let ruleset = preflight.files.and_then(|mut files| files.take_ruleset());
     let filter = preflight.filter.filter(|_| !silent);
     let fence = Fence::new(plan, ruleset, filter);
 

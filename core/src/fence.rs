@@ -2,17 +2,19 @@
 //! run in a process that shares its parent's memory.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
-use rustix::thread::SecureComputingMode;
+use rustix::thread::{CapabilitySet, CapabilitySets, SecureComputingMode};
 
-use crate::plan::Plan;
+use crate::plan::{Plan, Tier};
 use crate::seccomp::Filter;
 use crate::sys::{self, SignalMask};
 
 pub struct Fence {
+    /// In namespaces of our own we have every capability over them; the command has none.
+    drop_capabilities: bool,
     no_new_privs: bool,
     rlimits: Vec<(Resource, u64)>,
     ruleset: Option<OwnedFd>,
@@ -25,6 +27,7 @@ pub struct Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     FollowParent,
+    Capabilities,
     NoNewPrivs,
     Rlimit,
     Landlock,
@@ -45,6 +48,7 @@ impl Step {
     fn what(self) -> &'static str {
         match self {
             Step::FollowParent => "the command can not be tied to its supervisor",
+            Step::Capabilities => "the capabilities of the namespace can not be dropped",
             Step::NoNewPrivs => "no_new_privs can not be set",
             Step::Rlimit => "a resource limit can not be set",
             Step::Landlock => "the Landlock rules can not be enforced",
@@ -66,18 +70,27 @@ impl Step {
 impl Fence {
     pub fn new(plan: &Plan, ruleset: Option<OwnedFd>, filter: Option<Filter>) -> Fence {
         Fence {
+            drop_capabilities: plan.tier == Tier::Full,
             no_new_privs: plan.no_new_privs,
             rlimits: plan.rlimits.clone(),
             ruleset,
-            workdir: (plan.workdir != plan.cwd).then(|| plan.workdir.as_c_str().to_owned()),
+            // A new root is entered at its top; the directory we came from belongs to the old one.
+            workdir: (plan.workdir != plan.cwd || plan.tier == Tier::Full).then(|| plan.workdir.as_c_str().to_owned()),
             filter,
         }
+    }
+
+    pub fn ruleset(&self) -> Option<BorrowedFd<'_>> {
+        self.ruleset.as_ref().map(|ruleset| ruleset.as_fd())
     }
 
     /// After this returned Ok, the process is inside. The order is the promise:
     pub fn enter(&self) -> Result<(), FenceError> {
         let at = |step| move |errno| FenceError { step, errno };
 
+        if self.drop_capabilities {
+            drop_capabilities().map_err(at(Step::Capabilities))?;
+        }
         // An ordinary user may use Landlock and seccomp only after giving up on gaining privileges by exec.
         if self.no_new_privs {
             rustix::thread::set_no_new_privs(true).map_err(at(Step::NoNewPrivs))?;
@@ -114,6 +127,19 @@ impl Fence {
         }
         Ok(())
     }
+}
+
+/// All of them, and the right to get any back: also root, who gets a full set by every exec, ends with none.
+fn drop_capabilities() -> Result<(), Errno> {
+    for number in 0..u64::BITS {
+        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
+            Ok(()) => {}
+            Err(Errno::INVAL) => break, // the kernel knows no more
+            Err(errno) => return Err(errno),
+        }
+    }
+    let none = CapabilitySet::empty();
+    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }
 
 /// What the command inherits from the core besides the fence: ordinary signals, and death with the supervisor.

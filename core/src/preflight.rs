@@ -32,7 +32,7 @@ impl<'p> Preflight<'p> {
             landlock_abi: landlock.map_or(0, |landlock| landlock.abi),
             rights: landlock.map_or(0, |landlock| landlock.handled.len()),
             scopes: landlock.map_or(0, |landlock| landlock.scoped.len()),
-            paths: landlock.map_or(0, |landlock| landlock.grants.len()),
+            paths: plan.files.as_ref().map_or(0, |files| files.grants.len()),
             blocked: self.requested_blocked(plan),
             seccomp: plan.seccomp.is_some(),
             no_new_privs: plan.no_new_privs,

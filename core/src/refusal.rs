@@ -6,6 +6,7 @@ use crate::bpf::BpfError;
 use crate::fence::FenceError;
 use crate::files::FilesError;
 use crate::journal::JournalError;
+use crate::namespaces::NamespacesError;
 use crate::plan::PlanError;
 use crate::supervise::SuperviseError;
 use crate::temp::TempError;
@@ -31,6 +32,8 @@ pub enum Refusal {
     #[error(transparent)]
     Fence(#[from] FenceError),
     #[error(transparent)]
+    Namespaces(#[from] NamespacesError),
+    #[error(transparent)]
     Supervise(#[from] SuperviseError),
     #[error("the probe's files can not be made: {0}")]
     Scene(Errno),
@@ -39,7 +42,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    pub fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &str {
         match self {
             Refusal::Usage(_) => {
                 "paddock-core run --plan-fd N [--quiet] -- COMMAND… | preflight --plan-fd N | \
@@ -53,6 +56,7 @@ impl Refusal {
             Refusal::Files(error) => error.hint(),
             Refusal::Filter(_) => "list fewer system calls",
             Refusal::Temp(_) => "check that the directory exists and that you may write to it",
+            Refusal::Namespaces(error) => error.hint(),
             Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
             Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) => {
                 "`paddock doctor` tries every mechanism on this machine"

@@ -1,8 +1,9 @@
 //! `run`: one story from the plan to the command and, when something has to outlive the start, to its end.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
-use std::os::fd::{IntoRawFd as _, OwnedFd};
+use std::ops::ControlFlow;
+use std::os::fd::{BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, OFlags};
@@ -16,12 +17,14 @@ use crate::event::{Enforcement, Event, Start};
 use crate::fence::{self, Fence};
 use crate::journal::{self, Journal};
 use crate::kernel_names;
+use crate::namespaces;
 use crate::plan::{Level, Plan};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
+use crate::root::Blueprint;
 use crate::stderr;
-use crate::supervise::{self, Started};
-use crate::sys;
+use crate::supervise::{self, Chores, Subject};
+use crate::sys::{self, SignalMask};
 use crate::temp::Temp;
 
 pub const EXIT_NOT_EXECUTABLE: i32 = 126;
@@ -91,7 +94,7 @@ fn fenced(
     let preflight = Preflight::prepare(&plan)?;
     announce(&plan, &preflight, quiet);
 
-    if journal.is_none() && plan.temp.is_none() {
+    if journal.is_none() && plan.temp.is_none() && plan.namespaces.is_none() {
         // Nothing has to be done afterwards, so nobody has to wait: the command takes this process over.
         let (fence, command) = ready(&plan, preflight, argv, None);
         fence::become_command(None, None)?;
@@ -112,23 +115,22 @@ fn fenced(
         if let (Some(temp), Some(files), Some(requested)) = (&temp, &mut preflight.files, &plan.temp) {
             files.grant_temp(temp.dir(), plan.rights(&requested.access))?;
         }
+        let terminal = ancestry::terminal();
         if let Some(journal) = journal {
-            record_start(journal, &plan, plan_bytes, &argv, requested, actual, &preflight)?;
+            record_start(journal, &plan, plan_bytes, &argv, terminal.as_deref(), requested, actual, &preflight)?;
         }
-        let (fence, command) = ready(&plan, preflight, argv, temp.as_ref());
-        Ok(match supervise::start(&fence, &command, &mask)? {
-            Started::Running(pid) => Ok(pid),
-            Started::NotExecuted(errno) => Err(not_executed(&command, errno)),
-        })
+        start(&plan, preflight, argv, temp.as_ref(), terminal.as_deref(), &mask)
     })();
     // While the command runs, only what its end needs stays in memory.
     drop(plan);
     let outcome = match started {
-        Ok(Ok(pid)) => supervise::wait(pid).map_err(Refusal::from).map(|end| Outcome {
-            exit_code: end.exit_code(),
-            signal: end.signal(),
-            not_executed: None,
-        }),
+        Ok(Ok(subject)) => {
+            supervise::wait(&subject, &mut NoChores).map_err(Refusal::from).map(|end| Outcome {
+                exit_code: end.exit_code(),
+                signal: end.signal(),
+                not_executed: None,
+            })
+        }
         Ok(Err(not_executed)) => Ok(not_executed),
         Err(refusal) => Err(refusal),
     };
@@ -138,15 +140,63 @@ fn fenced(
     outcome
 }
 
+struct NoChores;
+
+impl Chores for NoChores {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn turn(&mut self) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+}
+
+/// The command, running inside the fence; or what kept it from being executed, although the fence stood.
+fn start(
+    plan: &Plan,
+    mut preflight: Preflight<'_>,
+    argv: Vec<CString>,
+    temp: Option<&Temp>,
+    terminal: Option<&CStr>,
+    mask: &SignalMask,
+) -> Result<std::result::Result<Subject, Outcome>, Refusal> {
+    let (Some(namespaces), Some(requested)) = (&plan.namespaces, &plan.files) else {
+        let (fence, command) = ready(plan, preflight, argv, temp);
+        return Ok(match supervise::start(&fence, &command, mask)? {
+            supervise::Started::Running(pid) => Ok(Subject::Child(pid)),
+            supervise::Started::NotExecuted(errno) => Err(not_executed(&command, errno)),
+        });
+    };
+    let Some(mut files) = preflight.files.take() else { return Err(Refusal::Usage("the plan has no files")) };
+    let covers = files.covers(requested)?;
+    let ruleset = files.take_ruleset();
+    let (fence, command) = (Fence::new(plan, ruleset, preflight.filter), command(plan, argv, None));
+    let gid = rustix::process::getegid().as_raw();
+    let blueprint = Blueprint { plan, namespaces, files: &files, covers: &covers, terminal, pid_max: None, gid };
+    Ok(match namespaces::start(&blueprint, &fence, &command, mask, |_| Ok(()))? {
+        namespaces::Started::Running(sandbox) => Ok(Subject::Sandbox(sandbox)),
+        namespaces::Started::NotExecuted(errno) => Err(not_executed(&command, errno)),
+    })
+}
+
 /// Fence and command, complete: after this only system calls are left.
 fn ready(plan: &Plan, preflight: Preflight<'_>, argv: Vec<CString>, temp: Option<&Temp>) -> (Fence, Command) {
+    let ruleset = preflight.files.and_then(|mut files| files.take_ruleset());
+    (Fence::new(plan, ruleset, preflight.filter), command(plan, argv, temp))
+}
+
+fn command(plan: &Plan, argv: Vec<CString>, temp: Option<&Temp>) -> Command {
     let inherited = sys::inherited_environment();
     let environment = match &plan.environment {
         Some(requested) => environment::build(requested, inherited, temp.map(|temp| temp.path().to_bytes())),
         None => inherited,
     };
-    let ruleset = preflight.files.map(|files| files.into_ruleset());
-    (Fence::new(plan, ruleset, preflight.filter), Command::new(argv, environment))
+    Command::new(argv, environment)
 }
 
 fn record_start(
@@ -154,18 +204,18 @@ fn record_start(
     plan: &Plan,
     plan_bytes: &[u8],
     argv: &[CString],
+    tty: Option<&CStr>,
     requested: Enforcement,
     actual: Enforcement,
     preflight: &Preflight<'_>,
 ) -> Result<(), Refusal> {
-    let tty = ancestry::terminal();
     journal.append(&Event::Start(Start {
         user: plan.user.name.as_bytes(),
         uid: plan.user.uid,
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         ppid_chain: &ancestry::parents(),
         cwd: plan.workdir.as_bytes(),
-        tty: tty.as_ref().map(|tty| tty.as_bytes()),
+        tty: tty.map(CStr::to_bytes),
         command: argv,
         profile: plan.profiles.first().map_or(b"", |profile| profile.as_bytes()),
         plan: &journal::hash(plan_bytes),
