@@ -19,8 +19,8 @@ pub const DESCRIPTORS: usize = 4;
 pub enum Word {
     /// Nothing was started, and why.
     Refused { error: String, hint: String },
-    /// The fence stood, but there was nothing to execute.
-    NotExecuted(Errno),
+    /// The fence stood, but the command was not executed: an errno.
+    NotExecuted(i32),
     /// The command runs.
     Started,
     /// The command was stopped by a signal.
@@ -37,7 +37,7 @@ impl Word {
                 let cut = |text: &str| text.as_bytes()[..text.len().min(LONGEST / 2 - 8)].to_vec();
                 [b"R".to_vec(), cut(error), vec![0], cut(hint)].concat()
             }
-            Word::NotExecuted(errno) => number(b'N', errno.raw_os_error()),
+            Word::NotExecuted(errno) => number(b'N', *errno),
             Word::Started => number(b'S', 0),
             Word::Stopped(signal) => number(b'T', *signal),
             Word::Exited(code) => number(b'E', *code),
@@ -53,7 +53,7 @@ impl Word {
         }
         let number = i32::from_le_bytes(rest.try_into().ok()?);
         Some(match tag {
-            b'N' => Word::NotExecuted(Errno::from_raw_os_error(number)),
+            b'N' => Word::NotExecuted(number),
             b'S' => Word::Started,
             b'T' => Word::Stopped(number),
             b'E' => Word::Exited(number),
@@ -112,7 +112,7 @@ mod tests {
         let (ours, theirs) = pair().unwrap();
         let words = [
             Word::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },
-            Word::NotExecuted(Errno::ACCESS),
+            Word::NotExecuted(13),
             Word::Started,
             Word::Stopped(19),
             Word::Exited(7),

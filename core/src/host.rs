@@ -1,4 +1,4 @@
-//! Facts about this machine that can be read without trying anything.
+//! Facts about this machine: what can be read, and what a short try in a child tells.
 
 use std::fmt::Write as _;
 
@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use crate::json::{self, Invalid};
 use crate::kernel_names;
+use crate::namespaces;
 use crate::sys;
 use crate::syscalls::Arch;
 
@@ -19,7 +20,7 @@ pub fn report() -> String {
     let _ = write!(
         out,
         ",\"arch\":\"{}\",\"landlock_abi\":{},\"landlock_errno\":{},\"seccomp\":{},\"user_notification\":{},\
-         \"no_new_privs\":{},\"uid\":{}}}",
+         \"no_new_privs\":{},\"uid\":{}",
         Arch::NATIVE.name(),
         landlock.unwrap_or(0),
         landlock.err().map_or("null".to_owned(), |errno: Errno| format!("\"{}\"", kernel_names::errno(errno))),
@@ -27,6 +28,22 @@ pub fn report() -> String {
         sys::seccomp_knows(SECCOMP_RET_USER_NOTIF),
         rustix::thread::no_new_privs().is_ok(),
         rustix::process::getuid().as_raw(),
+    );
+    let usable = namespaces::try_out();
+    let (step, errno) = match usable.namespaces {
+        Ok(()) => (None, None),
+        Err((step, errno)) => (Some(step), Some(errno)),
+    };
+    let quoted = |text: Option<&str>| text.map_or("null".to_owned(), |text| format!("\"{text}\""));
+    let name = |errno: Option<Errno>| quoted(errno.map(kernel_names::errno).as_deref());
+    let _ = write!(
+        out,
+        ",\"namespaces\":{{\"usable\":{},\"step\":{},\"errno\":{}}},\"overlay\":{{\"usable\":{},\"errno\":{}}}}}",
+        step.is_none(),
+        quoted(step),
+        name(errno),
+        usable.overlay.is_ok(),
+        name(usable.overlay.err()),
     );
     out
 }

@@ -65,7 +65,7 @@ pub fn open_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> 
 pub fn cover(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
     let target = open_inside(root, cover.path.as_c_str())?;
     let stat = rustix::fs::fstat(&target)?;
-    if Identity::from(&stat) != cover.identity {
+    if cover.identity.is_some_and(|seen| seen != Identity::from(&stat)) {
         return Err(Errno::STALE);
     }
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;

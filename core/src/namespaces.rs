@@ -13,11 +13,11 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::channel::{self, Word};
-use crate::command::Command;
 use crate::cover::Cover;
 use crate::fence::{self, Fence, FenceError};
 use crate::mounts;
 use crate::root::{self, Blueprint, RootError};
+use crate::session;
 use crate::sys::{self, SignalMask};
 
 const KINDS: i32 =
@@ -78,14 +78,18 @@ pub struct Sandbox {
 
 pub enum Started {
     Running(Sandbox),
-    NotExecuted(Errno),
+    /// What the payload returned.
+    NotExecuted(i32),
 }
+
+/// What happens inside the fence: it becomes the command, or returns an errno (or 0, if it was no command).
+pub type Payload<'a> = &'a dyn Fn() -> i32;
 
 /// Starts init and, behind it, the command. `admit` is called with init's number before anything of the command runs.
 pub fn start(
     blueprint: &Blueprint<'_>,
     fence: &Fence,
-    command: &Command,
+    payload: Payload<'_>,
     mask: &SignalMask,
     admit: impl FnOnce(Pid) -> Result<(), Errno>,
 ) -> Result<Started, NamespacesError> {
@@ -93,7 +97,7 @@ pub fn start(
     let (mut supervisors_end, mut inits_end) = (Some(ours), Some(theirs));
     let init = sys::fork_into(KINDS, || {
         supervisors_end = None;
-        inits_end.take().map_or(125, |channel| init(blueprint, fence, command, mask, channel))
+        inits_end.take().map_or(125, |channel| init(blueprint, fence, payload, mask, channel))
     })
     .map_err(NamespacesError::Enter)?;
     drop(inits_end);
@@ -176,9 +180,41 @@ impl Inside {
     }
 }
 
+/// What namespaces give on this machine.
+pub struct Usable {
+    /// Err: the step that failed.
+    pub namespaces: Result<(), (&'static str, Errno)>,
+    pub overlay: Result<(), Errno>,
+}
+
+/// Makes the namespaces and the kinds of mounts that a run needs, and lets them go again.
+pub fn try_out() -> Usable {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let mut usable = Usable { namespaces: Err(("namespaces", Errno::NOSYS)), overlay: Err(Errno::NOSYS) };
+    let child = sys::spawn_into(KINDS, || {
+        usable.namespaces = (|| {
+            map_identity(uid, gid).map_err(|errno| ("user map", errno))?;
+            let stage = mounts::new_fs(c"tmpfs", &[], mounts::PLAIN).map_err(|errno| ("tmpfs", errno))?;
+            let root = root::set_on_stage(&stage).map_err(|error| ("mount", error.errno()))?;
+            mounts::new_fs(c"proc", &[], mounts::PLAIN).map_err(|errno| ("proc", errno))?;
+            mounts::new_fs(c"devpts", &[], mounts::PLAIN).map_err(|errno| ("devpts", errno))?;
+            usable.overlay = session::try_overlay(root.as_fd());
+            Ok(())
+        })();
+        0
+    });
+    match child {
+        Ok(child) => {
+            let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
+        }
+        Err(errno) => usable.namespaces = Err(("user namespace", errno)),
+    }
+    usable
+}
+
 /// The life of init. What it returns is seen by nobody but a debugger: its words count.
-fn init(blueprint: &Blueprint<'_>, fence: &Fence, command: &Command, mask: &SignalMask, channel: OwnedFd) -> i32 {
-    match set_up(blueprint, fence, command, mask, &channel) {
+fn init(blueprint: &Blueprint<'_>, fence: &Fence, payload: Payload<'_>, mask: &SignalMask, channel: OwnedFd) -> i32 {
+    match set_up(blueprint, fence, payload, mask, &channel) {
         Ok(Ok(command)) => mourn(command, channel),
         Ok(Err(errno)) => {
             let _ = channel::send(&channel, &Word::NotExecuted(errno), &[]);
@@ -196,10 +232,10 @@ fn init(blueprint: &Blueprint<'_>, fence: &Fence, command: &Command, mask: &Sign
 fn set_up(
     blueprint: &Blueprint<'_>,
     fence: &Fence,
-    command: &Command,
+    payload: Payload<'_>,
     mask: &SignalMask,
     channel: &OwnedFd,
-) -> Result<Result<Pid, Errno>, InitError> {
+) -> Result<Result<Pid, i32>, InitError> {
     let step = |what| move |errno| InitError::Step { what, errno };
     follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
     map_identity(blueprint.plan.user.uid, blueprint.gid).map_err(step("the user can not be mapped into the namespace"))?;
@@ -224,7 +260,7 @@ fn set_up(
     let mut exec_failure = None;
     let child = sys::spawn_sharing_memory(|| {
         match fence::become_command(None, Some(mask)).and_then(|()| fence.enter()) {
-            Ok(()) => exec_failure = Some(command.exec()),
+            Ok(()) => exec_failure = Some(payload()),
             Err(error) => fence_failure = Some(error),
         }
         125

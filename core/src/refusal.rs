@@ -8,6 +8,7 @@ use crate::files::FilesError;
 use crate::journal::JournalError;
 use crate::namespaces::NamespacesError;
 use crate::plan::PlanError;
+use crate::session::SessionError;
 use crate::supervise::SuperviseError;
 use crate::temp::TempError;
 
@@ -34,6 +35,8 @@ pub enum Refusal {
     #[error(transparent)]
     Namespaces(#[from] NamespacesError),
     #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
     Supervise(#[from] SuperviseError),
     #[error("the probe's files can not be made: {0}")]
     Scene(Errno),
@@ -57,6 +60,7 @@ impl Refusal {
             Refusal::Filter(_) => "list fewer system calls",
             Refusal::Temp(_) => "check that the directory exists and that you may write to it",
             Refusal::Namespaces(error) => error.hint(),
+            Refusal::Session(error) => error.hint(),
             Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
             Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) => {
                 "`paddock doctor` tries every mechanism on this machine"

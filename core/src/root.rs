@@ -19,6 +19,7 @@ use crate::mounts::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
 use crate::place::{Identity, Link};
 use crate::plan::{Grant, Namespaces, Plan};
 use crate::rights;
+use crate::session::Session;
 use crate::sys;
 use crate::text::AbsPath;
 
@@ -31,6 +32,10 @@ pub struct RootError {
 }
 
 impl RootError {
+    pub fn errno(&self) -> Errno {
+        self.errno
+    }
+
     pub fn hint(&self) -> &'static str {
         match self.errno {
             Errno::STALE => "start again",
@@ -52,6 +57,8 @@ pub struct Blueprint<'a> {
     pub namespaces: &'a Namespaces,
     pub files: &'a Files<'a>,
     pub covers: &'a [Cover],
+    /// Where the workspace is a copy.
+    pub session: Option<&'a Session>,
     /// The caller's terminal, by name.
     pub terminal: Option<&'a CStr>,
     pub pid_max: Option<u32>,
@@ -124,7 +131,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
     for path in [&blueprint.plan.user.home, &blueprint.plan.workdir] {
         make_dir(root, path.as_bytes())?;
     }
-    add_made_rules(root, blueprint, ruleset)?;
+    add_rules(root, blueprint, ruleset)?;
     for cover in blueprint.covers {
         mounts::cover(root, cover).map_err(failed("can not cover", cover.path.as_bytes()))?;
     }
@@ -156,7 +163,12 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
             return Err(failed("was replaced while paddock started:", path.to_bytes())(Errno::STALE));
         }
         let attributes = if placed.grant.writes() { PLAIN } else { PLAIN | READ_ONLY };
-        let tree = mounts::clone_tree(opened, attributes).map_err(failed("can not copy the mount of", path.to_bytes()))?;
+        let tree = match blueprint.session {
+            Some(session) if placed.real == *session.workspace() => {
+                session.mount(opened.as_fd()).map_err(failed("can not be worked on in a copy:", path.to_bytes()))?
+            }
+            _ => mounts::clone_tree(opened, attributes).map_err(failed("can not copy the mount of", path.to_bytes()))?,
+        };
         trees.push((placed, tree));
     }
     let mut devices = Vec::with_capacity(DEVICES.len() + 1);
@@ -200,7 +212,8 @@ fn new_tmpfs(mode: &CStr, size: Option<&CStr>, attributes: rustix::mount::MountA
     mounts::new_fs(c"tmpfs", &options, attributes).map_err(failed("can not make a file system in memory for", b"/"))
 }
 
-fn set_on_stage(base: &OwnedFd) -> Result<OwnedFd> {
+/// Attaches what will be the root somewhere, and opens it.
+pub fn set_on_stage(base: &OwnedFd) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let open = |stage: &&CStr| rustix::fs::open(*stage, flags, Mode::empty()).ok();
     let (name, stage) = STAGE
@@ -352,10 +365,12 @@ fn ignoring(expected: Errno, result: std::result::Result<(), Errno>) -> std::res
 }
 
 /// Rules for what did not exist when the others were made.
-fn add_made_rules(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Result<()> {
+fn add_rules(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Result<()> {
     let Some(ruleset) = ruleset else { return Ok(()) };
-    for grant in &blueprint.files.made {
-        match add_made_rule(root, blueprint.plan, grant, ruleset) {
+    let copied = |grant: &&Grant| blueprint.session.is_some_and(|session| grant.path.is_within(session.workspace()));
+    let placed = blueprint.files.placed.iter().map(|placed| placed.grant);
+    for grant in blueprint.files.made.iter().copied().chain(placed.filter(copied)) {
+        match add_rule(root, blueprint.plan, grant, ruleset) {
             Err(Errno::NOENT | Errno::NOTDIR) if grant.optional => {}
             result => result.map_err(failed("can not grant", grant.path.as_bytes()))?,
         }
@@ -363,7 +378,7 @@ fn add_made_rules(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, ruleset: Opti
     Ok(())
 }
 
-fn add_made_rule(
+fn add_rule(
     root: BorrowedFd<'_>,
     plan: &Plan,
     grant: &Grant,

@@ -12,16 +12,18 @@ use rustix::rand::GetRandomFlags;
 
 use crate::ancestry;
 use crate::command::Command;
+use crate::enclosure::Enclosure;
 use crate::environment;
 use crate::event::{Enforcement, Event, Start};
 use crate::fence::{self, Fence};
+use crate::files::Files;
 use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::namespaces;
 use crate::plan::{Level, Plan};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
-use crate::root::Blueprint;
+use crate::session::Session;
 use crate::stderr;
 use crate::supervise::{self, Chores, Subject};
 use crate::sys::{self, SignalMask};
@@ -96,7 +98,9 @@ fn fenced(
 
     if journal.is_none() && plan.temp.is_none() && plan.namespaces.is_none() {
         // Nothing has to be done afterwards, so nobody has to wait: the command takes this process over.
-        let (fence, command) = ready(&plan, preflight, argv, None);
+        let ruleset = preflight.files.and_then(|mut files| files.take_ruleset());
+        let fence = Fence::new(&plan, ruleset, preflight.filter);
+        let command = command(&plan, argv, None);
         fence::become_command(None, None)?;
         fence.enter()?;
         let errno = command.exec();
@@ -119,18 +123,21 @@ fn fenced(
         if let Some(journal) = journal {
             record_start(journal, &plan, plan_bytes, &argv, terminal.as_deref(), requested, actual, &preflight)?;
         }
-        start(&plan, preflight, argv, temp.as_ref(), terminal.as_deref(), &mask)
+        let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
+        let fence = Fence::new(&plan, ruleset, preflight.filter);
+        let command = command(&plan, argv, temp.as_ref());
+        match (&plan.namespaces, &plan.files, preflight.files) {
+            (Some(namespaces), Some(requested), Some(files)) => {
+                let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
+                start_enclosed(enclosure, &fence, &command, plan_bytes, terminal.as_deref(), &mask)
+            }
+            _ => start_as_child(&fence, &command, &mask),
+        }
     })();
     // While the command runs, only what its end needs stays in memory.
     drop(plan);
     let outcome = match started {
-        Ok(Ok(subject)) => {
-            supervise::wait(&subject, &mut NoChores).map_err(Refusal::from).map(|end| Outcome {
-                exit_code: end.exit_code(),
-                signal: end.signal(),
-                not_executed: None,
-            })
-        }
+        Ok(Ok(running)) => running.to_the_end(quiet),
         Ok(Err(not_executed)) => Ok(not_executed),
         Err(refusal) => Err(refusal),
     };
@@ -138,6 +145,64 @@ fn fenced(
         stderr::complain(&error.to_string(), "remove it by hand when nothing uses it any more");
     }
     outcome
+}
+
+/// The command, and what has to be looked after while it runs.
+struct Running {
+    subject: Subject,
+    session: Option<Session>,
+}
+
+impl Running {
+    fn to_the_end(self, quiet: bool) -> Result<Outcome, Refusal> {
+        if let Some(session) = &self.session {
+            session.settle();
+        }
+        let end = supervise::wait(&self.subject, &mut NoChores)?;
+        if let Some(session) = self.session {
+            let id = session.id.clone();
+            if session.close() && !quiet {
+                let text = format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
+                stderr::say("paddock", &text);
+            }
+        }
+        Ok(Outcome { exit_code: end.exit_code(), signal: end.signal(), not_executed: None })
+    }
+}
+
+/// What kept the command from being executed, although the fence stood, is an outcome and no failure of ours.
+type Attempt = Result<Running, Outcome>;
+
+fn start_as_child(fence: &Fence, command: &Command, mask: &SignalMask) -> Result<Attempt, Refusal> {
+    Ok(match supervise::start(fence, command, mask)? {
+        supervise::Started::Running(pid) => Ok(Running { subject: Subject::Child(pid), session: None }),
+        supervise::Started::NotExecuted(errno) => Err(not_executed(command, errno)),
+    })
+}
+
+fn start_enclosed(
+    enclosure: Enclosure<'_>,
+    fence: &Fence,
+    command: &Command,
+    plan_bytes: &[u8],
+    terminal: Option<&CStr>,
+    mask: &SignalMask,
+) -> Result<Attempt, Refusal> {
+    enclosure.note(command.argv(), &journal::hash(plan_bytes))?;
+    let payload = || command.exec().raw_os_error();
+    let started = enclosure.start(fence, &payload, mask, terminal, |_| Ok(()));
+    let Enclosure { session, .. } = enclosure;
+    Ok(match started {
+        Ok(namespaces::Started::Running(sandbox)) => Ok(Running { subject: Subject::Sandbox(sandbox), session }),
+        Ok(namespaces::Started::NotExecuted(errno)) => {
+            session.map(Session::close);
+            Err(not_executed(command, Errno::from_raw_os_error(errno)))
+        }
+        Err(error) => {
+            session.map(Session::close);
+            return Err(error.into());
+        }
+    })
 }
 
 struct NoChores;
@@ -154,40 +219,6 @@ impl Chores for NoChores {
     fn turn(&mut self) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
-}
-
-/// The command, running inside the fence; or what kept it from being executed, although the fence stood.
-fn start(
-    plan: &Plan,
-    mut preflight: Preflight<'_>,
-    argv: Vec<CString>,
-    temp: Option<&Temp>,
-    terminal: Option<&CStr>,
-    mask: &SignalMask,
-) -> Result<std::result::Result<Subject, Outcome>, Refusal> {
-    let (Some(namespaces), Some(requested)) = (&plan.namespaces, &plan.files) else {
-        let (fence, command) = ready(plan, preflight, argv, temp);
-        return Ok(match supervise::start(&fence, &command, mask)? {
-            supervise::Started::Running(pid) => Ok(Subject::Child(pid)),
-            supervise::Started::NotExecuted(errno) => Err(not_executed(&command, errno)),
-        });
-    };
-    let Some(mut files) = preflight.files.take() else { return Err(Refusal::Usage("the plan has no files")) };
-    let covers = files.covers(requested)?;
-    let ruleset = files.take_ruleset();
-    let (fence, command) = (Fence::new(plan, ruleset, preflight.filter), command(plan, argv, None));
-    let gid = rustix::process::getegid().as_raw();
-    let blueprint = Blueprint { plan, namespaces, files: &files, covers: &covers, terminal, pid_max: None, gid };
-    Ok(match namespaces::start(&blueprint, &fence, &command, mask, |_| Ok(()))? {
-        namespaces::Started::Running(sandbox) => Ok(Subject::Sandbox(sandbox)),
-        namespaces::Started::NotExecuted(errno) => Err(not_executed(&command, errno)),
-    })
-}
-
-/// Fence and command, complete: after this only system calls are left.
-fn ready(plan: &Plan, preflight: Preflight<'_>, argv: Vec<CString>, temp: Option<&Temp>) -> (Fence, Command) {
-    let ruleset = preflight.files.and_then(|mut files| files.take_ruleset());
-    (Fence::new(plan, ruleset, preflight.filter), command(plan, argv, temp))
 }
 
 fn command(plan: &Plan, argv: Vec<CString>, temp: Option<&Temp>) -> Command {

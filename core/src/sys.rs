@@ -116,7 +116,12 @@ pub fn execve_check(path: &CStr) -> Result<()> {
 
 /// Runs `child` as a new process that shares this one's memory, while this one sleeps until the child has executed a program
 /// or ended (vfork with a stack of its own). What the child stores is there when this returns.
-pub fn spawn_sharing_memory<F: FnMut() -> i32>(mut child: F) -> Result<Pid> {
+pub fn spawn_sharing_memory<F: FnMut() -> i32>(child: F) -> Result<Pid> {
+    spawn_into(0, child)
+}
+
+/// The same, in new namespaces of the kinds that `namespaces` names (CLONE_NEW*).
+pub fn spawn_into<F: FnMut() -> i32>(namespaces: c_int, mut child: F) -> Result<Pid> {
     const STACK_SIZE: usize = 64 * 1024;
     #[repr(align(16))]
     struct Stack([MaybeUninit<u8>; STACK_SIZE]);
@@ -129,7 +134,7 @@ pub fn spawn_sharing_memory<F: FnMut() -> i32>(mut child: F) -> Result<Pid> {
     }
 
     let mut stack = Stack([MaybeUninit::uninit(); STACK_SIZE]);
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | namespaces;
     // SAFETY: the stack grows down from its end and outlives the child, because CLONE_VFORK suspends the only thread
     // that could free it; for the same reason child and parent never touch memory at the same time.
     let pid = unsafe {
