@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use landlock::AccessFs;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -18,7 +19,7 @@ use crate::files::{Files, Placed};
 use crate::mounts::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
 use crate::place::{Identity, Link};
 use crate::plan::{Grant, Namespaces, Plan};
-use crate::rights;
+use crate::rights::{self, Rights};
 use crate::session::Session;
 use crate::sys;
 use crate::text::AbsPath;
@@ -64,6 +65,18 @@ pub struct Blueprint<'a> {
     pub pid_max: Option<u32>,
     /// The caller's group: inside the new namespace nobody has a number until it is mapped.
     pub gid: u32,
+}
+
+impl Blueprint<'_> {
+    /// The directories that lead to grants hold nothing else, so they may be listed; a rule on the root covers the grants too,
+    /// though, so only where none of them keeps its list to itself.
+    fn may_list_everything(&self) -> bool {
+        let placed = self.files.placed.iter();
+        let lists = |placed: &Placed<'_>| {
+            !placed.directory || self.plan.rights(&placed.grant.access).contains(AccessFs::ReadDir)
+        };
+        placed.clone().all(lists) && placed.clone().all(|placed| placed.real.as_bytes() != b"/")
+    }
 }
 
 /// Places that are made anew inside, whatever the host has there.
@@ -374,6 +387,10 @@ fn add_rules(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, ruleset: Option<Bo
             Err(Errno::NOENT | Errno::NOTDIR) if grant.optional => {}
             result => result.map_err(failed("can not grant", grant.path.as_bytes()))?,
         }
+    }
+    if blueprint.may_list_everything() {
+        let list = Rights::from(AccessFs::ReadDir);
+        sys::landlock_add_rule(ruleset, list.bits(), root).map_err(failed("can not grant", b"/"))?;
     }
     Ok(())
 }
