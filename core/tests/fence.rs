@@ -136,6 +136,7 @@ fn the_kernel_itself_says_that_the_fence_stands() {
     off["seccomp"] = json!(null);
     assert_eq!(stdout(&sh(&off, status)), "NoNewPrivs:1\nSeccomp:0\n");
     off["landlock"] = json!(null);
+    off["files"] = json!(null);
     off["no_new_privs"] = json!(false);
     assert_eq!(stdout(&sh(&off, status)), "NoNewPrivs:0\nSeccomp:0\n");
 }
