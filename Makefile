@@ -20,7 +20,7 @@ export CARGO_BUILD_TARGET := $(MUSL)
 WHEEL_TAGS := --compatibility manylinux2014 musllinux_1_2
 endif
 
-.PHONY: setup test lint bench demo wheel clean
+.PHONY: setup test lint deny bench demo wheel clean
 
 setup: $(VENV)/.installed
 
@@ -47,6 +47,10 @@ lint: setup
 	cargo clippy --quiet --locked --all-targets --manifest-path core/Cargo.toml -- -D warnings
 	$(if $(call HAVE,$(OTHER)),cargo check --quiet --locked --manifest-path core/Cargo.toml --target $(OTHER))
 	$(if $(call HAVE,$(FOREIGN)),cargo check --quiet --locked --all-targets --manifest-path core/Cargo.toml --target $(FOREIGN))
+
+# Not part of lint: cargo-deny takes minutes to build, and the crates change rarely.
+deny:
+	cd core && cargo deny check licenses bans sources
 
 bench: setup
 	$(BIN)/python bench/run.py
