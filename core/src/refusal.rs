@@ -3,8 +3,9 @@
 use rustix::io::Errno;
 
 use crate::bpf::BpfError;
-use crate::fence::FenceError;
+use crate::fence::{FenceError, Step};
 use crate::files::FilesError;
+use crate::host;
 use crate::journal::JournalError;
 use crate::namespaces::NamespacesError;
 use crate::plan::PlanError;
@@ -45,7 +46,26 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// The answer of a call that the fence itself is made of.
+    fn of_a_mechanism(&self) -> Option<Errno> {
+        match self {
+            Refusal::Files(FilesError::NoLandlock(errno)) => Some(*errno),
+            Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => {
+                matches!(error.step, Step::NoNewPrivs | Step::Landlock | Step::Seccomp).then_some(error.errno)
+            }
+            _ => None,
+        }
+    }
+
     pub fn hint(&self) -> &str {
+        if let Some(Errno::PERM | Errno::NOSYS) = self.of_a_mechanism()
+            && host::filtered()
+        {
+            // src/paddock/plan/compile.py says the same.
+            return "a system call filter is already on this process, as in a container, and may be what refuses: update the \
+                    engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl \
+                    (--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)";
+        }
         match self {
             Refusal::Usage(_) => {
                 "paddock-core run --plan-fd N [--quiet] -- COMMAND… | preflight --plan-fd N | \

@@ -13,6 +13,7 @@ class Host:
     landlock_errno: str | None  # why there is none
     seccomp: bool
     user_notification: bool
+    filtered: bool  # somebody else's system call filter is on this process: a container engine's, for one
     no_new_privs: bool
     uid: int
     user: str

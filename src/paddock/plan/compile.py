@@ -44,7 +44,7 @@ def compile_plan(policy: Policy, host: Host) -> Plan:
         raise HostError(
             f"this machine can not hold the policy: {lacking[0]}"
             + (f" (and {len(lacking) - 1} more: {'; '.join(lacking[1:])})" if lacking[1:] else ""),
-            hint="`paddock doctor` shows what holds here; filesystem.require_enforced = false runs without it",
+            hint=_remedy(host),
         )
     notices += [Notice(level=Level.UNENFORCED, text=text) for text in lacking]
     journal = _journal(policy, host)
@@ -109,6 +109,18 @@ def _lacking(policy: Policy, host: Host) -> Iterator[str]:
                 )
     if Switch.SECCOMP not in policy.off and not host.seccomp:
         yield "no seccomp filters: system calls can not be fenced"
+
+
+def _remedy(host: Host) -> str:
+    # EOPNOTSUPP is Landlock's own word for "not switched on at boot"; no engine's filter answers that.
+    hidden = host.landlock_errno in ("EPERM", "ENOSYS") or not host.seccomp
+    if host.filtered and hidden:  # core/src/refusal.rs says the same
+        return (
+            "a system call filter is already on this process, as in a container, and may be what refuses: update the "
+            "engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl "
+            "(--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)"
+        )
+    return "`paddock doctor` shows what holds here; filesystem.require_enforced = false runs without it"
 
 
 def _default_journal(host: Host) -> str:

@@ -14,6 +14,7 @@ HOST = Host(
     landlock_errno=None,
     seccomp=True,
     user_notification=True,
+    filtered=False,
     no_new_privs=True,
     uid=1000,
     user="ada",
