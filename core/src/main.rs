@@ -7,6 +7,8 @@ mod attempt;
 mod bpf;
 mod clock;
 mod command;
+#[allow(dead_code, reason = "wired up with the full tier")]
+mod cover;
 mod environment;
 mod event;
 mod fence;
@@ -16,6 +18,8 @@ mod host;
 mod journal;
 mod json;
 mod kernel_names;
+#[allow(dead_code, reason = "wired up with the full tier")]
+mod names;
 mod place;
 mod plan;
 mod preflight;
