@@ -4,6 +4,8 @@
 
 mod ancestry;
 mod attempt;
+#[allow(dead_code, reason = "wired up with the full tier")]
+mod beneath;
 mod bpf;
 mod clock;
 mod command;
@@ -19,6 +21,8 @@ mod journal;
 mod json;
 mod kernel_names;
 #[allow(dead_code, reason = "wired up with the full tier")]
+mod links;
+#[allow(dead_code, reason = "wired up with the full tier")]
 mod names;
 mod place;
 mod plan;
@@ -27,13 +31,21 @@ mod probe;
 mod refusal;
 mod rights;
 mod run;
+#[cfg(test)]
+mod scene;
 mod seccomp;
 mod stderr;
 mod supervise;
+#[allow(dead_code, reason = "wired up with the full tier")]
+mod survey;
 mod sys;
 mod syscalls;
 mod temp;
 mod text;
+#[allow(dead_code, reason = "wired up with the full tier")]
+mod volume;
+#[allow(dead_code, reason = "wired up with the full tier")]
+mod walk;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;

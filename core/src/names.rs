@@ -25,6 +25,8 @@ pub enum Rule {
     Protect,
     /// Taken out of what is protected.
     Opened,
+    /// A symlink that leads to something protected or denied: it stays as it is.
+    Link,
     /// The system's own: patterns that begin with `**` are not looked for below it.
     System,
 }
@@ -54,6 +56,7 @@ const RUNTIME: &str = "/run";
 #[derive(Debug)]
 pub struct Names {
     rules: Vec<(Rule, Pattern)>,
+    added: Vec<(Rule, Pattern)>,
     exact: Index,
     folded: Index,
     states: Vec<State>,
@@ -89,6 +92,7 @@ pub struct Look {
     /// The rules that match, each with the pattern that rests on the fewest names.
     pub deny: Option<u16>,
     pub protect: Option<u16>,
+    pub link: Option<u16>,
     pub opened: bool,
     /// The name is a part of a pattern that goes on below it.
     pub way_to_denied: bool,
@@ -149,6 +153,7 @@ impl Names {
         }
         let mut names = Names {
             rules,
+            added: Vec::new(),
             exact: Index::default(),
             folded: Index::default(),
             states: Vec::new(),
@@ -166,33 +171,35 @@ impl Names {
         self.rules.iter().all(|(rule, _)| *rule == Rule::System)
     }
 
-    /// One more path to look for; false if it is known. Every state given out before is void.
-    pub fn add_path(&mut self, rule: Rule, path: &[u8]) -> Result<bool, NamesError> {
-        self.add(rule, Pattern::at(path, &[]))
+    /// One more path to look for, from [`Names::settle`] on.
+    pub fn add_path(&mut self, rule: Rule, path: &[u8]) {
+        self.added.push((rule, Pattern::at(path, &[])));
     }
 
-    /// What patterns expect below a directory, they expect below `path` as well: a symlink leads there.
-    pub fn add_alias(&mut self, state: StateId, path: &[u8]) -> Result<bool, NamesError> {
-        let active = self.states[state.0 as usize].active.clone();
-        let mut added = false;
-        for Active { rule, at } in active {
-            let (rule, pattern) = &self.rules[usize::from(rule)];
-            if matches!(rule, Rule::Deny | Rule::Protect) && usize::from(at) < pattern.parts.len() {
-                let (rule, pattern) = (*rule, Pattern::at(path, &pattern.parts[usize::from(at)..]));
-                added |= self.add(rule, pattern)?;
+    /// What patterns expect below a directory, they expect below `path` as well: a symlink leads there. From
+    /// [`Names::settle`] on.
+    pub fn add_alias(&mut self, state: StateId, path: &[u8]) {
+        for Active { rule, at } in &self.states[state.0 as usize].active {
+            let (rule, pattern) = &self.rules[usize::from(*rule)];
+            if matches!(rule, Rule::Deny | Rule::Protect) {
+                self.added.push((*rule, Pattern::at(path, &pattern.parts[usize::from(*at)..])));
             }
         }
-        Ok(added)
     }
 
-    fn add(&mut self, rule: Rule, pattern: Pattern) -> Result<bool, NamesError> {
-        let rule = (rule, pattern);
-        if self.rules.contains(&rule) {
-            return Ok(false);
+    /// Takes in what was added; false if all of it was known. Every state given out before is void.
+    pub fn settle(&mut self) -> Result<bool, NamesError> {
+        let before = self.rules.len();
+        for rule in std::mem::take(&mut self.added) {
+            if !self.rules.contains(&rule) {
+                self.rules.push(rule);
+            }
         }
-        self.rules.push(rule);
-        self.prepare()?;
-        Ok(true)
+        let changed = self.rules.len() > before;
+        if changed {
+            self.prepare()?;
+        }
+        Ok(changed)
     }
 
     fn prepare(&mut self) -> Result<(), NamesError> {
@@ -304,6 +311,16 @@ impl Names {
         id
     }
 
+    /// Is it the name of a git directory, or of the file that leads to one?
+    pub fn is_git(&self, name: &[u8], folding: bool) -> bool {
+        if !folding {
+            return name == b".git";
+        }
+        let mut folded = Vec::new();
+        fold::fold(name, &mut folded);
+        folded == b".git"
+    }
+
     /// Could anything match below a directory in this state?
     pub fn expects(&self, state: StateId) -> bool {
         let state = &self.states[state.0 as usize];
@@ -324,6 +341,7 @@ impl Names {
 struct Hits {
     deny: Option<(u16, usize)>,
     protect: Option<(u16, usize)>,
+    link: Option<(u16, usize)>,
     opened: bool,
     system: bool,
     way_to_denied: bool,
@@ -355,7 +373,7 @@ impl Hits {
             (_, []) => self.accept(kind, next.rule, pattern),
             (Rule::Deny, _) => self.way_to_denied = true,
             (Rule::Protect, _) => self.way_to_protected = true,
-            (Rule::Opened | Rule::System, _) => {}
+            (Rule::Link | Rule::Opened | Rule::System, _) => {}
         }
     }
 
@@ -369,6 +387,7 @@ impl Hits {
         match kind {
             Rule::Deny => least(&mut self.deny),
             Rule::Protect => least(&mut self.protect),
+            Rule::Link => least(&mut self.link),
             Rule::Opened => self.opened = true,
             Rule::System => self.system = true,
         }
@@ -378,6 +397,7 @@ impl Hits {
         Look {
             deny: self.deny.map(|(rule, _)| rule),
             protect: self.protect.map(|(rule, _)| rule),
+            link: self.link.map(|(rule, _)| rule),
             opened: self.opened,
             way_to_denied: self.way_to_denied,
             way_to_protected: self.way_to_protected,
