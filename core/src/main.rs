@@ -15,7 +15,11 @@ mod environment;
 mod event;
 mod fence;
 mod files;
+#[allow(dead_code, reason = "wired up with the full tier")]
+mod gitdir;
 mod glance;
+#[allow(dead_code, reason = "wired up with the full tier")]
+mod guard;
 mod host;
 mod journal;
 mod json;
@@ -40,6 +44,8 @@ mod supervise;
 mod survey;
 mod sys;
 mod syscalls;
+#[allow(dead_code, reason = "wired up with the full tier")]
+mod taken;
 mod temp;
 mod text;
 #[allow(dead_code, reason = "wired up with the full tier")]

@@ -103,6 +103,14 @@ pub struct Look {
     pub next: StateId,
 }
 
+impl Look {
+    /// No rule is about this name.
+    pub fn is_nothing(&self) -> bool {
+        let Look { deny, protect, link, way_to_denied, way_to_protected, .. } = self;
+        deny.is_none() && protect.is_none() && link.is_none() && !way_to_denied && !way_to_protected
+    }
+}
+
 /// Where a walk begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Start {

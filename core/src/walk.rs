@@ -258,6 +258,17 @@ fn relative<'p>(root: &AbsPath, path: &'p AbsPath) -> Option<&'p [u8]> {
     Some(rest.strip_prefix(b"/").unwrap_or(rest))
 }
 
+impl Ground {
+    /// Opens something in the trees for looking, through no symlink.
+    pub fn look(&self, path: &AbsPath) -> Result<OwnedFd, Errno> {
+        let tree = self.tree_of(path).ok_or(Errno::NOENT)?;
+        match relative(&tree.path, path).ok_or(Errno::NOENT)? {
+            b"" => tree.root.try_clone().map_err(|_| Errno::MFILE),
+            below => tree.open(below, OFlags::PATH),
+        }
+    }
+}
+
 impl Rooted {
     pub fn is_dir(&self) -> bool {
         FileType::from_raw_mode(self.stat.st_mode) == FileType::Directory
