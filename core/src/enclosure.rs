@@ -32,17 +32,11 @@ impl<'p> Enclosure<'p> {
         files: Files<'p>,
         id: Option<&str>,
     ) -> Result<Enclosure<'p>, Refusal> {
-        let mut covers = files.covers(requested)?;
+        let covers = files.covers(requested)?;
         let session = match (&plan.workspace, id) {
             (Some(workspace), Some(id)) => Some(Session::open(&plan.sessions, workspace, id)?),
             _ => None,
         };
-        if let Some(session) = &session {
-            // The copy has identities of its own.
-            for cover in covers.iter_mut().filter(|cover| cover.path.is_within(session.workspace())) {
-                cover.identity = None;
-            }
-        }
         Ok(Enclosure { plan, namespaces, files, covers, session })
     }
 

@@ -208,7 +208,7 @@ impl<'p> Files<'p> {
             }
             match rustix::fs::lstat(real.as_c_str()) {
                 Ok(stat) => {
-                    let identity = Some(Identity::from(&stat));
+                    let identity = Identity::from(&stat);
                     covers.push(Cover { path: real, identity, directory: is_dir(&stat), kind });
                 }
                 // What is not there is watched for by its name.

@@ -163,7 +163,7 @@ impl Inside {
             match entered.and_then(|()| rustix::fs::open(c"/", flags, Mode::empty())) {
                 Ok(root) => {
                     for (cover, result) in covers.iter().zip(&mut results) {
-                        *result = mounts::cover(root.as_fd(), cover);
+                        *result = mounts::cover(root.as_fd(), cover, false);
                     }
                 }
                 Err(errno) => entered = Err(errno),

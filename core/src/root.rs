@@ -146,7 +146,12 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
     }
     add_rules(root, blueprint, ruleset)?;
     for cover in blueprint.covers {
-        mounts::cover(root, cover).map_err(failed("can not cover", cover.path.as_bytes()))?;
+        let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
+        match mounts::cover(root, cover, copied) {
+            // Gone since it was seen, or hidden by the private /tmp: nothing is left to be covered.
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(errno) => return Err(failed("can not cover", cover.path.as_bytes())(errno)),
+        }
     }
     if whole.is_none() {
         // A link, not a place of its own: what is in it is gone with the run all the same.
@@ -165,8 +170,12 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
     placed.sort_by_key(|placed| (placed.real.as_bytes(), !placed.grant.writes()));
     for placed in placed {
         let above = |(other, _): &&(&Placed<'_>, OwnedFd)| placed.real.is_within(&other.real);
-        let covered = trees.iter().rev().find(above).is_some_and(|(other, _)| other.grant.writes() >= placed.grant.writes());
-        if covered {
+        let shown = |(other, _): &(&Placed<'_>, OwnedFd)| {
+            // A private /tmp lies between the two.
+            let hidden = within(&placed.real, b"/tmp") && !within(&other.real, b"/tmp");
+            !hidden && other.grant.writes() >= placed.grant.writes()
+        };
+        if trees.iter().rev().find(above).is_some_and(shown) {
             continue;
         }
         let path = placed.real.as_c_str();
