@@ -68,11 +68,11 @@ impl Step {
 }
 
 impl Fence {
-    pub fn new(plan: &Plan, ruleset: Option<OwnedFd>, filter: Option<Filter>) -> Fence {
+    pub fn new(plan: &Plan, ruleset: Option<OwnedFd>, filter: Option<Filter>, limits: &[(Resource, u64)]) -> Fence {
         Fence {
             drop_capabilities: plan.tier == Tier::Full,
             no_new_privs: plan.no_new_privs,
-            rlimits: plan.rlimits.clone(),
+            rlimits: [&plan.rlimits[..], limits].concat(),
             ruleset,
             // A new root is entered at its top; the directory we came from belongs to the old one.
             workdir: (plan.workdir != plan.cwd || plan.tier == Tier::Full).then(|| plan.workdir.as_c_str().to_owned()),

@@ -11,6 +11,7 @@ use rustix::process::Resource;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
+use crate::limits;
 use crate::rights::{self, Rights, Scopes};
 use crate::syscalls;
 use crate::text::{AbsPath, Text};
@@ -43,7 +44,7 @@ pub struct Plan {
     pub namespaces: Option<Namespaces>,
     #[serde(deserialize_with = "present")]
     pub workspace: Option<Workspace>,
-    pub limits: Limits,
+    pub limits: limits::Requested,
     /// Where sessions keep what has to outlive them.
     pub sessions: AbsPath,
     #[serde(deserialize_with = "present")]
@@ -147,23 +148,6 @@ pub struct Workspace {
     /// The session whose copy is worked on further.
     #[serde(deserialize_with = "present")]
     pub resume: Option<Text>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Limits {
-    #[serde(deserialize_with = "present")]
-    pub memory_mb: Option<u64>,
-    #[serde(deserialize_with = "present")]
-    pub processes: Option<u64>,
-    #[serde(deserialize_with = "present")]
-    pub cpu_s: Option<u64>,
-    #[serde(deserialize_with = "present")]
-    pub open_files: Option<u64>,
-    #[serde(deserialize_with = "present")]
-    pub file_size_mb: Option<u64>,
-    #[serde(deserialize_with = "present")]
-    pub wall_s: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
