@@ -27,6 +27,7 @@ pub struct Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     FollowParent,
+    Limits,
     Capabilities,
     NoNewPrivs,
     Rlimit,
@@ -48,6 +49,7 @@ impl Step {
     fn what(self) -> &'static str {
         match self {
             Step::FollowParent => "the command can not be tied to its supervisor",
+            Step::Limits => "the command can not be put under its limits",
             Step::Capabilities => "the capabilities of the namespace can not be dropped",
             Step::NoNewPrivs => "no_new_privs can not be set",
             Step::Rlimit => "a resource limit can not be set",

@@ -15,8 +15,8 @@ use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetE
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::glance::{Glance, Seen};
 use crate::cover::{Cover, CoverKind};
+use crate::glance::{Glance, Seen};
 use crate::place::{self, Identity, Link, Place};
 use crate::plan::{self, Grant, Plan, Tier};
 use crate::rights::{self, Rights};
@@ -392,8 +392,7 @@ impl<'p> Files<'p> {
             if actual_rights.is_empty() {
                 return Ok(());
             }
-            let refused =
-                |source| FilesError::AddRule { path: grant.path.clone(), from: grant.source.clone(), source };
+            let refused = |source| FilesError::AddRule { path: grant.path.clone(), from: grant.source.clone(), source };
             sys::landlock_add_rule(ruleset.as_fd(), actual_rights.bits(), fd.as_fd()).map_err(refused)?;
             self.rules += 1;
         }

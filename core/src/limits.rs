@@ -162,6 +162,13 @@ pub enum LimitsError {
 }
 
 impl LimitsError {
+    pub fn errno(&self) -> Errno {
+        match self {
+            LimitsError::Admit(errno) | LimitsError::OomScore(errno) | LimitsError::Watch(errno) => *errno,
+            LimitsError::Zero(_) | LimitsError::TooLarge(..) => Errno::INVAL,
+        }
+    }
+
     pub fn hint(&self) -> &'static str {
         match self {
             LimitsError::Zero(_) | LimitsError::TooLarge(..) => "give the limit a useful value, or leave it out",

@@ -154,7 +154,7 @@ pub struct Inside {
 
 impl Inside {
     /// Covers names in the running sandbox. Each result stands for its cover.
-    pub fn cover(&self, covers: &[Cover]) -> Result<Vec<Result<(), Errno>>, Errno> {
+    pub fn cover(&self, covers: &[Cover], copied: bool) -> Result<Vec<Result<(), Errno>>, Errno> {
         let mut results = vec![Err(Errno::CANCELED); covers.len()];
         let mut entered = Ok(());
         let child = sys::spawn_sharing_memory(|| {
@@ -163,7 +163,7 @@ impl Inside {
             match entered.and_then(|()| rustix::fs::open(c"/", flags, Mode::empty())) {
                 Ok(root) => {
                     for (cover, result) in covers.iter().zip(&mut results) {
-                        *result = mounts::cover(root.as_fd(), cover, false);
+                        *result = mounts::cover(root.as_fd(), cover, copied);
                     }
                 }
                 Err(errno) => entered = Err(errno),
@@ -238,7 +238,8 @@ fn set_up(
 ) -> Result<Result<Pid, i32>, InitError> {
     let step = |what| move |errno| InitError::Step { what, errno };
     follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
-    map_identity(blueprint.plan.user.uid, blueprint.gid).map_err(step("the user can not be mapped into the namespace"))?;
+    map_identity(blueprint.plan.user.uid, blueprint.gid)
+        .map_err(step("the user can not be mapped into the namespace"))?;
     let namespace = |name: &str| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         rustix::fs::open(format!("/proc/self/ns/{name}"), flags, Mode::empty())

@@ -5,8 +5,11 @@ use rustix::io::Errno;
 use crate::bpf::BpfError;
 use crate::fence::{FenceError, Step};
 use crate::files::FilesError;
+use crate::guard::GuardError;
 use crate::host;
 use crate::journal::JournalError;
+use crate::limits::LimitsError;
+use crate::names::NamesError;
 use crate::namespaces::NamespacesError;
 use crate::plan::PlanError;
 use crate::session::SessionError;
@@ -35,6 +38,12 @@ pub enum Refusal {
     Fence(#[from] FenceError),
     #[error(transparent)]
     Namespaces(#[from] NamespacesError),
+    #[error(transparent)]
+    Names(#[from] NamesError),
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
@@ -81,6 +90,9 @@ impl Refusal {
             Refusal::Temp(_) => "check that the directory exists and that you may write to it",
             Refusal::Namespaces(error) => error.hint(),
             Refusal::Session(error) => error.hint(),
+            Refusal::Names(error) => error.hint(),
+            Refusal::Guard(error) => error.hint(),
+            Refusal::Limits(error) => error.hint(),
             Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
             Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) => {
                 "`paddock doctor` tries every mechanism on this machine"

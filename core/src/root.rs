@@ -156,7 +156,8 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
     if whole.is_none() {
         // A link, not a place of its own: what is in it is gone with the run all the same.
         make_dir(root, b"/var")?;
-        ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp")).map_err(failed("can not link", b"/var/tmp"))?;
+        ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp"))
+            .map_err(failed("can not link", b"/var/tmp"))?;
         sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into()).map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
@@ -189,7 +190,9 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
             Some(session) if placed.real == *session.workspace() => {
                 session.mount(opened.as_fd()).map_err(failed("can not be worked on in a copy:", path.to_bytes()))?
             }
-            _ => mounts::clone_tree(opened, attributes).map_err(failed("can not copy the mount of", path.to_bytes()))?,
+            _ => {
+                mounts::clone_tree(opened, attributes).map_err(failed("can not copy the mount of", path.to_bytes()))?
+            }
         };
         trees.push((placed, tree));
     }
@@ -265,14 +268,16 @@ fn make_dev(root: BorrowedFd<'_>, clones: &Clones<'_>) -> Result<()> {
     for (target, name) in DEVICE_LINKS {
         rustix::fs::symlinkat(target, root, name).map_err(made(name))?;
     }
-    let pts = mounts::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE).map_err(made(c"/dev/pts"))?;
+    let pts =
+        mounts::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE).map_err(made(c"/dev/pts"))?;
     attach_at(root, b"/dev/pts", &pts)?;
     attach_at(root, b"/dev/shm", &new_tmpfs(c"1777", None, PLAIN)?)?;
     let closed = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     rustix::fs::openat(root, mounts::MASK_FILE, closed, Mode::empty()).map_err(made(mounts::MASK_FILE))?;
     rustix::fs::mkdirat(root, mounts::MASK_DIR, Mode::empty()).map_err(made(mounts::MASK_DIR))?;
     let dev = mounts::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
-    sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into()).map_err(failed("can not lock", b"/dev"))
+    sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into())
+        .map_err(failed("can not lock", b"/dev"))
 }
 
 fn make_proc(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<OwnedFd> {
@@ -292,7 +297,8 @@ fn make_proc(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<OwnedFd>
         mask_at(root, target).map_err(failed("can not mask", name.to_bytes()))?;
     }
     let sys = mounts::open_inside(root, c"proc/sys").map_err(made("can not open sys in"))?;
-    let locked = mounts::clone_tree(&sys, PLAIN | NO_EXEC | READ_ONLY).map_err(made("can not copy the mount of sys in"))?;
+    let locked =
+        mounts::clone_tree(&sys, PLAIN | NO_EXEC | READ_ONLY).map_err(made("can not copy the mount of sys in"))?;
     mounts::attach(locked, sys).map_err(made("can not lock sys in"))?;
     Ok(opened)
 }
@@ -365,7 +371,8 @@ fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
         return Ok(());
     }
     let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
-    for (end, _) in path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).chain([(path.len(), &b'/')]) {
+    for (end, _) in path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).chain([(path.len(), &b'/')])
+    {
         let part = relative(&path[..end])?;
         ignoring(Errno::EXIST, rustix::fs::mkdirat(root, &part, mode)).map_err(failed("can not make", &path[..end]))?;
     }

@@ -112,7 +112,10 @@ fn a_grant_of_everything_still_has_its_own_temp_and_closed_places() {
     tree.file("work/secret");
     let mut plan = full_plan(&work, &[grant("/", "allow")]);
     plan["files"]["closed"] = json!([work.join("secret")]);
-    let script = format!("cat {0}/secret || echo closed; echo x > {0}/free && echo free; ls /usr > /dev/null && echo usr", work.display());
+    let script = format!(
+        "cat {0}/secret || echo closed; echo x > {0}/free && echo free; ls /usr > /dev/null && echo usr",
+        work.display()
+    );
     let output = sh(&plan, &script);
     assert_eq!(stdout(&output), "closed\nfree\nusr\n", "{}", stderr(&output));
     assert!(work.join("free").exists());
