@@ -120,7 +120,10 @@ impl Chores for Duties<'_> {
                 return ControlFlow::Break(());
             }
         }
-        if let Some(exceeded) = self.limits.as_mut().and_then(Watch::check) {
+        if let Some(watch) = &mut self.limits
+            && let Some(exceeded) = watch.check()
+        {
+            watch.kill();
             self.exceeded = Some(exceeded);
             return ControlFlow::Break(());
         }
