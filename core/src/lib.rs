@@ -41,6 +41,7 @@ mod refusal;
 mod rights;
 mod root;
 mod run;
+#[cfg(test)]
 mod scene;
 mod seccomp;
 mod session;
