@@ -9,6 +9,16 @@ use crate::names::Names;
 use crate::text::{AbsPath, Text};
 use crate::walk::Tree;
 
+/// The thread of a test run by root goes on as an ordinary user.
+pub fn become_ordinary() {
+    use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+    if rustix::process::getuid().is_root() {
+        let (uid, gid) = (rustix::process::Uid::from_raw(65534), rustix::process::Gid::from_raw(65534));
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+    }
+}
+
 pub struct Scene(pub PathBuf);
 
 impl Scene {
