@@ -215,13 +215,16 @@ fn what_was_there_is_never_taken() {
     // It comes along with its directory, and another one in its old place is new.
     fs::rename(watch.scene.path("w/dir"), watch.scene.path("w/moved")).unwrap();
     watch.scene.file("w/dir/.envrc");
-    // Replaced from outside: inside it is a mount point.
+    // Moved from outside, or replaced: inside it is a mount point.
+    watch.scene.dir("w/elsewhere");
+    fs::rename(watch.scene.path("w/.vscode"), watch.scene.path("w/elsewhere/.vscode")).unwrap();
     fs::rename(watch.scene.file("w/new"), watch.scene.path("w/.npmrc")).unwrap();
     fs::remove_file(watch.scene.path("w/sub/.git/config")).unwrap();
     watch.scene.file("w/sub/.git/config");
     watch.turn();
     assert_eq!(watch.taken(), ["w/dir/.envrc"]);
     assert_eq!(watch.put(), ["Lock w/.npmrc", "Lock w/sub/.git/config"]);
+    assert!(watch.exists("w/elsewhere/.vscode/settings.json"));
     assert!(watch.exists("w/moved/.envrc") && watch.exists("w/moved/.bashrc") && watch.exists("w/.npmrc"));
     watch.finish();
     assert_eq!(watch.taken(), ["w/dir/.envrc"]);
@@ -284,6 +287,27 @@ fn links_are_taken_themselves_and_nothing_is_followed() {
     );
     assert!(watch.exists("w/plain") && watch.exists("w/target"));
     assert_eq!(fs::read(victim).unwrap(), b"victim/file");
+}
+
+#[test]
+fn a_directory_that_becomes_a_link_before_anybody_looks_leads_nowhere() {
+    let scene = Scene::new();
+    scene.dir("w/a/b");
+    let victim = scene.file("victim/b/.envrc");
+    let mut watch = Watch::over(scene);
+    watch.scene.file("w/a/b/.envrc");
+    fs::rename(watch.scene.path("w/a"), watch.scene.path("w/c")).unwrap();
+    watch.scene.link("w/a", "../victim");
+    watch.turn();
+    assert_eq!(watch.taken(), ["w/c/b/.envrc"]);
+    assert!(victim.exists());
+    // Nor does one that another directory took the place of: that one is new, and judged as such.
+    fs::remove_file(watch.scene.path("w/a")).unwrap();
+    watch.scene.file("w/c/b/.npmrc");
+    fs::rename(watch.scene.path("w/c"), watch.scene.path("w/d")).unwrap();
+    watch.scene.file("w/c/b/.npmrc");
+    watch.turn();
+    assert_eq!(watch.taken(), ["w/c/b/.envrc", "w/c/b/.npmrc", "w/d/b/.npmrc"]);
 }
 
 #[test]
@@ -469,7 +493,7 @@ fn a_lost_queue_is_made_up_for() {
     watch.scene.file("w/a/.envrc");
     watch.scene.file("w/fresh/.vscode/x");
     fs::rename(watch.scene.file("w/new"), watch.scene.path("w/a/.env")).unwrap();
-    while watch.put.is_empty() {
+    for _ in 0..1000 {
         watch.turn();
     }
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/fresh/.vscode"]);
