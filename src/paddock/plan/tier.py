@@ -23,7 +23,8 @@ def choose_tier(policy: Policy, host: Host) -> Tier:
     if policy.tier is Tier.FULL and not host.namespaces.usable:
         raise HostError(
             f"--tier full: namespaces can not be used here ({host.namespaces.refusal})",
-            hint="`paddock doctor` shows what holds here; without --tier the landlock tier is used",
+            hint="without --tier the landlock tier is used"
+            + ("; in a container, its engine's filter may be what refuses" if host.filtered else ""),
         )
     return policy.tier or (Tier.FULL if host.namespaces.usable else Tier.LANDLOCK)
 
