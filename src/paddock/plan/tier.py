@@ -41,6 +41,18 @@ def lacking(policy: Policy, host: Host, tier: Tier) -> Iterator[str]:
                 yield f"limits.tmp_mb ({limit.source}) needs the full tier: here temporary files lie on the disk"
 
 
+def remedy(host: Host) -> str:
+    # EOPNOTSUPP is Landlock's own word for "not switched on at boot"; no engine's filter answers that.
+    hidden = host.landlock_errno in ("EPERM", "ENOSYS") or not host.seccomp
+    if host.filtered and hidden:  # core/src/refusal.rs says the same
+        return (
+            "a system call filter is already on this process, as in a container, and may be what refuses: update the "
+            "engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl "
+            "(--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)"
+        )
+    return "`paddock doctor` shows what holds here; filesystem.require_enforced = false runs without it"
+
+
 def _landlock(host: Host) -> Iterator[str]:
     if host.landlock_abi == 0:
         why = f" ({host.landlock_errno})" if host.landlock_errno else ""
