@@ -28,7 +28,7 @@ from paddock.plan.model import (
 from paddock.plan.paths import within
 from paddock.plan.pending import refuse_pending
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
-from paddock.plan.tier import USEFUL_ABI, choose_tier, lacking
+from paddock.plan.tier import USEFUL_ABI, choose_tier, lacking, remedy
 from paddock.plan.workspace import workspace_of
 from paddock.policy.model import TMP_TOKEN, NetworkMode, Policy, Switch, Tier
 from paddock.policy.origin import state_dir_of
@@ -46,7 +46,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         raise HostError(
             f"this machine can not hold the policy: {missing[0]}"
             + (f" (and {len(missing) - 1} more: {'; '.join(missing[1:])})" if missing[1:] else ""),
-            hint=_remedy(host),
+            hint=remedy(host),
         )
     journal = _journal(policy, host)
     laid = lay_out(
@@ -129,18 +129,6 @@ def _refuse_privileged(policy: Policy, host: Host) -> None:
                 where="--off no-new-privs",
                 hint=f"add --off {switch.value}, or keep no-new-privs",
             )
-
-
-def _remedy(host: Host) -> str:
-    # EOPNOTSUPP is Landlock's own word for "not switched on at boot"; no engine's filter answers that.
-    hidden = host.landlock_errno in ("EPERM", "ENOSYS") or not host.seccomp
-    if host.filtered and hidden:  # core/src/refusal.rs says the same
-        return (
-            "a system call filter is already on this process, as in a container, and may be what refuses: update the "
-            "engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl "
-            "(--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)"
-        )
-    return "`paddock doctor` shows what holds here; filesystem.require_enforced = false runs without it"
 
 
 def _default_journal(host: Host) -> str:

@@ -23,7 +23,8 @@ def choose_tier(policy: Policy, host: Host) -> Tier:
     if policy.tier is Tier.FULL and not host.namespaces.usable:
         raise HostError(
             f"--tier full: namespaces can not be used here ({host.namespaces.refusal})",
-            hint="`paddock doctor` shows what holds here; without --tier the landlock tier is used",
+            hint="without --tier the landlock tier is used"
+            + ("; in a container, its engine's filter may be what refuses" if host.filtered else ""),
         )
     return policy.tier or (Tier.FULL if host.namespaces.usable else Tier.LANDLOCK)
 
@@ -38,6 +39,18 @@ def lacking(policy: Policy, host: Host, tier: Tier) -> Iterator[str]:
         for limit in policy.limits:
             if limit.name == "tmp_mb":
                 yield f"limits.tmp_mb ({limit.source}) needs the full tier: here temporary files lie on the disk"
+
+
+def remedy(host: Host) -> str:
+    # EOPNOTSUPP is Landlock's own word for "not switched on at boot"; no engine's filter answers that.
+    hidden = host.landlock_errno in ("EPERM", "ENOSYS") or not host.seccomp
+    if host.filtered and hidden:  # core/src/refusal.rs says the same
+        return (
+            "a system call filter is already on this process, as in a container, and may be what refuses: update the "
+            "engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl "
+            "(--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)"
+        )
+    return "`paddock doctor` shows what holds here; filesystem.require_enforced = false runs without it"
 
 
 def _landlock(host: Host) -> Iterator[str]:
