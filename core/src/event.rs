@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::json::{self, Invalid};
 use crate::kernel_names;
+use crate::limits::Exceeded;
 
 /// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
 pub const BODY_LIMIT: usize = 3840;
@@ -45,11 +46,24 @@ pub struct Start<'a> {
 
 pub enum Event<'a> {
     Start(Start<'a>),
-    End { exit_code: i32, signal: Option<i32>, duration_ms: u128 },
-    ExecDenied { exe: &'a [u8], errno: Errno },
+    End {
+        exit_code: i32,
+        signal: Option<i32>,
+        duration_ms: u128,
+    },
+    ExecDenied {
+        exe: &'a [u8],
+        errno: Errno,
+    },
     SyscallKilled,
-    Refused { error: &'a str },
-    Partial { text: &'a [u8] },
+    #[cfg_attr(not(test), allow(dead_code, reason = "the supervisor takes it up next"))]
+    LimitExceeded(Exceeded),
+    Refused {
+        error: &'a str,
+    },
+    Partial {
+        text: &'a [u8],
+    },
 }
 
 impl Event<'_> {
@@ -74,6 +88,15 @@ impl Event<'_> {
                 let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
             }
             Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
+            Event::LimitExceeded(Exceeded { limit, value, means, ended, unwatched }) => {
+                let _ = write!(
+                    out,
+                    "\"event\":\"limit.exceeded\",\"limit\":\"{}\",\"value\":{value},\"means\":\"{}\",\"ended\":{ended},\
+                     \"unwatched\":{unwatched}",
+                    limit.name(),
+                    means.name(),
+                );
+            }
             Event::Refused { error } => {
                 out.push_str("\"event\":\"session.refused\",\"error\":");
                 json::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
@@ -153,6 +176,7 @@ fn strings_within<'a>(out: &mut String, items: impl ExactSizeIterator<Item = &'a
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::{Limit, Means};
     use serde_json::Value;
     use std::collections::BTreeSet;
 
@@ -189,7 +213,9 @@ mod tests {
         let chain = [b"bash:1".to_vec()];
         let command = [c"true".to_owned()];
         let end = Event::End { exit_code: 0, signal: None, duration_ms: 100 };
-        for event in [start(&command, b"/", &chain), end] {
+        let exceeded =
+            Exceeded { limit: Limit::Memory, value: 512, means: Means::CgroupV2, ended: true, unwatched: false };
+        for event in [start(&command, b"/", &chain), end, Event::LimitExceeded(exceeded)] {
             let ours = parsed(&event);
             let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();
