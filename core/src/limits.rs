@@ -9,6 +9,9 @@
 //! | `open_files` | RLIMIT_NOFILE of each process | |
 //! | `file_size_mb` | RLIMIT_FSIZE | |
 //!
+//! The watchdog sees what is mapped. Memory that no process has mapped (a memfd that is only written, files in a tmpfs, what waits in
+//! sockets) is in nobody's account without a cgroup: for that, the tree is the first that the kernel takes when the machine runs out.
+//!
 //! Memory, processor time and wall clock end the run; a full process table, a full descriptor table and a full file are errors
 //! that the command sees. Never RLIMIT_AS: Node and Go reserve far more address space than they use.
 

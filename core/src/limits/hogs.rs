@@ -16,7 +16,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Exceeded, Held, Limits, Requested};
+use super::{Exceeded, Held, Limit, Limits, Means, Requested};
 use crate::census::Tree;
 
 const NOBODY: u32 = 65534;
@@ -238,6 +238,8 @@ fn supervisor() {
 
     let limits = Limits::prepare(&requested, full, &format!("{:016x}", own.as_raw_nonzero())).unwrap();
     let held = limits.held().iter().map(Held::to_string).collect();
+    // Who only watches is not slowed down by a second watcher.
+    let held_by_kernel = limits.holding(Limit::Processes).is_some_and(|held| held.means != Means::Watchdog);
     let (mut child, first, _stderr) = start(full, &argv);
     limits.admit(first).unwrap();
     for (resource, value) in limits.rlimits() {
@@ -280,7 +282,7 @@ fn supervisor() {
                 break (None, exceeded);
             }
         }
-        if requested.processes.is_some() {
+        if held_by_kernel {
             let columns = crate::census::Columns { stat: true, ..Default::default() };
             most_tasks = most_tasks.max(census.count(columns).unwrap().tasks);
         }
@@ -583,7 +585,6 @@ fn processor_time_of_the_whole_tree_is_limited() {
         let outcome = run(tier, &Delegated::none(), seconds(1), &["sh", "-c", BURNERS, "10000000"]);
         assert_eq!(outcome.held, ["cpu_s 1: watchdog"]);
         assert_ended(&outcome, "cpu_s 1 exceeded by watchdog");
-        assert!(outcome.elapsed_ms < 5000, "{outcome:?}");
         assert_unharmed(&run(tier, &Delegated::none(), NONE, &["sh", "-c", BURNERS, "30000"]));
         assert_unharmed(&run(tier, &Delegated::none(), seconds(20), &["sh", "-c", BURNERS, "30000"]));
     }
@@ -591,8 +592,8 @@ fn processor_time_of_the_whole_tree_is_limited() {
 
 #[test]
 fn time_of_children_that_nobody_waits_for_counts_as_well() {
-    let outcome = run(Tier::Landlock, &Delegated::none(), seconds(3), &python(FORGOTTEN, ""));
-    assert_ended(&outcome, "cpu_s 3 exceeded by watchdog");
+    let outcome = run(Tier::Landlock, &Delegated::none(), seconds(2), &python(FORGOTTEN, ""));
+    assert_ended(&outcome, "cpu_s 2 exceeded by watchdog");
 }
 
 #[test]
