@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use crate::bpf::BpfError;
 use crate::fence::FenceError;
 use crate::files::FilesError;
+use crate::jail::JailError;
 use crate::journal::JournalError;
 use crate::namespaces::NamespacesError;
 use crate::plan::PlanError;
@@ -35,6 +36,8 @@ pub enum Refusal {
     #[error(transparent)]
     Namespaces(#[from] NamespacesError),
     #[error(transparent)]
+    Jail(#[from] JailError),
+    #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
     Supervise(#[from] SuperviseError),
@@ -60,6 +63,7 @@ impl Refusal {
             Refusal::Filter(_) => "list fewer system calls",
             Refusal::Temp(_) => "check that the directory exists and that you may write to it",
             Refusal::Namespaces(error) => error.hint(),
+            Refusal::Jail(error) => error.hint(),
             Refusal::Session(error) => error.hint(),
             Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
             Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) => {
