@@ -142,9 +142,9 @@ def test_a_deny_is_found_through_links_and_before_it_exists(fence: Fence, plan: 
     fence.ground.put(place / "open", "open\n")
     alias = fence.ground.root / "alias"
     alias.symlink_to(place)
-    grants = plan["landlock"]["grants"]
+    grants = plan["files"]["grants"]
     for kept_out in (alias / "private", place / "private", alias / "private" / "later"):
-        plan["landlock"]["grants"] = [*grants, core.grant(place, "read", kept_out=[kept_out])]
+        plan["files"]["grants"] = [*grants, core.grant(place, "read", kept_out=[kept_out])]
         expected = {place / "open": "ok open", key: "ok secret" if kept_out.name == "later" else "EACCES"}
         for path, answer in expected.items():
             tried = core.run_core(fence.tester, fence.installation.core, plan, fence.probe("read", path))

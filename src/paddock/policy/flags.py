@@ -15,10 +15,13 @@ from paddock.policy.model import (
     Switch,
     Syscalls,
     Widen,
+    Workspace,
 )
 from paddock.policy.origin import Origin
 from paddock.policy.request import Request
 from paddock.policy.values import Values
+
+_SESSION = frozenset("0123456789abcdef")
 
 
 def flag(name: str) -> Source:
@@ -37,6 +40,8 @@ def from_command_line(request: Request, origin: Origin) -> Policy:
         filesystem=Filesystem(
             grants=tuple(values.grant(one.access, one.pattern, flag(one.flag)) for one in request.grants),
             denies=tuple(values.deny(pattern, flag("--deny")) for pattern in request.denies),
+            open_protected=tuple(values.opened(one, flag("--open-protected")) for one in request.open_protected),
+            workspace=_workspace(request),
             widen=Sourced(Widen.NEVER, flag("--strict-globs")) if request.strict_globs else None,
         ),
         syscalls=Syscalls(
@@ -54,5 +59,15 @@ def from_command_line(request: Request, origin: Origin) -> Policy:
             stderr=request.audit_stderr,
         ),
         off=tuple(dict.fromkeys(request.off)),
+        tier=request.tier,
+        resume=request.resume,
         workdir=None if workdir is None else Sourced(values.path(workdir, flag("--workdir")), flag("--workdir")),
     )
+
+
+def _workspace(request: Request) -> Sourced[Workspace] | None:
+    if request.resume is not None:
+        if not request.resume or not _SESSION.issuperset(request.resume):
+            raise UsageError(f"--resume {request.resume}: not a session", hint="its name is of hexadecimal digits")
+        return Sourced(Workspace.COW, flag("--resume"))
+    return Sourced(Workspace.COW, flag("--cow")) if request.cow else None

@@ -46,7 +46,7 @@ def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
     for deny in filesystem.denies:
         glob = Glob.parse(deny.pattern)
         if not glob.exact and not glob.floating and (real := os.path.realpath(glob.prefix)) != glob.prefix:
-            led.append(Deny(pattern=real + glob.text.removeprefix(glob.prefix), source=deny.source))
+            led.append(replace(deny, pattern=real + glob.text.removeprefix(glob.prefix)))
     return replace(filesystem, denies=(*filesystem.denies, *led))
 
 
@@ -86,7 +86,7 @@ def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
     """Only for what a person wrote: the built-in profiles name the calls of every machine on purpose."""
     for call in (*policy.syscalls.block, *(policy.syscalls.allow or ())):
         remark = table()[call.value].remark(origin.machine)
-        if remark is not None and not call.source.file.startswith("built-in "):
+        if remark is not None and not call.source.builtin:
             yield f"{call.source}: {remark}; naming it has no effect there"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paddock.policy.model import Access, Switch
+from paddock.policy.model import Access, Switch, Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,11 +24,15 @@ class Request:
     policies: tuple[str, ...] = ()  # always paths, relative to the current directory
     grants: tuple[GrantFlag, ...] = ()
     denies: tuple[str, ...] = ()
+    open_protected: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
     env_pass: tuple[str, ...] = ()  # a whole name passes even where a profile denies it
     env_set: tuple[tuple[str, str], ...] = ()
     off: tuple[Switch, ...] = ()
+    tier: Tier | None = None
+    cow: bool = False
+    resume: str | None = None  # a copy-on-write session to go on with
     audit: bool = False
     audit_stderr: bool = False
     audit_dir: str | None = None

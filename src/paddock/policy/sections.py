@@ -84,6 +84,7 @@ class Sections:
                 for written in table.strings(key)
             ),
             denies=tuple(self.values.deny(d.value, d.source) for d in table.strings("deny_globs")),
+            open_protected=tuple(self.values.opened(o.value, o.source) for o in table.strings("open_protected")),
             workspace=table.choice("workspace", Workspace),
             require_enforced=table.boolean("require_enforced"),
             no_bootstrap_reads=table.boolean("no_bootstrap_reads"),
@@ -112,6 +113,7 @@ class Sections:
             block=names("block"),
             allow=names("allow") if "allow" in table else None,
             sockets=tuple(self.values.socket(family.value, family.source) for family in table.strings("sockets")),
+            namespaces=table.boolean("namespaces"),
         )
 
     def env(self, table: Table) -> Environment:

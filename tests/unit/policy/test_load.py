@@ -79,7 +79,8 @@ def test_at_the_prompt_a_relative_path_means_the_current_directory(world: World)
     [
         (Request(grants=(grant(Access.READ, "../x", "--read"),)), "--read"),
         (Request(grants=(grant(Access.READ, "", "--read"),)), "--read"),
-        (Request(grants=(grant(Access.READ, "/", "-r"),)), "-r"),
+        (Request(grants=(grant(Access.READ, "/*", "-r"),)), "-r"),
+        (Request(open_protected=("**/*",)), "--open-protected"),
         (Request(denies=("/a/../b",)), "--deny"),
         (Request(blocks=("nosuch",)), "--block"),
         (Request(workdir="/a/*"), "--workdir"),
