@@ -200,9 +200,16 @@ fn missing(path: &AbsPath, from: &Text) -> impl FnOnce(Errno) -> JailError {
     }
 }
 
-/// A name of the container, resolved in it: no link can lead out.
+/// A name of the container, resolved in it: no link can lead out. Without `follow`, none may be there at all.
 fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<OwnedFd, Errno> {
-    if follow { mounts::follow_inside(root, path.as_c_str()) } else { mounts::open_inside(root, path.as_c_str()) }
+    if follow {
+        return mounts::follow_inside(root, path.as_c_str());
+    }
+    let opened = mounts::open_inside(root, path.as_c_str())?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
+        FileType::Symlink => Err(Errno::LOOP),
+        _ => Ok(opened),
+    }
 }
 
 fn open_rootdir(path: &AbsPath) -> Result<OwnedFd, JailError> {

@@ -47,6 +47,7 @@ from paddock.policy.origin import state_dir_of
 
 HOSTNAME = "paddock"
 NETNS_DIR = "/run/netns"
+SHELL = "/bin/sh"
 # The host's has directories of the caller's in it.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -277,7 +278,7 @@ def _environment(policy: Policy, accounts: Accounts) -> EnvironmentRules | None:
     if Switch.ENV_SANITIZE in policy.off:
         return None
     service = accounts.service
-    own = {"HOME": service.home, "USER": service.name, "LOGNAME": service.name, "PATH": PATH}
+    own = {"HOME": service.home, "USER": service.name, "LOGNAME": service.name, "PATH": PATH, "SHELL": SHELL}
     values = {name: value.value.replace(TMP_TOKEN, TMP) for name, value in policy.env.set}
     return EnvironmentRules(
         pass_=tuple(sorted({name.value for name in policy.env.pass_})),

@@ -44,7 +44,7 @@ def identity_of(accounts: Accounts, *, caller: int, uid: int, gid: int, same: bo
         raise PolicyError(
             f"id-map identity needs root: an ordinary user can be no other than himself ({caller}) outside",
             where=where,
-            hint="leave id-map out: the command has the number inside and yours outside",
+            hint="leave id-map out: the command has the number inside and yours outside; or run paddock jail as root",
         )
     mappers = None
     if accounts.mapper_uid and accounts.mapper_gid and accounts.sub_uids and accounts.sub_gids and not same:
