@@ -103,7 +103,8 @@ impl Container {
         if !has(&self.uid_map, self.uid) || !has(&self.gid_map, self.gid) {
             return wrong("a user or group without a number outside");
         }
-        if !self.maps_caller(plan.user.uid) && !(has(&self.uid_map, 0) && has(&self.gid_map, 0)) {
+        let rooted = has(&self.uid_map, 0) && has(&self.gid_map, 0);
+        if !rooted && !self.maps_caller(plan.user.uid) {
             return wrong("neither its owner nor a root");
         }
         if self.loopback && self.netns.is_some() {
@@ -125,6 +126,51 @@ fn capability_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Capabili
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const GOLDEN: &str = include_str!("../../../schema/examples/plan-container.json");
+
+    fn parsed(change: impl FnOnce(&mut serde_json::Value)) -> Result<Plan, PlanError> {
+        let mut plan: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
+        change(&mut plan);
+        Plan::parse(plan.to_string().as_bytes(), 0)
+    }
+
+    #[test]
+    fn the_example_is_a_plan() {
+        let plan = Plan::parse(GOLDEN.as_bytes(), 0).unwrap();
+        let container = plan.container.unwrap();
+        assert_eq!(container.capabilities, CapabilitySet::NET_BIND_SERVICE);
+        assert!(container.clears_groups(0) && !container.clears_groups(1000));
+        assert!(!container.maps_caller(0));
+    }
+
+    #[test]
+    fn every_capability_has_its_name() {
+        let names = CapabilitySet::all().iter_names().map(|(name, _)| format!("CAP_{name}"));
+        let names: Vec<String> = names.filter(|name| name != "CAP__").collect();
+        assert_eq!(names.len(), 41);
+        let plan = parsed(|plan| plan["container"]["capabilities"] = names.into()).unwrap();
+        assert_eq!(plan.container.unwrap().capabilities.bits(), (1 << 41) - 1);
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        let refused = |change: fn(&mut serde_json::Value)| match parsed(change) {
+            Err(PlanError::Container(what)) => what,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            refused(|plan| (plan["files"], plan["landlock"], plan["namespaces"]) = Default::default()),
+            "a tier without namespaces"
+        );
+        assert!(refused(|plan| plan["container"]["uid"] = 65536.into()).contains("without a number outside"));
+        assert!(refused(|plan| plan["container"]["loopback"] = true.into()).contains("loopback"));
+        assert!(refused(|plan| plan["files"]["deny"] = vec!["**/.env"].into()).contains("no rule inside can hold"));
+        assert!(refused(|plan| plan["container"]["uid_map"][0]["count"] = 0.into()).contains("empty or endless"));
+        assert!(refused(|plan| plan["container"]["uid_map"][0]["inside"] = 33.into()).contains("nor a root"));
+        assert!(parsed(|plan| plan["container"]["capabilities"] = vec!["CAP_NOPE"].into()).is_err());
+        assert!(parsed(|plan| plan["container"]["more"] = 1.into()).is_err());
+    }
 
     fn range(inside: u32, outside: u32, count: u32) -> IdRange {
         IdRange { inside, outside, count }
