@@ -79,7 +79,7 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
     let silent = preflight.filter.as_ref().is_some_and(|filter| filter.refuses(operation.system_call()));
     let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
     let filter = preflight.filter.filter(|_| !silent);
-    let fence = Fence::new(plan, ruleset, filter);
+    let fence = Fence::new(plan, ruleset, filter, &[]);
     let result = match (&plan.namespaces, &plan.files, preflight.files) {
         (Some(namespaces), Some(requested), Some(files)) => {
             let enclosure = Enclosure::prepare(plan, namespaces, requested, files, None)?;
@@ -119,7 +119,7 @@ fn enclosed(
 ) -> Result<Result<(), Errno>, Refusal> {
     let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
     let mask = sys::hold_signals();
-    let started = enclosure.start(fence, &payload, &mask, None, |_| Ok(()));
+    let started = enclosure.start(fence, &payload, &mask, None, None, |_| Ok(()));
     sys::release_signals(&mask);
     match started? {
         Started::NotExecuted(0) => Ok(Ok(())),

@@ -18,7 +18,10 @@ pub const DESCRIPTORS: usize = 4;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
     /// Nothing was started, and why.
-    Refused { error: String, hint: String },
+    Refused {
+        error: String,
+        hint: String,
+    },
     /// The fence stood, but the command was not executed: an errno.
     NotExecuted(i32),
     /// The command runs.

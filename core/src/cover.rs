@@ -17,8 +17,8 @@ pub enum CoverKind {
 pub struct Cover {
     /// Where it lies, outside and inside; no symlink is on the way.
     pub path: AbsPath,
-    /// What was seen there: a name may have been given to something else since. Not so in a copy, where names stay.
-    pub identity: Option<Identity>,
+    /// What was seen there: a name may have been given to something else since.
+    pub identity: Identity,
     pub directory: bool,
     pub kind: CoverKind,
 }

@@ -1,4 +1,5 @@
-//! What the full tier has besides the fence: the places of the grants, what covers names in them, and the copy that is worked on.
+//! What the full tier has besides the fence: the places of the grants, what covers names in them, who guards them, and the copy
+//! that is worked on.
 
 use std::ffi::{CStr, CString};
 
@@ -8,23 +9,28 @@ use rustix::process::Pid;
 use crate::cover::Cover;
 use crate::fence::Fence;
 use crate::files::Files;
+use crate::guard::Guard;
+use crate::names::{Names, Rule};
 use crate::namespaces::{self, NamespacesError, Payload, Started};
 use crate::plan::{self, Namespaces, Plan};
 use crate::refusal::Refusal;
 use crate::root::Blueprint;
 use crate::session::Session;
 use crate::sys::SignalMask;
+use crate::text::{AbsPath, Text};
+use crate::walk::Tree;
 
 pub struct Enclosure<'p> {
     plan: &'p Plan,
     namespaces: &'p Namespaces,
-    pub files: Files<'p>,
+    files: Files<'p>,
     covers: Vec<Cover>,
+    pub guard: Option<Guard>,
     pub session: Option<Session>,
 }
 
 impl<'p> Enclosure<'p> {
-    /// `id` None: nothing will run, so nothing is made that would have to outlive it.
+    /// `copied`: the workspace is a copy. Without an id nothing will run, so nothing is made that would have to outlive it.
     pub fn prepare(
         plan: &'p Plan,
         namespaces: &'p Namespaces,
@@ -32,18 +38,14 @@ impl<'p> Enclosure<'p> {
         files: Files<'p>,
         id: Option<&str>,
     ) -> Result<Enclosure<'p>, Refusal> {
-        let mut covers = files.covers(requested)?;
         let session = match (&plan.workspace, id) {
             (Some(workspace), Some(id)) => Some(Session::open(&plan.sessions, workspace, id)?),
             _ => None,
         };
-        if let Some(session) = &session {
-            // The copy has identities of its own.
-            for cover in covers.iter_mut().filter(|cover| cover.path.is_within(session.workspace())) {
-                cover.identity = None;
-            }
-        }
-        Ok(Enclosure { plan, namespaces, files, covers, session })
+        let mut covers = files.covers(requested)?;
+        let taken = taken_dir(plan, id.unwrap_or("none"))?;
+        let guard = arm(requested, &files, &mut covers, session.as_ref(), taken)?;
+        Ok(Enclosure { plan, namespaces, files, covers, guard, session })
     }
 
     pub fn start(
@@ -52,6 +54,7 @@ impl<'p> Enclosure<'p> {
         payload: Payload<'_>,
         mask: &SignalMask,
         terminal: Option<&CStr>,
+        pid_max: Option<u32>,
         admit: impl FnOnce(Pid) -> Result<(), Errno>,
     ) -> Result<Started, NamespacesError> {
         let blueprint = Blueprint {
@@ -61,7 +64,7 @@ impl<'p> Enclosure<'p> {
             covers: &self.covers,
             session: self.session.as_ref(),
             terminal,
-            pid_max: None,
+            pid_max,
             gid: rustix::process::getegid().as_raw(),
         };
         namespaces::start(&blueprint, fence, payload, mask, admit)
@@ -75,4 +78,50 @@ impl<'p> Enclosure<'p> {
             None => Ok(()),
         }
     }
+}
+
+/// Where names that were taken away are kept for review.
+fn taken_dir(plan: &Plan, id: &str) -> Result<AbsPath, Refusal> {
+    let path = [plan.sessions.as_bytes(), b"/", id.as_bytes(), b"/taken"].concat();
+    Text::from_bytes(path).and_then(AbsPath::new).map_err(|_| Refusal::Usage("the sessions directory is no path"))
+}
+
+/// Looks through the grants for names that are denied or protected, adds what covers them, and stays to watch.
+fn arm(
+    requested: &plan::Files,
+    files: &Files<'_>,
+    covers: &mut Vec<Cover>,
+    session: Option<&Session>,
+    taken: AbsPath,
+) -> Result<Option<Guard>, Refusal> {
+    // Whatever is made in a copy stays there until a person applies it, who is then asked.
+    let copied = |path: &AbsPath| session.is_some_and(|session| path.is_within(session.workspace()));
+    let all_copied = files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
+    let protect: &[Text] = if all_copied { &[] } else { &requested.protect };
+    let mut names = Names::new(&requested.deny, protect, &requested.opened)?;
+    let exposed = |path: &&AbsPath| files.placed.iter().any(|placed| path.is_within(&placed.real));
+    let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
+    // Closed and own places that do not exist yet.
+    for path in requested.closed.iter().filter(exposed).filter(|path| !covered(path)) {
+        names.add_path(Rule::Deny, path.as_bytes());
+    }
+    for path in requested.unwritable.iter().filter(exposed).filter(|path| !covered(path)) {
+        names.add_path(Rule::Protect, path.as_bytes());
+    }
+    names.settle()?;
+    if names.is_empty() {
+        return Ok(None);
+    }
+    let left_out: Vec<AbsPath> = covers.iter().map(|cover| cover.path.clone()).collect();
+    let directories = files.placed.iter().filter(|placed| placed.directory);
+    let trees: Vec<Tree> = directories
+        .map(|placed| Tree {
+            path: placed.real.clone(),
+            writable: placed.grant.writes() && !copied(&placed.real),
+            watched: placed.grant.writes(),
+        })
+        .collect();
+    let (guard, found) = Guard::arm(names, &trees, &left_out, taken)?;
+    covers.extend(found);
+    Ok(Some(guard))
 }

@@ -28,6 +28,7 @@ pub struct Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     FollowParent,
+    Limits,
     Privileges,
     NoNewPrivs,
     Rlimit,
@@ -49,6 +50,7 @@ impl Step {
     fn what(self) -> &'static str {
         match self {
             Step::FollowParent => "the command can not be tied to its supervisor",
+            Step::Limits => "the command can not be put under its limits",
             Step::Privileges => "the user, the groups or the capabilities of the namespace can not be given up",
             Step::NoNewPrivs => "no_new_privs can not be set",
             Step::Rlimit => "a resource limit can not be set",
@@ -69,11 +71,11 @@ impl Step {
 }
 
 impl Fence {
-    pub fn new(plan: &Plan, ruleset: Option<OwnedFd>, filter: Option<Filter>) -> Fence {
+    pub fn new(plan: &Plan, ruleset: Option<OwnedFd>, filter: Option<Filter>, limits: &[(Resource, u64)]) -> Fence {
         Fence {
             privileges: privileges(plan),
             no_new_privs: plan.no_new_privs,
-            rlimits: plan.rlimits.clone(),
+            rlimits: [&plan.rlimits[..], limits].concat(),
             ruleset,
             // A new root is entered at its top; the directory we came from belongs to the old one.
             workdir: (plan.workdir != plan.cwd || plan.tier == Tier::Full).then(|| plan.workdir.as_c_str().to_owned()),

@@ -15,8 +15,8 @@ use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetE
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::glance::{Glance, Seen};
 use crate::cover::{Cover, CoverKind};
+use crate::glance::{Glance, Seen};
 use crate::place::{self, Identity, Link, Place};
 use crate::plan::{self, Grant, Plan, Tier};
 use crate::rights::{self, Rights};
@@ -215,7 +215,7 @@ impl<'p> Files<'p> {
             }
             match rustix::fs::lstat(real.as_c_str()) {
                 Ok(stat) => {
-                    let identity = Some(Identity::from(&stat));
+                    let identity = Identity::from(&stat);
                     covers.push(Cover { path: real, identity, directory: is_dir(&stat), kind });
                 }
                 // What is not there is watched for by its name.
@@ -399,8 +399,7 @@ impl<'p> Files<'p> {
             if actual_rights.is_empty() {
                 return Ok(());
             }
-            let refused =
-                |source| FilesError::AddRule { path: grant.path.clone(), from: grant.source.clone(), source };
+            let refused = |source| FilesError::AddRule { path: grant.path.clone(), from: grant.source.clone(), source };
             sys::landlock_add_rule(ruleset.as_fd(), actual_rights.bits(), fd.as_fd()).map_err(refused)?;
             self.rules += 1;
         }

@@ -14,6 +14,7 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::fence::Fence;
 use crate::identity::{self, IdentityError};
+use crate::limits::{Limits, LimitsError};
 use crate::loopback;
 use crate::mounts::{self, PLAIN};
 use crate::namespaces::{self, Furnish, InitError, NamespacesError, Payload, Started};
@@ -53,6 +54,8 @@ pub enum JailError {
     #[error("{0} is no directory of a control group file system")]
     NoCgroup(AbsPath),
     #[error(transparent)]
+    Limits(#[from] LimitsError),
+    #[error(transparent)]
     Identity(#[from] IdentityError),
     #[error("{what}: {}", crate::kernel_names::errno_text(*.source))]
     Step { what: &'static str, source: Errno },
@@ -82,6 +85,7 @@ impl JailError {
             JailError::Cgroup { source: Errno::NOENT, .. } => "make the control group first, with mkdir",
             JailError::Cgroup { .. } => "this needs root, or a control group that was delegated to you",
             JailError::NoCgroup(_) => "name a directory below /sys/fs/cgroup",
+            JailError::Limits(error) => error.hint(),
             JailError::Identity(error) => error.hint(),
             JailError::Inside { .. } | JailError::Step { .. } | JailError::Root(_) => {
                 "`paddock doctor` tries every mechanism on this machine"
@@ -124,6 +128,7 @@ impl<'p> Jail<'p> {
         payload: Payload<'_>,
         mask: &SignalMask,
         terminal: Option<&CStr>,
+        limits: &Limits,
     ) -> Result<Result<Started, NamespacesError>, JailError> {
         let step = |what| move |source| JailError::Step { what, source };
         // Before the user namespace is left behind, in which that is allowed.
@@ -139,10 +144,11 @@ impl<'p> Jail<'p> {
         } else {
             None
         };
-        let interior = Interior { jail: &self, tree, terminal };
+        let interior = Interior { jail: &self, tree, terminal, pid_max: limits.pid_max() };
         let mut refused = None;
         let started = namespaces::start(&interior, fence, payload, mask, |init| {
-            self.admit(init, mask).map_err(|error| {
+            let limited = limits.admit(init).map_err(JailError::from);
+            limited.and_then(|()| self.admit(init, mask)).map_err(|error| {
                 refused = Some(error);
                 Errno::CANCELED
             })
@@ -277,6 +283,7 @@ struct Interior<'a, 'p> {
     /// The root directory's mount, copied where that takes the host's root.
     tree: Option<OwnedFd>,
     terminal: Option<&'a CStr>,
+    pid_max: Option<u32>,
 }
 
 impl Furnish for Interior<'_, '_> {
@@ -321,7 +328,7 @@ impl Interior<'_, '_> {
         let root = root::set_on_stage(tree)?;
         let root = root.as_fd();
         root::make_dev(root, &devices)?;
-        let proc = root::make_proc(root, self.jail.namespaces.nested, None)?;
+        let proc = root::make_proc(root, self.jail.namespaces.nested, self.pid_max)?;
         for mask in &container.masks {
             match open_place(root, &mask.path, true) {
                 Err(Errno::NOENT | Errno::NOTDIR) if mask.optional => {}

@@ -67,11 +67,12 @@ pub fn follow_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno
     rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// Covers a name. Errno::STALE: something else has that name by now.
-pub fn cover(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
+/// Covers a name. Errno::STALE: something else has that name by now. A copy has identities of its own, and its names do not
+/// change behind our back.
+pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<(), Errno> {
     let target = open_inside(root, cover.path.as_c_str())?;
     let stat = rustix::fs::fstat(&target)?;
-    if cover.identity.is_some_and(|seen| seen != Identity::from(&stat)) {
+    if !copied && cover.identity != Identity::from(&stat) {
         return Err(Errno::STALE);
     }
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;

@@ -192,7 +192,7 @@ pub struct Inside {
 
 impl Inside {
     /// Covers names in the running sandbox. Each result stands for its cover.
-    pub fn cover(&self, covers: &[Cover]) -> Result<Vec<Result<(), Errno>>, Errno> {
+    pub fn cover(&self, covers: &[Cover], copied: bool) -> Result<Vec<Result<(), Errno>>, Errno> {
         let mut results = vec![Err(Errno::CANCELED); covers.len()];
         let mut entered = Ok(());
         let child = sys::spawn_sharing_memory(|| {
@@ -201,7 +201,7 @@ impl Inside {
             match entered.and_then(|()| rustix::fs::open(c"/", flags, Mode::empty())) {
                 Ok(root) => {
                     for (cover, result) in covers.iter().zip(&mut results) {
-                        *result = mounts::cover(root.as_fd(), cover);
+                        *result = mounts::cover(root.as_fd(), cover, copied);
                     }
                 }
                 Err(errno) => entered = Err(errno),

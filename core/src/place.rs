@@ -11,10 +11,16 @@ use rustix::io::Errno;
 /// As many symlinks as the kernel follows in one path.
 const MAX_SYMLINKS: usize = 40;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     pub device: u64,
     inode: u64,
+}
+
+impl Identity {
+    pub fn inode(self) -> u64 {
+        self.inode
+    }
 }
 
 impl From<&Stat> for Identity {

@@ -13,6 +13,7 @@ use rustix::process::Resource;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
+use crate::limits;
 use crate::rights::{self, Rights, Scopes};
 use crate::syscalls;
 use crate::text::{AbsPath, Text};
@@ -50,7 +51,7 @@ pub struct Plan {
     /// A root directory of its own, in place of the host's places.
     #[serde(deserialize_with = "present")]
     pub container: Option<Container>,
-    pub limits: Limits,
+    pub limits: limits::Requested,
     /// Where sessions keep what has to outlive them.
     pub sessions: AbsPath,
     #[serde(deserialize_with = "present")]
@@ -154,23 +155,6 @@ pub struct Workspace {
     /// The session whose copy is worked on further.
     #[serde(deserialize_with = "present")]
     pub resume: Option<Text>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Limits {
-    #[serde(deserialize_with = "present")]
-    pub memory_mb: Option<u64>,
-    #[serde(deserialize_with = "present")]
-    pub processes: Option<u64>,
-    #[serde(deserialize_with = "present")]
-    pub cpu_s: Option<u64>,
-    #[serde(deserialize_with = "present")]
-    pub open_files: Option<u64>,
-    #[serde(deserialize_with = "present")]
-    pub file_size_mb: Option<u64>,
-    #[serde(deserialize_with = "present")]
-    pub wall_s: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]

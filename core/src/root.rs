@@ -153,12 +153,18 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
     }
     add_rules(root, blueprint, ruleset)?;
     for cover in blueprint.covers {
-        mounts::cover(root, cover).map_err(failed("can not cover", cover.path.as_bytes()))?;
+        let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
+        match mounts::cover(root, cover, copied) {
+            // Gone since it was seen, or hidden by the private /tmp: nothing is left to be covered.
+            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(errno) => return Err(failed("can not cover", cover.path.as_bytes())(errno)),
+        }
     }
     if whole.is_none() {
         // A link, not a place of its own: what is in it is gone with the run all the same.
         make_dir(root, b"/var")?;
-        ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp")).map_err(failed("can not link", b"/var/tmp"))?;
+        ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp"))
+            .map_err(failed("can not link", b"/var/tmp"))?;
         sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into()).map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
@@ -172,8 +178,12 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
     placed.sort_by_key(|placed| (placed.real.as_bytes(), !placed.grant.writes()));
     for placed in placed {
         let above = |(other, _): &&(&Placed<'_>, OwnedFd)| placed.real.is_within(&other.real);
-        let covered = trees.iter().rev().find(above).is_some_and(|(other, _)| other.grant.writes() >= placed.grant.writes());
-        if covered {
+        let shown = |(other, _): &(&Placed<'_>, OwnedFd)| {
+            // A private /tmp lies between the two.
+            let hidden = within(&placed.real, b"/tmp") && !within(&other.real, b"/tmp");
+            !hidden && other.grant.writes() >= placed.grant.writes()
+        };
+        if trees.iter().rev().find(above).is_some_and(shown) {
             continue;
         }
         let path = placed.real.as_c_str();
@@ -187,7 +197,9 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
             Some(session) if placed.real == *session.workspace() => {
                 session.mount(opened.as_fd()).map_err(failed("can not be worked on in a copy:", path.to_bytes()))?
             }
-            _ => mounts::clone_tree(opened, attributes).map_err(failed("can not copy the mount of", path.to_bytes()))?,
+            _ => {
+                mounts::clone_tree(opened, attributes).map_err(failed("can not copy the mount of", path.to_bytes()))?
+            }
         };
         trees.push((placed, tree));
     }
@@ -272,14 +284,16 @@ pub fn make_dev(root: BorrowedFd<'_>, devices: &Devices) -> Result<()> {
     for (target, name) in DEVICE_LINKS {
         rustix::fs::symlinkat(target, root, name).map_err(made(name))?;
     }
-    let pts = mounts::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE).map_err(made(c"/dev/pts"))?;
+    let pts =
+        mounts::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE).map_err(made(c"/dev/pts"))?;
     attach_at(root, b"/dev/pts", &pts)?;
     attach_at(root, b"/dev/shm", &new_tmpfs(c"1777", None, PLAIN)?)?;
     let closed = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     rustix::fs::openat(root, mounts::MASK_FILE, closed, Mode::empty()).map_err(made(mounts::MASK_FILE))?;
     rustix::fs::mkdirat(root, mounts::MASK_DIR, Mode::empty()).map_err(made(mounts::MASK_DIR))?;
     let dev = mounts::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
-    sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into()).map_err(failed("can not lock", b"/dev"))
+    sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into())
+        .map_err(failed("can not lock", b"/dev"))
 }
 
 pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Result<OwnedFd> {
@@ -375,7 +389,8 @@ fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
         return Ok(());
     }
     let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
-    for (end, _) in path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).chain([(path.len(), &b'/')]) {
+    for (end, _) in path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).chain([(path.len(), &b'/')])
+    {
         let part = relative(&path[..end])?;
         ignoring(Errno::EXIST, rustix::fs::mkdirat(root, &part, mode)).map_err(failed("can not make", &path[..end]))?;
     }

@@ -2,8 +2,7 @@
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
-use std::ops::ControlFlow;
-use std::os::fd::{BorrowedFd, IntoRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, IntoRawFd as _, OwnedFd};
 use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, OFlags};
@@ -11,22 +10,26 @@ use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
 use crate::ancestry;
+use crate::census::Tree;
+use crate::chores::Duties;
 use crate::command::Command;
 use crate::enclosure::Enclosure;
 use crate::environment;
 use crate::event::{Enforcement, Event, Start};
 use crate::fence::{self, Fence};
 use crate::files::Files;
+use crate::guard::Guard;
 use crate::jail::Jail;
 use crate::journal::{self, Journal};
 use crate::kernel_names;
+use crate::limits::{Exceeded, Limits};
 use crate::namespaces;
-use crate::plan::{Level, Plan};
+use crate::plan::{Level, Plan, Tier};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
 use crate::session::Session;
 use crate::stderr;
-use crate::supervise::{self, Chores, Subject};
+use crate::supervise::{self, Subject, SuperviseError};
 use crate::sys::{self, SignalMask};
 use crate::temp::Temp;
 
@@ -68,6 +71,7 @@ struct Outcome {
     exit_code: i32,
     signal: Option<i32>,
     not_executed: Option<(Vec<u8>, Errno)>,
+    exceeded: Vec<Exceeded>,
 }
 
 impl Outcome {
@@ -80,6 +84,7 @@ impl Outcome {
         if self.signal == Some(libc::SIGSYS) {
             events.push(Event::SyscallKilled);
         }
+        events.extend(self.exceeded.iter().copied().map(Event::LimitExceeded));
         events.push(Event::End { exit_code: self.exit_code, signal: self.signal, duration_ms });
         events
     }
@@ -95,12 +100,13 @@ fn fenced(
 ) -> Result<Outcome, Refusal> {
     // Everything that can be wrong with paths, rules and filter is found before anything is made.
     let preflight = Preflight::prepare(&plan)?;
+    let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
     announce(&plan, &preflight, quiet);
 
-    if journal.is_none() && plan.temp.is_none() && plan.namespaces.is_none() {
+    if journal.is_none() && plan.temp.is_none() && plan.namespaces.is_none() && !limits.need_supervisor() {
         // Nothing has to be done afterwards, so nobody has to wait: the command takes this process over.
         let ruleset = preflight.files.and_then(|mut files| files.take_ruleset());
-        let fence = Fence::new(&plan, ruleset, preflight.filter);
+        let fence = Fence::new(&plan, ruleset, preflight.filter, limits.rlimits());
         let command = command(&plan, argv, None);
         fence::become_command(None, None)?;
         fence.enter()?;
@@ -125,24 +131,24 @@ fn fenced(
             record_start(journal, &plan, plan_bytes, &argv, terminal.as_deref(), requested, actual, &preflight)?;
         }
         let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
-        let fence = Fence::new(&plan, ruleset, preflight.filter);
+        let fence = Fence::new(&plan, ruleset, preflight.filter, limits.rlimits());
         let command = command(&plan, argv, temp.as_ref());
         if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
             let jail = Jail::prepare(&plan, namespaces, container)?;
-            return start_jailed(jail, &fence, &command, terminal.as_deref(), &mask);
+            return start_jailed(jail, &fence, &command, terminal.as_deref(), &limits, &mask);
         }
         match (&plan.namespaces, &plan.files, preflight.files) {
             (Some(namespaces), Some(requested), Some(files)) => {
                 let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
-                start_enclosed(enclosure, &fence, &command, plan_bytes, terminal.as_deref(), &mask)
+                start_enclosed(enclosure, &fence, &command, plan_bytes, terminal.as_deref(), &limits, &mask)
             }
-            _ => start_as_child(&fence, &command, &mask),
+            _ => start_as_child(&fence, &command, &limits, &mask),
         }
     })();
     // While the command runs, only what its end needs stays in memory.
     drop(plan);
     let outcome = match started {
-        Ok(Ok(running)) => running.to_the_end(quiet),
+        Ok(Ok(running)) => running.to_the_end(limits, journal, quiet),
         Ok(Err(not_executed)) => Ok(not_executed),
         Err(refusal) => Err(refusal),
     };
@@ -155,15 +161,36 @@ fn fenced(
 /// The command, and what has to be looked after while it runs.
 struct Running {
     subject: Subject,
+    guard: Option<Guard>,
     session: Option<Session>,
 }
 
 impl Running {
-    fn to_the_end(self, quiet: bool) -> Result<Outcome, Refusal> {
+    fn to_the_end(self, limits: Limits, journal: Option<&Journal>, quiet: bool) -> Result<Outcome, Refusal> {
         if let Some(session) = &self.session {
             session.settle();
         }
-        let end = supervise::wait(&self.subject, &mut NoChores)?;
+        let host_proc;
+        let (inside, proc, tree) = match &self.subject {
+            Subject::Sandbox(sandbox) => {
+                (Some((sandbox.inside(), self.session.is_some())), sandbox.proc.as_fd(), Tree::Namespace)
+            }
+            Subject::Child(_) => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                host_proc = rustix::fs::open(c"/proc", flags, Mode::empty()).map_err(SuperviseError::Wait)?;
+                (None, host_proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()))
+            }
+        };
+        let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree)?) } else { None };
+        let mut duties = Duties::new(self.guard, inside, watch, journal);
+        let end = supervise::wait(&self.subject, &mut duties)?;
+        let ended_by = duties.finish();
+        let by_signal = || end.signal().and_then(|signal| limits.behind_signal(signal));
+        let ended_by = ended_by.or_else(by_signal);
+        let exceeded = limits.finish(ended_by);
+        for one in exceeded.iter().filter(|exceeded| exceeded.ended) {
+            stderr::say("paddock", &format!("ended: {one}"));
+        }
         if let Some(session) = self.session {
             let id = session.id.clone();
             if session.close() && !quiet {
@@ -171,16 +198,16 @@ impl Running {
                 stderr::say("paddock", &text);
             }
         }
-        Ok(Outcome { exit_code: end.exit_code(), signal: end.signal(), not_executed: None })
+        Ok(Outcome { exit_code: end.exit_code(), signal: end.signal(), not_executed: None, exceeded })
     }
 }
 
 /// What kept the command from being executed, although the fence stood, is an outcome and no failure of ours.
 type Attempt = Result<Running, Outcome>;
 
-fn start_as_child(fence: &Fence, command: &Command, mask: &SignalMask) -> Result<Attempt, Refusal> {
-    Ok(match supervise::start(fence, command, mask)? {
-        supervise::Started::Running(pid) => Ok(Running { subject: Subject::Child(pid), session: None }),
+fn start_as_child(fence: &Fence, command: &Command, limits: &Limits, mask: &SignalMask) -> Result<Attempt, Refusal> {
+    Ok(match supervise::start(fence, command, limits, mask)? {
+        supervise::Started::Running(pid) => Ok(Running { subject: Subject::Child(pid), guard: None, session: None }),
         supervise::Started::NotExecuted(errno) => Err(not_executed(command, errno)),
     })
 }
@@ -191,14 +218,16 @@ fn start_enclosed(
     command: &Command,
     plan_bytes: &[u8],
     terminal: Option<&CStr>,
+    limits: &Limits,
     mask: &SignalMask,
 ) -> Result<Attempt, Refusal> {
     enclosure.note(command.argv(), &journal::hash(plan_bytes))?;
     let payload = || command.exec().raw_os_error();
-    let started = enclosure.start(fence, &payload, mask, terminal, |_| Ok(()));
-    let Enclosure { session, .. } = enclosure;
+    let admit = |init| limits.admit(init).map_err(|error| error.errno());
+    let started = enclosure.start(fence, &payload, mask, terminal, limits.pid_max(), admit);
+    let Enclosure { session, guard, .. } = enclosure;
     Ok(match started {
-        Ok(namespaces::Started::Running(sandbox)) => Ok(Running { subject: Subject::Sandbox(sandbox), session }),
+        Ok(namespaces::Started::Running(sandbox)) => Ok(Running { subject: Subject::Sandbox(sandbox), guard, session }),
         Ok(namespaces::Started::NotExecuted(errno)) => {
             session.map(Session::close);
             Err(not_executed(command, Errno::from_raw_os_error(errno)))
@@ -215,29 +244,17 @@ fn start_jailed(
     fence: &Fence,
     command: &Command,
     terminal: Option<&CStr>,
+    limits: &Limits,
     mask: &SignalMask,
 ) -> Result<Attempt, Refusal> {
     let payload = || command.exec().raw_os_error();
-    Ok(match jail.start(fence, &payload, mask, terminal)?? {
-        namespaces::Started::Running(sandbox) => Ok(Running { subject: Subject::Sandbox(sandbox), session: None }),
+    let started = jail.start(fence, &payload, mask, terminal, limits)?;
+    Ok(match started? {
+        namespaces::Started::Running(sandbox) => {
+            Ok(Running { subject: Subject::Sandbox(sandbox), guard: None, session: None })
+        }
         namespaces::Started::NotExecuted(errno) => Err(not_executed(command, Errno::from_raw_os_error(errno))),
     })
-}
-
-struct NoChores;
-
-impl Chores for NoChores {
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        None
-    }
-
-    fn turn(&mut self) -> ControlFlow<()> {
-        ControlFlow::Continue(())
-    }
 }
 
 fn command(plan: &Plan, argv: Vec<CString>, temp: Option<&Temp>) -> Command {
@@ -312,7 +329,7 @@ fn not_executed(command: &Command, errno: Errno) -> Outcome {
         _ => (EXIT_NOT_EXECUTABLE, "the kernel can not execute this file"),
     };
     stderr::complain(&format!("cannot run {name}: {}", kernel_names::errno_text(errno)), hint);
-    Outcome { exit_code, signal: None, not_executed: Some((command.name().to_vec(), errno)) }
+    Outcome { exit_code, signal: None, not_executed: Some((command.name().to_vec(), errno)), exceeded: Vec::new() }
 }
 
 /// Whoever starts us without a standard descriptor gets /dev/null there: otherwise the next file opened would be it. A directory

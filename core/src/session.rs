@@ -186,7 +186,8 @@ impl Session {
 
 fn mount_overlay(lower: BorrowedFd<'_>, upper: BorrowedFd<'_>, work: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     // By descriptor: whatever characters the path has, and whatever is mounted over it by now.
-    let named = |fd: BorrowedFd<'_>| CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|_| Errno::INVAL);
+    let named =
+        |fd: BorrowedFd<'_>| CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|_| Errno::INVAL);
     let fs = rustix::mount::fsopen(c"overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
     rustix::mount::fsconfig_set_string(&fs, c"lowerdir", named(lower)?.as_c_str())?;
     rustix::mount::fsconfig_set_string(&fs, c"upperdir", named(upper)?.as_c_str())?;
@@ -205,7 +206,9 @@ pub fn try_overlay(stage: BorrowedFd<'_>) -> Result<(), Errno> {
 
 fn make_dirs(sessions: &AbsPath, id: &str) -> Result<OwnedFd, Errno> {
     let path = sessions.as_bytes();
-    for end in path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at).chain([path.len()]) {
+    for end in
+        path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at).chain([path.len()])
+    {
         match rustix::fs::mkdirat(CWD, &path[..end], Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             // A directory above may be closed to us and be there all the same.

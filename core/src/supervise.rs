@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use crate::channel::{self, Word};
 use crate::command::Command;
-use crate::fence::{self, Fence, FenceError};
+use crate::fence::{self, Fence, FenceError, Step};
+use crate::limits::Limits;
 use crate::namespaces::{self, Sandbox};
 use crate::sys::{self, Arrival, SignalMask};
 
@@ -62,13 +63,15 @@ impl End {
 }
 
 /// Starts the command inside the fence. Signals are held since before; `mask` is what the command gets back.
-pub fn start(fence: &Fence, command: &Command, mask: &SignalMask) -> Result<Started, SuperviseError> {
+pub fn start(fence: &Fence, command: &Command, limits: &Limits, mask: &SignalMask) -> Result<Started, SuperviseError> {
     let supervisor = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(supervisor)).map_err(SuperviseError::Subreaper)?;
     let mut fence_failure = None;
     let mut exec_failure = None;
     let child = sys::spawn_sharing_memory(|| {
-        match fence::become_command(Some(supervisor), Some(mask)).and_then(|()| fence.enter()) {
+        let admitted = limits.admit_self().map_err(|error| FenceError { step: Step::Limits, errno: error.errno() });
+        let follows = admitted.and_then(|()| fence::become_command(Some(supervisor), Some(mask)));
+        match follows.and_then(|()| fence.enter()) {
             Ok(()) => exec_failure = Some(command.exec()),
             Err(error) => fence_failure = Some(error),
         }

@@ -183,6 +183,20 @@ def test_host_name_and_loopback(jail: Jail) -> None:
     assert os.uname().nodename not in ("paddock", "web")
 
 
+def test_limits_hold_the_whole_container(jail: Jail) -> None:
+    """C-132"""
+    profile = jail.rootdir.parent / "limits.toml"
+    profile.write_text("[limits]\nopen_files = 20\nfile_size_mb = 1\nprocesses = 8\nwall_s = 30\n")
+    profile.chmod(0o644)
+    script = "ulimit -n; ulimit -f; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1 & done"
+    free = jail.shell(script)
+    assert free.started
+    assert "fork" not in free.stderr, str(free)
+    held = jail.shell(script, "--profile", profile)
+    assert held.stdout.split()[:3] == ["started", "20", "2048"], str(held)
+    assert "fork" in held.stderr, str(held)
+
+
 def test_capabilities_are_none_but_those_that_are_named(jail: Jail) -> None:
     """C-133, C-134, C-135, C-151"""
     with jail.running() as running:

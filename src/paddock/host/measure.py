@@ -21,6 +21,7 @@ def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...
             landlock_errno=facts["landlock_errno"],
             seccomp=bool(facts["seccomp"]),
             user_notification=bool(facts["user_notification"]),
+            filtered=bool(facts["filtered"]),
             no_new_privs=bool(facts["no_new_privs"]),
             namespaces=_usable(facts["namespaces"]),
             overlay=_usable(facts["overlay"]),

@@ -26,6 +26,7 @@ class Host:
     landlock_errno: str | None  # why there is none
     seccomp: bool
     user_notification: bool
+    filtered: bool  # somebody else's system call filter is on this process: a container engine's, for one
     no_new_privs: bool
     namespaces: Usable  # user, mount, pid, ipc and uts, with the mounts the full tier makes in them
     overlay: Usable  # for copy-on-write workspaces

@@ -99,7 +99,7 @@ def what_is_missing(policy: Policy, host: Host, tier: Tier) -> list[str]:
         raise HostError(
             f"this machine can not hold the policy: {missing[0]}"
             + (f" (and {len(missing) - 1} more: {'; '.join(missing[1:])})" if missing[1:] else ""),
-            hint="`paddock doctor` shows what holds here; filesystem.require_enforced = false runs without it",
+            hint=_remedy(host),
         )
     return missing
 
@@ -141,6 +141,18 @@ def refuse_privileged(policy: Policy, host: Host) -> None:
                 where="--off no-new-privs",
                 hint=f"add --off {switch.value}, or keep no-new-privs",
             )
+
+
+def _remedy(host: Host) -> str:
+    # EOPNOTSUPP is Landlock's own word for "not switched on at boot"; no engine's filter answers that.
+    hidden = host.landlock_errno in ("EPERM", "ENOSYS") or not host.seccomp
+    if host.filtered and hidden:  # core/src/refusal.rs says the same
+        return (
+            "a system call filter is already on this process, as in a container, and may be what refuses: update the "
+            "engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl "
+            "(--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)"
+        )
+    return "`paddock doctor` shows what holds here; filesystem.require_enforced = false runs without it"
 
 
 def _default_journal(host: Host) -> str:

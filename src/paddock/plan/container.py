@@ -51,6 +51,8 @@ SHELL = "/bin/sh"
 # The host's has directories of the caller's in it.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+_LIMITS_OF_GROUPS = ("memory_mb", "processes", "cpu_s")
+
 # The private /dev holds nothing but harmless nodes, terminals and shared memory.
 _DEVICES = (("/dev", "device"), ("/dev/shm", "allow"))
 
@@ -95,6 +97,7 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
     _refuse_unheld(policy)
     refuse_privileged(policy, host)
     _refuse_rootless(asked, host)
+    _refuse_two_groups(policy, asked)
     if not host.namespaces.usable:
         raise HostError(
             f"namespaces can not be used here ({host.namespaces.refusal}), and a container is made of them",
@@ -203,6 +206,17 @@ def _refuse_rootless(asked: Asked, host: Host) -> None:
             where=asked.where("netns"),
             hint="leave it out for a network namespace of its own, or run paddock jail as root",
         )
+
+
+def _refuse_two_groups(policy: Policy, asked: Asked) -> None:
+    """A process is in one control group of a tree: that of the limit, or the one that was named."""
+    for limit in policy.limits:
+        if limit.name in _LIMITS_OF_GROUPS and asked.each("cgroup"):
+            raise PolicyError(
+                f"limits.{limit.name} would take the command out of the control group that cgroup names",
+                where=str(limit.source),
+                hint=f"write the limit into {asked.each('cgroup')[0]} (memory.max, pids.max …), and take one of the two out",
+            )
 
 
 def _refuse_own(rootdir: str, host: Host, journals: tuple[str, ...], asked: Asked) -> None:

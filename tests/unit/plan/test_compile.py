@@ -10,6 +10,7 @@ import jsonschema
 import pytest
 
 from paddock.errors import HostError, PolicyError
+from paddock.host.model import Host
 from paddock.plan import compile_plan
 from paddock.plan.model import Level
 from paddock.policy.model import (
@@ -71,6 +72,24 @@ def test_no_landlock_at_all_is_refused_with_the_kernels_answer() -> None:
 def test_no_seccomp_is_refused() -> None:
     with pytest.raises(HostError, match="no seccomp"):
         compile_plan(SIMPLE, replace(HOST, seccomp=False))
+
+
+@pytest.mark.parametrize(
+    ("host", "remedy"),
+    [
+        (replace(HOST, filtered=True, landlock_abi=0, landlock_errno="EPERM"), "--security-opt seccomp="),
+        (replace(HOST, filtered=True, seccomp=False), "--security-opt seccomp="),
+        (replace(HOST, filtered=False, landlock_abi=0, landlock_errno="ENOSYS"), "paddock doctor"),
+        (replace(HOST, filtered=True, landlock_abi=0, landlock_errno="EOPNOTSUPP"), "paddock doctor"),
+        (replace(HOST, filtered=True, landlock_abi=5), "paddock doctor"),
+    ],
+)
+def test_a_container_is_blamed_only_where_its_filter_can_be_the_reason(host: Host, remedy: str) -> None:
+    """F-019"""
+    with pytest.raises(HostError) as refusal:
+        compile_plan(SIMPLE, host)
+    assert refusal.value.hint is not None
+    assert remedy in refusal.value.hint
 
 
 def test_without_require_enforced_what_is_lacking_is_said_and_the_rest_held() -> None:

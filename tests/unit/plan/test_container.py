@@ -184,6 +184,15 @@ def test_groups_that_can_not_be_given_up_and_equal_users_are_said() -> None:
     assert any("users inside are the same users outside" in notice.text for notice in same.notices)
 
 
+def test_a_limit_that_is_held_by_a_group_does_not_take_the_command_out_of_another() -> None:
+    groups = {"cgroup": ("/sys/fs/cgroup/a",)}
+    with pytest.raises(PolicyError, match=r"limits\.processes would take the command out"):
+        compiled(settings=groups, limits=(Limit(name="processes", value=9, source=source(3)),))
+    held = compiled(settings=groups, limits=(Limit(name="open_files", value=9, source=source(3)),))
+    assert held.limits.open_files == 9
+    assert compiled(limits=(Limit(name="processes", value=9, source=source(3)),)).limits.processes == 9
+
+
 def test_capabilities_and_control_groups_come_as_they_were_written() -> None:
     """C-150, C-151"""
     found = container(cap_allow=("CAP_NET_RAW", "CAP_CHOWN"), cgroup=("/sys/fs/cgroup/b", "/sys/fs/cgroup/a"))
