@@ -215,7 +215,7 @@ def _refuse_two_groups(policy: Policy, asked: Asked) -> None:
             raise PolicyError(
                 f"limits.{limit.name} would take the command out of the control group that cgroup names",
                 where=str(limit.source),
-                hint=f"write the limit into {asked.each('cgroup')[0]} (memory.max, pids.max …), and take one of the two out",
+                hint=f"write the limit into {asked.each('cgroup')[0]}, and take one of the two out",
             )
 
 
