@@ -8,7 +8,7 @@ use rustix::process::Pid;
 
 use crate::cover::Cover;
 use crate::fence::Fence;
-use crate::files::Files;
+use crate::files::{Files, Placed};
 use crate::guard::Guard;
 use crate::names::{Names, Rule};
 use crate::namespaces::{self, NamespacesError, Payload, Started};
@@ -113,7 +113,11 @@ fn arm(
         return Ok(None);
     }
     let left_out: Vec<AbsPath> = covers.iter().map(|cover| cover.path.clone()).collect();
-    let directories = files.placed.iter().filter(|placed| placed.directory);
+    // What can only be read has nothing to protect; it is looked through only where a deny may lie in it.
+    let concerned = |placed: &&Placed<'_>| {
+        placed.grant.writes() || requested.deny.iter().any(|pattern| may_lie_in(pattern, &placed.real))
+    };
+    let directories = files.placed.iter().filter(|placed| placed.directory).filter(concerned);
     let trees: Vec<Tree> = directories
         .map(|placed| Tree {
             path: placed.real.clone(),
@@ -124,4 +128,38 @@ fn arm(
     let (guard, found) = Guard::arm(names, &trees, &left_out, taken)?;
     covers.extend(found);
     Ok(Some(guard))
+}
+
+/// By the part of a pattern before its first wildcard. A floating one has none, and may lie anywhere.
+fn may_lie_in(pattern: &Text, tree: &AbsPath) -> bool {
+    let fixed = pattern.as_bytes().split(|byte| *byte == b'*').next().unwrap_or_default();
+    let whole = &fixed[..fixed.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash.max(1))];
+    let (short, long) =
+        if whole.len() < tree.as_bytes().len() { (whole, tree.as_bytes()) } else { (tree.as_bytes(), whole) };
+    long.strip_prefix(short)
+        .is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || short.ends_with(b"/") || short.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pattern_concerns_a_tree_if_their_fixed_parts_lie_in_one_another() {
+        let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
+        for (pattern, tree, expected) in [
+            ("**/.env", "/opt", true),
+            ("/home/a/w/**/.env", "/home/a/w", true),
+            ("/home/a/w/**/.env", "/home/a", true),
+            ("/home/a/w/**/.env", "/home/a/w/sub", true),
+            ("/home/a/w/**/.env", "/opt", false),
+            ("/home/a/w/**/.env", "/home/a/w-evil", false),
+            ("/home/a/w*/.env", "/home/a/w-evil", true),
+            ("/home/a/secret", "/home/a", true),
+            ("/home/a/secret", "/home/b", false),
+            ("/*/x", "/opt", true),
+        ] {
+            assert_eq!(may_lie_in(&text(pattern), &AbsPath::new(text(tree)).unwrap()), expected, "{pattern} {tree}");
+        }
+    }
 }

@@ -44,6 +44,7 @@ pub struct Start<'a> {
     pub actual: Enforcement,
 }
 
+#[allow(dead_code, reason = "names are wired up with the full tier")]
 pub enum Event<'a> {
     Start(Start<'a>),
     End {

@@ -528,7 +528,9 @@ fn planted(plan: &Plan, requested: &plan::Files, links: &[Link]) -> Option<AbsPa
     if dirs.iter().all(|dir| dir.as_bytes() == b"/") {
         return None;
     }
-    let writable = requested.grants.iter().filter(|grant| grant.writes());
+    // The /tmp of the full tier is not the host's.
+    let own = |grant: &&Grant| plan.tier == Tier::Full && root::is_made(&grant.path);
+    let writable = requested.grants.iter().filter(|grant| grant.writes() && !own(grant));
     let trees = writable.map(|grant| &grant.path).chain(&requested.reached).chain([&plan.cwd]);
     let trees: Vec<AbsPath> =
         trees.filter_map(|tree| absolute(place::follow(tree.as_bytes()).ok()?.real).ok()).collect();

@@ -143,7 +143,7 @@ impl Guard {
                 }
             })?;
         let Survey { covers, locked, bare } = survey;
-        let post = Post::new(nodes, Store::new(taken), names.guards_git, &covers, locked, bare);
+        let post = Post::new(nodes, Store::new(taken), names.guards_git, locked, bare);
         let mut guard = Guard {
             inotify,
             names,
@@ -156,7 +156,8 @@ impl Guard {
             quiet: true,
             last_patrol: Instant::now(),
         };
-        guard.watch_held(&covers);
+        guard.give_up_stale();
+        guard.watch_covered(&covers);
         Ok((guard, covers))
     }
 
@@ -242,7 +243,7 @@ impl Guard {
             let lost = noted.events.iter().any(|(_, what, _)| what.contains(ReadFlags::QUEUE_OVERFLOW));
             for (watch, what, name) in noted.events.drain(..) {
                 if what.contains(ReadFlags::IGNORED) {
-                    self.post.nodes.remove(watch);
+                    self.post.forget(watch);
                     continue;
                 }
                 self.quiet = false;
@@ -354,13 +355,30 @@ impl Guard {
         Ok(())
     }
 
-    /// The names that are locked: whether they go away has to be known, to tell a replacement from something new.
-    fn watch_held(&mut self, covers: &[Cover]) {
-        for cover in covers.iter().filter(|cover| cover.kind == CoverKind::Lock) {
-            let Some(tree) = self.ground.tree_of(&cover.path).filter(|tree| tree.watched) else { continue };
-            let bytes = cover.path.as_bytes();
-            let end = bytes.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-            let below = bytes[..end].get(tree.path.as_bytes().len()..).unwrap_or_default();
+    /// Directories that were watched before a symlink showed that they are closed.
+    fn give_up_stale(&mut self) {
+        let names = &self.names;
+        for watch in self.post.nodes.failing(|node| names.is_current(node.state)) {
+            let _ = inotify::remove_watch(&self.inotify, watch);
+            self.post.nodes.remove(watch);
+        }
+    }
+
+    /// What is covered: whether it goes away has to be known, to tell a replacement from something new.
+    fn watch_covered(&mut self, covers: &[Cover]) {
+        for cover in covers.iter().filter(|cover| cover.kind != CoverKind::Pin) {
+            let Some(tree) = self.ground.tree_of(&cover.path) else { continue };
+            match self.ground.look(&cover.path).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd))) {
+                Ok((stat, object)) if Identity::from(&stat) == cover.identity => {
+                    self.post.remember(self.inotify.as_fd(), object.as_fd(), cover.identity);
+                }
+                _ => {}
+            }
+            if cover.kind != CoverKind::Lock || !tree.watched || cover.path == tree.path {
+                continue;
+            }
+            let end = cover.path.as_bytes().iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+            let below = cover.path.as_bytes()[..end].get(tree.path.as_bytes().len()..).unwrap_or_default();
             let below = below.strip_prefix(b"/").unwrap_or(below);
             if let Ok(dir) = tree.open(below, OFlags::PATH | OFlags::DIRECTORY) {
                 let _ = watch(self.inotify.as_fd(), dir.as_fd(), DISAPPEAR | WatchFlags::MASK_ADD);

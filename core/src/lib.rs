@@ -45,6 +45,7 @@ mod refusal;
 mod rights;
 mod root;
 mod run;
+#[cfg(test)]
 mod scene;
 mod seccomp;
 mod session;

@@ -61,6 +61,7 @@ pub struct Names {
     folded: Index,
     states: Vec<State>,
     known: HashMap<State, StateId>,
+    epoch: u32,
     /// Whether anything inside a git directory is protected, and with it the way there.
     pub guards_git: bool,
     /// What one look gathers; kept for its memory.
@@ -68,8 +69,12 @@ pub struct Names {
     scratch: Vec<u8>,
 }
 
+/// A state, good until patterns are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StateId(u32);
+pub struct StateId {
+    index: u32,
+    epoch: u32,
+}
 
 /// How far patterns have come at a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -166,6 +171,7 @@ impl Names {
             folded: Index::default(),
             states: Vec::new(),
             known: HashMap::new(),
+            epoch: 0,
             guards_git: false,
             ahead: State { active: Vec::new(), floating: true },
             scratch: Vec::new(),
@@ -187,7 +193,7 @@ impl Names {
     /// What patterns expect below a directory, they expect below `path` as well: a symlink leads there. From
     /// [`Names::settle`] on.
     pub fn add_alias(&mut self, state: StateId, path: &[u8]) {
-        for Active { rule, at } in &self.states[state.0 as usize].active {
+        for Active { rule, at } in &self.states[state.index as usize].active {
             let (rule, pattern) = &self.rules[usize::from(*rule)];
             if matches!(rule, Rule::Deny | Rule::Protect) {
                 self.added.push((*rule, Pattern::at(path, &pattern.parts[usize::from(*at)..])));
@@ -218,6 +224,7 @@ impl Names {
         self.folded = Index::new(&self.rules, true);
         self.states.clear();
         self.known.clear();
+        self.epoch += 1;
         let git = Part::Name(Word::literal(b".git"));
         self.guards_git =
             self.rules.iter().any(|(rule, pattern)| *rule == Rule::Protect && pattern.parts.contains(&git));
@@ -256,7 +263,7 @@ impl Names {
     }
 
     fn look_at(&mut self, state: StateId, name: &[u8], folding: bool, own: bool) -> Look {
-        let here = &self.states[state.0 as usize];
+        let here = &self.states[state.index as usize];
         let index = if folding { &self.folded } else { &self.exact };
         let ahead = &mut self.ahead.active;
         let mut hits = Hits::default();
@@ -313,10 +320,15 @@ impl Names {
         if let Some(id) = self.known.get(ahead) {
             return *id;
         }
-        let id = StateId(self.states.len() as u32);
+        let id = StateId { index: self.states.len() as u32, epoch: self.epoch };
         self.states.push(ahead.clone());
         self.known.insert(ahead.clone(), id);
         id
+    }
+
+    /// Was the state given out after patterns were added last?
+    pub fn is_current(&self, state: StateId) -> bool {
+        state.epoch == self.epoch
     }
 
     /// Is it the name of a git directory, or of the file that leads to one?
@@ -331,7 +343,7 @@ impl Names {
 
     /// Could anything match below a directory in this state?
     pub fn expects(&self, state: StateId) -> bool {
-        let state = &self.states[state.0 as usize];
+        let state = &self.states[state.index as usize];
         (state.floating && (!self.exact.groups.is_empty() || !self.exact.wild.is_empty())) || !state.active.is_empty()
     }
 

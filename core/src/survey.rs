@@ -8,6 +8,7 @@
 mod tests;
 
 use std::collections::BTreeSet;
+use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 
 use rustix::fs::{Access, AtFlags, FileType, OFlags, Stat};
@@ -67,7 +68,7 @@ pub fn survey<E: From<WalkError>>(
     }
     let Surveyor { mut found, pins, linked, .. } = surveyor;
     if !linked.is_empty() {
-        let mut others = OtherNames::new(&linked, enter);
+        let mut others = OtherNames::<E>::new(&linked);
         for index in 0..ground.trees.len() {
             walker.tree(names, ground, index, &mut others)?;
         }
@@ -91,8 +92,7 @@ pub fn names_of_same<E: From<WalkError>>(
 ) -> Result<Vec<Cover>, E> {
     let linked: Vec<Linked> =
         closed.iter().map(|identity| Linked { identity: *identity, kind: CoverKind::Mask }).collect();
-    let mut enter = |_: &Dir<'_>| Ok(0);
-    let mut others = OtherNames::<E>::new(&linked, &mut enter);
+    let mut others = OtherNames::<E>::new(&linked);
     for index in 0..ground.trees.len() {
         walker.tree(names, ground, index, &mut others)?;
     }
@@ -311,29 +311,29 @@ fn out_of_reach(tree: &Rooted, path: &[u8]) -> Result<(), WalkError> {
 }
 
 /// The second walk, when it is needed: other names of the same files.
-struct OtherNames<'e, 'f, E> {
-    enter: &'e mut Enter<'f, E>,
+struct OtherNames<E> {
     linked: Vec<(u64, Identity, CoverKind)>,
     covers: Vec<Cover>,
     locked: Vec<(Identity, Box<[u8]>)>,
+    error: PhantomData<E>,
 }
 
-impl<'e, 'f, E: From<WalkError>> OtherNames<'e, 'f, E> {
-    fn new(linked: &[Linked], enter: &'e mut Enter<'f, E>) -> OtherNames<'e, 'f, E> {
+impl<E: From<WalkError>> OtherNames<E> {
+    fn new(linked: &[Linked]) -> OtherNames<E> {
         // Of one file that is denied under one name and protected under another, the deny comes first.
         let key = |linked: &Linked| (linked.identity.inode(), linked.identity, linked.kind);
         let mut linked: Vec<_> = linked.iter().map(key).collect();
         linked.sort_by_key(|(inode, identity, kind)| (*inode, *identity, *kind != CoverKind::Mask));
         linked.dedup_by_key(|(_, identity, _)| *identity);
-        OtherNames { enter, linked, covers: Vec::new(), locked: Vec::new() }
+        OtherNames { linked, covers: Vec::new(), locked: Vec::new(), error: PhantomData }
     }
 }
 
-impl<E: From<WalkError>> Visitor for OtherNames<'_, '_, E> {
+impl<E: From<WalkError>> Visitor for OtherNames<E> {
     type Error = E;
 
-    fn enter(&mut self, dir: &Dir<'_>) -> Result<Option<u32>, E> {
-        (self.enter)(dir).map(Some)
+    fn enter(&mut self, _dir: &Dir<'_>) -> Result<Option<u32>, E> {
+        Ok(Some(0))
     }
 
     fn root(&mut self, _tree: &Rooted, verdict: Verdict, _look: Look) -> Result<Option<Below>, E> {

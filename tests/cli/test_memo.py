@@ -161,7 +161,7 @@ def test_memos_are_few_and_private(door: Door) -> None:
 def test_the_fence_of_a_remembered_plan_is_the_same_fence(door: Door) -> None:
     fence = door.fence
     read = ["cat", str(fence.ground.secret)]
-    words: list[Word] = [fence.installation.paddock, "run", "--", *read]
+    words: list[Word] = [fence.installation.paddock, "run", "--tier", "landlock", "--", *read]
     first = fence.tester.run(words, cwd=fence.ground.project)
     with door.without_python():
         again = fence.tester.run(words, cwd=fence.ground.project)

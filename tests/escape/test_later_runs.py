@@ -65,7 +65,7 @@ def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing
         assert attacker.stdout.readline() == "started\n"
         journal = fence.ground.root / "later"
         words = f"--audit-log {journal} -- cat {fence.ground.secret}"
-        script = f'cd sub 2>/dev/null && exec "$0" run --quiet --profile ai-agent {words}'
+        script = f'cd sub 2>/dev/null && exec "$0" run --quiet --tier {fence.tier} --profile ai-agent {words}'
         answers = [
             fence.tester.run(["sh", "-c", script, fence.installation.paddock], cwd=fence.ground.project)
             for _ in range(40)

@@ -38,6 +38,8 @@ def with_policy(fence: Fence, policy: Path, prefix: list[Word], words: list[Word
         *prefix,
         fence.installation.paddock,
         "run",
+        "--tier",
+        fence.tier,
         "--policy",
         policy,
         "--audit-log",
@@ -182,7 +184,7 @@ def test_fuse_is_a_warning(fence: Fence, share: Path) -> None:
 
 def test_doctor_says_no_on_a_kernel_without_landlock(fence: Fence) -> None:
     """C-009: exit 0 only when the default profile can be enforced."""
-    doctor: list[Word] = [fence.installation.paddock, "doctor"]
+    doctor: list[Word] = [fence.installation.paddock, "doctor", "--tier", "landlock"]
     assert fence.outside(doctor).exit_code == 0
     for options in (("--no-landlock", "38"), ("--landlock-abi", "2"), ("--no-seccomp", "1")):
         told = fence.outside([*older(fence, *options), *doctor])

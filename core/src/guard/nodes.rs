@@ -93,10 +93,17 @@ impl Nodes {
         (node.above, node.name.clone())
     }
 
-    pub fn remove(&mut self, watch: i32) {
-        if let Some(number) = self.by_watch.remove(&watch) {
-            self.free.push(number);
-        }
+    /// The watch is gone; what it was on.
+    pub fn remove(&mut self, watch: i32) -> Option<Identity> {
+        let number = self.by_watch.remove(&watch)?;
+        self.free.push(number);
+        Some(self.slots[number as usize].identity)
+    }
+
+    /// The watches of nodes that do not meet a condition.
+    pub fn failing(&self, condition: impl Fn(&Node) -> bool) -> Vec<i32> {
+        let numbers = self.by_watch.iter();
+        numbers.filter(|(_, number)| !condition(&self.slots[**number as usize])).map(|(watch, _)| *watch).collect()
     }
 
     pub fn len(&self) -> usize {

@@ -7,7 +7,6 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::scene::{self, DENIED, PROTECTED, Scene, absolute};
@@ -210,21 +209,47 @@ fn what_was_there_is_never_taken() {
     for name in ["w/dir/.envrc", "w/.vscode/settings.json", "w/sub/.git/config", "w/.npmrc"] {
         scene.file(name);
     }
+    scene.link("w/dir/.bashrc", "/nowhere");
     let mut watch = Watch::over(scene);
-    assert_eq!(watch.at_start.len(), 5);
+    assert_eq!(watch.at_start.len(), 6);
     // It comes along with its directory, and another one in its old place is new.
     fs::rename(watch.scene.path("w/dir"), watch.scene.path("w/moved")).unwrap();
     watch.scene.file("w/dir/.envrc");
-    // Replaced from outside: inside it is a mount point.
+    // Moved from outside, or replaced: inside it is a mount point.
+    watch.scene.dir("w/elsewhere");
+    fs::rename(watch.scene.path("w/.vscode"), watch.scene.path("w/elsewhere/.vscode")).unwrap();
     fs::rename(watch.scene.file("w/new"), watch.scene.path("w/.npmrc")).unwrap();
     fs::remove_file(watch.scene.path("w/sub/.git/config")).unwrap();
     watch.scene.file("w/sub/.git/config");
     watch.turn();
     assert_eq!(watch.taken(), ["w/dir/.envrc"]);
     assert_eq!(watch.put(), ["Lock w/.npmrc", "Lock w/sub/.git/config"]);
-    assert!(watch.exists("w/moved/.envrc") && watch.exists("w/.npmrc"));
+    assert!(watch.exists("w/elsewhere/.vscode/settings.json"));
+    assert!(watch.exists("w/moved/.envrc") && watch.exists("w/moved/.bashrc") && watch.exists("w/.npmrc"));
     watch.finish();
     assert_eq!(watch.taken(), ["w/dir/.envrc"]);
+}
+
+#[test]
+fn the_number_of_a_file_that_is_gone_is_nobody_s() {
+    let scene = Scene::new();
+    let names: Vec<String> = (0..20).map(|number| format!("w/{number}/.envrc")).collect();
+    for name in &names {
+        scene.file(name);
+    }
+    let mut watch = Watch::over(scene);
+    let inode = |path: PathBuf| fs::symlink_metadata(path).unwrap().ino();
+    let mut reused = 0;
+    for name in &names {
+        let path = watch.scene.path(name);
+        let before = inode(path.clone());
+        fs::remove_file(path).unwrap();
+        let other = watch.scene.file("w/.npmrc");
+        reused += u32::from(inode(other) == before);
+        watch.turn();
+        assert!(!watch.exists("w/.npmrc"));
+    }
+    assert_eq!(watch.taken().len(), 20, "{reused} numbers were given again");
 }
 
 #[test]
@@ -262,6 +287,27 @@ fn links_are_taken_themselves_and_nothing_is_followed() {
     );
     assert!(watch.exists("w/plain") && watch.exists("w/target"));
     assert_eq!(fs::read(victim).unwrap(), b"victim/file");
+}
+
+#[test]
+fn a_directory_that_becomes_a_link_before_anybody_looks_leads_nowhere() {
+    let scene = Scene::new();
+    scene.dir("w/a/b");
+    let victim = scene.file("victim/b/.envrc");
+    let mut watch = Watch::over(scene);
+    watch.scene.file("w/a/b/.envrc");
+    fs::rename(watch.scene.path("w/a"), watch.scene.path("w/c")).unwrap();
+    watch.scene.link("w/a", "../victim");
+    watch.turn();
+    assert_eq!(watch.taken(), ["w/c/b/.envrc"]);
+    assert!(victim.exists());
+    // Nor does one that another directory took the place of: that one is new, and judged as such.
+    fs::remove_file(watch.scene.path("w/a")).unwrap();
+    watch.scene.file("w/c/b/.npmrc");
+    fs::rename(watch.scene.path("w/c"), watch.scene.path("w/d")).unwrap();
+    watch.scene.file("w/c/b/.npmrc");
+    watch.turn();
+    assert_eq!(watch.taken(), ["w/c/b/.envrc", "w/c/b/.npmrc", "w/d/b/.npmrc"]);
 }
 
 #[test]
@@ -316,6 +362,34 @@ fn git_works_and_what_it_would_run_is_taken() {
     );
     git(&sub, &["status"]);
     assert!(!watch.exists("w/sub/ran") && git(&w, &["status"]));
+}
+
+#[test]
+fn git_is_not_disturbed_while_it_works() {
+    let scene = Scene::new();
+    let w = scene.dir("w");
+    scene.file("w/file");
+    assert!(git(&w, &["init", "-q"]) && git(&w, &["add", "file"]) && git(&w, &["commit", "-qm", "one"]));
+    let mut watch = Watch::over(scene);
+    for round in 0..10 {
+        std::thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                let (sub, tree) = (format!("sub{round}"), format!("tree{round}"));
+                assert!(git(&w, &["init", "-q", &sub]));
+                fs::write(w.join(&sub).join("x"), "x").unwrap();
+                assert!(git(&w.join(&sub), &["add", "x"]) && git(&w.join(&sub), &["commit", "-qm", "one"]));
+                assert!(git(&w.join(&sub), &["remote", "add", "o", "https://example.org/x"]));
+                assert!(git(&w, &["worktree", "add", "-q", &tree]));
+                assert!(git(&w.join(&tree), &["commit", "-q", "--allow-empty", "-m", "two"]));
+                assert!(git(&w, &["worktree", "remove", &tree]));
+            });
+            while !worker.is_finished() {
+                watch.turn();
+            }
+        });
+    }
+    watch.turn().finish();
+    assert_eq!(watch.taken(), [""; 0]);
 }
 
 #[test]
@@ -419,7 +493,7 @@ fn a_lost_queue_is_made_up_for() {
     watch.scene.file("w/a/.envrc");
     watch.scene.file("w/fresh/.vscode/x");
     fs::rename(watch.scene.file("w/new"), watch.scene.path("w/a/.env")).unwrap();
-    while watch.put.is_empty() {
+    for _ in 0..1000 {
         watch.turn();
     }
     assert_eq!(watch.taken(), ["w/a/.envrc", "w/fresh/.vscode"]);
@@ -540,7 +614,6 @@ fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_o
     }
     let mut watch = Watch::over(scene);
     let w = watch.scene.path("w");
-    let running = AtomicBool::new(true);
     let rounds = std::thread::scope(|scope| {
         let racer = scope.spawn(|| {
             let mut rounds = 0;
@@ -562,10 +635,9 @@ fn who_changes_names_all_the_time_gains_nothing_in_the_end_and_reaches_nothing_o
                     let _ = fs::remove_dir_all(w.join("t1"));
                 }
             }
-            running.store(false, Ordering::Release);
             rounds
         });
-        while running.load(Ordering::Acquire) {
+        while !racer.is_finished() {
             match watch.try_turn() {
                 Ok(()) => {}
                 Err(GuardError::TooManyTaken) => watch.guard.post.taken = 0,

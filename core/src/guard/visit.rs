@@ -1,5 +1,6 @@
 //! What is done with a name that appeared.
 
+use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -41,8 +42,11 @@ pub struct Post {
     guards_git: bool,
     /// By directory and name.
     held: Vec<Held>,
-    /// What was covered at the start, in order: never taken away.
+    /// What was covered at the start, in order: never taken away. Each is watched, so that its end is known: a number that is
+    /// free may be another file's next.
     covered: Vec<Identity>,
+    /// The watches of those that are not watched as directories.
+    cover_watches: HashMap<i32, Identity>,
     /// Repositories without a work tree that were there before.
     bare: Vec<Identity>,
     pub taken: usize,
@@ -66,24 +70,20 @@ impl Post {
         nodes: Nodes,
         store: Store,
         guards_git: bool,
-        covers: &[Cover],
         locked: Vec<(Identity, Box<[u8]>)>,
         mut bare: Vec<Identity>,
     ) -> Post {
         let mut held: Vec<Held> = locked.into_iter().map(|(parent, name)| Held { parent, name, gone: None }).collect();
         held.sort_by(|one, other| (one.parent, &one.name).cmp(&(other.parent, &other.name)));
         held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
-        let kept = covers.iter().filter(|cover| cover.kind != CoverKind::Pin);
-        let mut covered: Vec<Identity> = kept.map(|cover| cover.identity).collect();
-        covered.sort_unstable();
-        covered.dedup();
         bare.sort_unstable();
         Post {
             nodes,
             store,
             guards_git,
             held,
-            covered,
+            covered: Vec::new(),
+            cover_watches: HashMap::new(),
             bare,
             taken: 0,
             covers: Vec::new(),
@@ -132,11 +132,29 @@ impl Post {
         }
     }
 
-    /// A new object has the place of a covered one.
-    fn remember(&mut self, identity: Identity) {
-        if let Err(at) = self.covered.binary_search(&identity) {
+    /// A covered object is known by its identity for as long as it is watched.
+    pub fn remember(&mut self, inotify: BorrowedFd<'_>, object: BorrowedFd<'_>, identity: Identity) {
+        let Err(at) = self.covered.binary_search(&identity) else { return };
+        // A directory may be watched already, for more.
+        if let Ok(watch) = watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
             self.covered.insert(at, identity);
+            if self.nodes.of_watch(watch).is_none() {
+                self.cover_watches.insert(watch, identity);
+            }
         }
+    }
+
+    /// The kernel gave a watch up: what it was on is no more.
+    pub fn forget(&mut self, watch: i32) {
+        let node = self.nodes.remove(watch);
+        let Some(identity) = self.cover_watches.remove(&watch).or(node) else { return };
+        if let Ok(at) = self.covered.binary_search(&identity) {
+            self.covered.remove(at);
+        }
+        if let Ok(at) = self.bare.binary_search(&identity) {
+            self.bare.remove(at);
+        }
+        self.held.retain(|held| held.parent != identity);
     }
 }
 
@@ -318,7 +336,9 @@ impl Visitor for Visit<'_> {
             }
             Verdict::Protect(_) | Verdict::Way | Verdict::Link(_) if self.post.is_replaced(dir.identity, name) => {
                 self.cover(dir, name, &stat, CoverKind::Lock)?;
-                self.post.remember(identity);
+                if let Ok(object) = beneath::look(dir.fd, name) {
+                    self.post.remember(self.inotify, object.as_fd(), identity);
+                }
                 Ok(Some(Below::Locked))
             }
             // It came here together with the directory it is in.

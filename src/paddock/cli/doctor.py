@@ -17,13 +17,14 @@ from paddock.policy.model import Tier
 
 def execute(arguments: list[str]) -> int:
     parser = Parser("doctor", "Try every mechanism of the fence on this machine.")
+    parser.add_argument("--tier", choices=[one.value for one in Tier], help="ask about this one, not the strongest")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
     host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd, reached=())
     probes = try_everything()
-    plan, refusal = _default_profile(origin, host)
-    enforced = plan is not None and all(probe.held for probe in probes if not _informative(probe, plan.tier))
+    plan, refusal = _default_profile(origin, host, Tier(options.tier) if options.tier else None)
+    enforced = plan is not None and all(probe.held for probe in probes if _needed(probe, plan))
     tier = plan.tier if plan and enforced else None
     if options.json:
         say(
@@ -48,13 +49,12 @@ def execute(arguments: list[str]) -> int:
     say(f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}")
     width = max(len(probe.mechanism) for probe in probes)
     for probe in probes:
-        needless = plan is not None and _informative(probe, plan.tier)
-        verdict = "held" if probe.held else ("not here" if needless else "FAILED")
+        verdict = "held" if probe.held else ("FAILED" if plan is None or _needed(probe, plan) else "not here")
         needs = "" if probe.held else f" (needs {probe.needs})"
         say(f"  {probe.mechanism:{width}}  {verdict:8}  {probe.detail}{needs}")
     for what, tried in (("full tier", host.namespaces), ("copy-on-write workspaces", host.overlay)):
         if not tried.usable:
-            say(f"no {what}: {tried.refusal}")
+            say(f"no {what} here: {tried.refusal}")
     if tier:
         say(f"tier: {tier.value}. The default profile (ai-agent) can be enforced here.")
         say(f"not held in this tier: {'; '.join(NOT_COVERED[tier])}")
@@ -66,20 +66,29 @@ def execute(arguments: list[str]) -> int:
     return EXIT_PADDOCK
 
 
-def _informative(probe: Probe, tier: Tier) -> bool:
-    """Tried for the sake of the report; nothing of the default profile rests on it in this tier."""
-    names = ("user notification",) if tier is Tier.FULL else ("user notification", "user namespace")
-    return probe.mechanism in names
+def _needed(probe: Probe, plan: Plan) -> bool:
+    """Does the plan rest on it? What it does not was tried for the sake of the report."""
+    kind, _, what = probe.mechanism.partition(" ")
+    match kind:
+        case "landlock":
+            known = {*plan.landlock.handled, *plan.landlock.scoped} if plan.landlock else set()
+            optional = {"refer": "refer", "truncate": "truncate", "ioctl_dev": "ioctl_dev"}
+            optional |= {"signal scope": "signal", "abstract socket scope": "abstract_unix_socket"}
+            return bool(plan.landlock) and optional.get(what, "read_file") in known
+        case "user":  # notification: nothing yet; namespace: the full tier
+            return what == "namespace" and plan.tier is Tier.FULL
+        case _:
+            return True
 
 
 def _refusal(tried: Usable) -> str | None:
     return None if tried.usable else tried.refusal
 
 
-def _default_profile(origin: Origin, host: Host) -> tuple[Plan | None, PaddockError | None]:
+def _default_profile(origin: Origin, host: Host, tier: Tier | None) -> tuple[Plan | None, PaddockError | None]:
     # Judged from a neutral directory: whether *this* one is a good workspace is not the machine's fault.
     neutral = replace(origin, cwd="/nonexistent")
     try:
-        return compile_plan(load(Request(profiles=("ai-agent",)), neutral), host), None
+        return compile_plan(load(Request(profiles=("ai-agent",), tier=tier), neutral), host), None
     except PaddockError as error:
         return None, error

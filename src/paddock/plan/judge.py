@@ -15,11 +15,11 @@ from enum import Enum
 
 from paddock.plan.grants import TMP, WRITES
 from paddock.plan.model import Files, PathGrant, Plan
-from paddock.plan.names import reason
 from paddock.plan.paths import with_parents, within
 from paddock.plan.rights import ACCESS
 from paddock.policy.glob import Glob
 from paddock.policy.model import Tier
+from paddock.policy.protected import protected_because
 
 # Made anew for each run of the full tier: what the host has there is not in them.
 PRIVATE = (TMP, "/var/tmp", "/dev", "/proc")
@@ -116,7 +116,7 @@ def _closed(files: Files, real: str, bearer: str, operation: Operation) -> str |
     if operation is Operation.WRITE:
         kept = [place for place in places if not _matching(files.opened, [place])]
         if _matching(files.protect, [place for place in kept if not _is_git_directory(place)]):
-            why = reason(real)
+            why = protected_because(real)
             return "protected: read-only in what can be written" + (f", because {why}" if why else "")
     return None
 

@@ -15,9 +15,9 @@ from paddock.plan.closed import Closed
 from paddock.plan.grants import Asked
 from paddock.plan.model import Level, Notice
 from paddock.plan.paths import outermost, with_parents, within
-from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
+from paddock.policy.glob import ANY_DEPTH, Glob
 from paddock.policy.model import Deny, Policy, Sourced
-from paddock.policy.protected import Group, protected
+from paddock.policy.protected import Group, bears, protected, protected_because
 
 # The system's own: nobody's project, and too much to look through.
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc", "/sys", "/dev", "/var/lib",
@@ -46,21 +46,6 @@ def names_of(policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked
         opened=tuple(sorted({*opened, *(one.value for one in by_hand)})) if ground.writable else (),
         notices=tuple(Notice(level=Level.WARNING, text=text) for text in warnings),
     )
-
-
-def reason(path: str) -> str | None:
-    """Why a path of such a name, or of one below such a name, is protected."""
-    for place in with_parents(path):
-        for group in protected().groups:
-            if any(_bears(place, name) for name in (*group.any, *group.top, *group.home) if name != ".git"):
-                return group.why
-    return None
-
-
-def _bears(path: str, name: str) -> bool:
-    """The path ends in the name. Most do not, and are told by their last part."""
-    last = component_matches(name.rpartition("/")[2], path.rpartition("/")[2])
-    return last and Glob.parse(f"{ANY_DEPTH}/{name}").matches(path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,9 +120,9 @@ class _Ground:
         return place != tree and within(place, tree)
 
     def _exposes(self, path: str, group: Group) -> bool:
-        if any(_bears(path, name) for name in group.open):
+        if any(bears(path, name) for name in group.open):
             return False
-        by_name = any(_bears(path, name) for name in group.any if name != ".git")
+        by_name = any(bears(path, name) for name in group.any if name != ".git")
         return by_name or any(Glob.parse(f"{self.home}/{name}").matches(path) for name in group.home)
 
     def _anywhere(self, group: Group, name: str) -> Iterator[str]:
@@ -157,8 +142,7 @@ class _Ground:
 
 def _said(one: Sourced[str]) -> str:
     """The line for a name that a policy opens."""
-    parts = [part for part in Glob.parse(one.value).parts if part != ANY_DEPTH]
-    why = reason("/" + "/".join(parts)) or "every protected name that matches it"
+    why = protected_because(one.value) or "every protected name that matches it can be written"
     return f"{one.source}: {one.value} is not kept read-only: {why}"
 
 

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
+from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
+
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "protected.toml")
 
 
@@ -47,3 +49,21 @@ def protected() -> Protected:
 def _group(title: str, entry: dict[str, object]) -> Group:
     lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
     return Group(title=title, why=str(entry["why"]), shipped=bool(entry.get("shipped", False)), **lists)
+
+
+def protected_because(path: str) -> str | None:
+    """Why a path of such a name, or of one below such a name, is protected. A pattern is taken for the path it
+    names."""
+    parts = [part for part in path.split("/") if part and part != ANY_DEPTH]
+    for end in range(len(parts), 0, -1):
+        place = "/" + "/".join(parts[:end])
+        for group in protected().groups:
+            if any(bears(place, name) for name in (*group.any, *group.top, *group.home) if name != ".git"):
+                return group.why
+    return None
+
+
+def bears(path: str, name: str) -> bool:
+    """The path ends in the name. Most do not, and are told by their last part."""
+    last = component_matches(name.rpartition("/")[2], path.rpartition("/")[2])
+    return last and Glob.parse(f"{ANY_DEPTH}/{name}").matches(path)
