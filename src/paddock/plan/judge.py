@@ -68,7 +68,7 @@ def _needed(real: str, operation: Operation) -> tuple[set[str], str]:
     try:
         directory = stat.S_ISDIR(os.lstat(real).st_mode)
     except OSError:
-        return ({"make_reg"} if operation is Operation.WRITE else {"read_file"}), _existing(os.path.dirname(real))
+        return ({"make_reg"} if operation is Operation.WRITE else {"read_file"}), existing(os.path.dirname(real))
     match operation:
         case Operation.READ:
             return ({"read_dir"} if directory else {"read_file"}), real
@@ -78,7 +78,8 @@ def _needed(real: str, operation: Operation) -> tuple[set[str], str]:
             return {"execute"}, real
 
 
-def _existing(path: str) -> str:
+def existing(path: str) -> str:
+    """The path, or the nearest directory above it that is there."""
     while not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
