@@ -7,6 +7,7 @@ that stands in one of them, and a policy file in one of them counts only as trus
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterable
@@ -50,6 +51,15 @@ class Reach:
                 file.write(b"".join(os.fsencode(tree).replace(b"\n", b"\\n") + b"\n" for tree in added))
                 file.flush()
             return cls(trees=(*known, *added), facts=facts_of(os.fstat(fd)))
+
+    @staticmethod
+    def require_writable(state_dir: str) -> None:
+        """Refuse what :meth:`record` would, and write nothing."""
+        place, needed = os.path.join(state_dir, STORE), os.R_OK | os.W_OK
+        while not os.path.lexists(place):
+            place, needed = os.path.dirname(place), os.W_OK | os.X_OK
+        if not os.access(place, needed):
+            raise _wrong(state_dir, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
     def holds(self, path: str) -> bool:
         return any(_within(path, tree) for tree in self.trees)
