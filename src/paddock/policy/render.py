@@ -1,8 +1,8 @@
 """Policy → canonical TOML: sorted, expanded, without sources.
 
 Two policies that mean the same render to the same bytes, whichever format they were written in; the text loads
-back to the same policy in the same directory. What only a command line can say (layers switched off, deny patterns
-lifted by --env-pass) has no words in a file and is left out.
+back to the same policy in the same directory. What only a command line can say (layers switched off, a denied variable
+handed in by name, events on stderr) has no words in a file; a comment in front names the flags that say it.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from paddock.policy.schema import GRANT_KEYS, KEYS, LIMITS, NOT, VERSION
 _EXPANDED_MATCHES = ("exe", "parent_exe", "exe_glob", "cwd_glob")
 _BARE_KEY = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
+FLAGS_NOTE = "# A file can not say this; give it on the command line:"
+
 Values = Mapping[str, object]
 V = TypeVar("V")
 
@@ -54,7 +56,15 @@ def to_toml(policy: Policy) -> str:
     tables += [("[[rule]]", _rule(rule)) for rule in policy.rules]
     must_stand = ("[network]",)  # an empty one still means: filtered
     blocks = [_table(header, values) for header, values in tables if values or header in must_stand]
-    return "\n".join(blocks)
+    flags = " ".join(_only_flags(policy))
+    return (f"{FLAGS_NOTE} {flags}\n\n" if flags else "") + "\n".join(blocks)
+
+
+def _only_flags(policy: Policy) -> Iterator[str]:
+    yield from (f"--env-pass {name}" for name in _sorted(policy.env.keep))
+    yield from (f"--off {switch.value}" for switch in policy.off)
+    if policy.audit.stderr:
+        yield "--audit"
 
 
 def _meta(policy: Policy) -> Values:
