@@ -46,8 +46,9 @@ def host(tester: tester.Tester, installation: installation.Installation) -> dict
 @pytest.fixture(name="ground")
 def _ground(tester: tester.Tester) -> Iterator[ground.Ground]:
     if tester.disposable:
-        # What earlier tests let their commands write is not this test's past.
-        (tester.home / ".local" / "state" / "paddock" / "reach").unlink(missing_ok=True)
+        # What earlier tests let their commands write, and where they kept journals, is not this test's past.
+        for name in ("reach", "journals"):
+            (tester.home / ".local" / "state" / "paddock" / name).unlink(missing_ok=True)
     with ground.laid_out(tester) as laid_out:
         yield laid_out
 

@@ -31,13 +31,13 @@ def execute(arguments: list[str]) -> int:
     memo = Memo.ahead_of(origin, options, command[0])
     prepared = prepare(request_of(parsed, command=command[0]), origin, to_run=not parsed.dry_run)
     if not parsed.dry_run:
-        memo.keep(prepared.policy, prepared.reach, prepared.plan, consulted, quiet=parsed.quiet)
+        memo.keep(prepared, consulted, quiet=parsed.quiet)
         sweep(origin.uid)
         prepared.run(command, quiet=parsed.quiet)
     from paddock.session.rehearsal import rehearse
 
     preflight = prepared.preflight()
-    not_started = rehearse(prepared.plan, command[0], origin)
+    not_started = rehearse(prepared, command[0], origin)
     if parsed.json:
         say(
             json.dumps(

@@ -10,7 +10,7 @@ from paddock.errors import CoreError
 from paddock.host.model import Host, Probe
 
 
-def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...]) -> Host:
+def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...], journals: tuple[str, ...]) -> Host:
     facts = core.ask("host")
     try:
         return Host(
@@ -27,6 +27,7 @@ def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...
             home=home,
             cwd=cwd,
             reached=reached,
+            journals=journals,
             own_paths=own_paths(home),
         )
     except (KeyError, TypeError) as error:

@@ -145,7 +145,7 @@ def _landlock(
     files = lay_out(
         policy.filesystem,
         host,
-        journals=tuple(sorted({_default_journal(host), *((journal.dir,) if journal else ())})),
+        journals=tuple(sorted({_default_journal(host), *host.journals, *((journal.dir,) if journal else ())})),
         chosen_journal=journal.dir if journal and policy.audit.dir else None,
     )
     if Switch.LANDLOCK in policy.off or host.landlock_abi == 0:

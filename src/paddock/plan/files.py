@@ -42,8 +42,8 @@ class Files:
 
 
 def lay_out(filesystem: Filesystem, host: Host, *, journals: tuple[str, ...], chosen_journal: str | None) -> Files:
-    """``journals``: the default one, which other runs write, and this run's. ``chosen_journal``: a person named its
-    place, so a bad place is their error and not ours to carve."""
+    """``journals``: the default one, those that earlier runs kept elsewhere, and this run's. ``chosen_journal``: a
+    person named its place, so a bad place is their error and not ours to carve."""
     notices: list[Notice] = []
     asked = [_Asked.of(grant, filesystem, notices) for grant in filesystem.grants if not _is_temp(grant)]
     if not (filesystem.no_bootstrap_reads and filesystem.no_bootstrap_reads.value):
@@ -163,6 +163,7 @@ class _Closed:
         self._denied_paths = [glob.prefix for _, glob in globs if glob.exact]
         self._denied_names = [(deny, glob) for deny, glob in globs if not glob.exact]
         self._own = tuple(host.own_paths)
+        self._journals = journals
         self._unreadable = (*journals, *(_ROOT_SECRETS if host.uid == 0 else ()))
 
     @property
@@ -188,6 +189,12 @@ class _Closed:
             kept_out.update(own)
         above = next((path for path in sorted(kept_out) if within(asked.path, path)), None)
         if above:
+            if asked.workspace and above in self._journals:
+                raise PolicyError(
+                    f"the workspace {asked.path} lies in {above}, where a journal is kept",
+                    where=asked.source,
+                    hint="work elsewhere, or remove that journal if nobody needs it",
+                )
             if asked.workspace:
                 raise PolicyError(f"the workspace {asked.path} is denied by {above}", where=asked.source)
             notices.append(

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from paddock import core
-from paddock.errors import CoreError
+from paddock.errors import CoreError, JournalError
 from paddock.host import Host, measure
 from paddock.plan import Plan, compile_plan
 from paddock.policy import Origin, Policy, Request, load
+from paddock.policy.journals import Journals
 from paddock.policy.load import writable_trees
 from paddock.policy.reach import Reach
+from paddock.session.journal import require_usable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +22,7 @@ class Prepared:
     policy: Policy
     host: Host
     reach: Reach
+    journals: Journals
     plan: Plan
 
     def run(self, command: Sequence[str], *, quiet: bool = False) -> NoReturn:
@@ -62,8 +65,34 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
     """``to_run``: the command will get to write what the policy grants, and later runs have to know."""
     policy = load(request, origin)
     reach = Reach.record(origin.state_dir, writable_trees(policy)) if to_run else origin.reach
-    host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd, reached=reach.trees)
-    return Prepared(policy=policy, host=host, reach=reach, plan=compile_plan(policy, host))
+    host = measure(
+        uid=origin.uid,
+        user=origin.user,
+        home=origin.home,
+        cwd=origin.cwd,
+        reached=reach.trees,
+        journals=origin.journals.places,
+    )
+    plan = compile_plan(policy, host)
+    journals = _remember_journal(policy, plan, origin) if to_run else origin.journals
+    if journals.places != host.journals:
+        # Another run placed one meanwhile, or one is gone: the plan has to be the one for the list as it is.
+        host = replace(host, journals=journals.places)
+        plan = compile_plan(policy, host)
+    return Prepared(policy=policy, host=host, reach=reach, journals=journals, plan=plan)
+
+
+def _remember_journal(policy: Policy, plan: Plan, origin: Origin) -> Journals:
+    """After compiling: a place that was refused is nobody's journal, and must not stay closed."""
+    places: tuple[str, ...] = ()
+    if plan.journal and policy.audit.dir:
+        try:
+            require_usable(plan.journal, origin.uid)
+            places = plan.journal.places
+        except JournalError:
+            # The core will refuse it in its own words, and write nothing there.
+            places = ()
+    return Journals.record(origin.state_dir, places)
 
 
 def _number(value: object) -> int:

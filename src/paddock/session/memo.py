@@ -5,9 +5,9 @@ starts the core without Python. It knows no options and compiles nothing; on any
 depends on is said in this file:
 
 - key: version, uid, directory, kernel, the front door itself, the command's name, the options as written
-- contents: policy files, the directories where one could appear, the project file, the list of trusted files,
-  the passwd and group files, Paddock's own profiles and code; each by all that a change would touch (device, inode,
-  mode, owner, size, both times)
+- contents: policy files, the directories where one could appear, the project file, the lists of trusted files, of
+  places in reach and of journals, the passwd and group files, Paddock's own profiles and code; each by all that a
+  change would touch (device, inode, mode, owner, size, both times)
 - places: directories of policy files, by who may write there
 - variables: those that patterns used
 """
@@ -25,10 +25,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paddock import __version__, core
-from paddock.plan import Plan
-from paddock.policy import Origin, Policy
+from paddock.policy import Origin, Policy, journals, reach
 from paddock.policy.glob import Glob
-from paddock.policy.reach import STORE, Reach, facts_of
+from paddock.policy.remembered import facts_of
+from paddock.session import Prepared
 
 Facts = list[int] | None  # None: nothing is there
 
@@ -73,8 +73,9 @@ class Memo:
     def ahead_of(cls, origin: Origin, options: Iterable[str], command: str) -> Memo:
         return cls(origin=origin, options=tuple(options), command=command, before=_facts(_surroundings(origin)))
 
-    def keep(self, policy: Policy, reach: Reach, plan: Plan, consulted: Consulted, *, quiet: bool) -> None:
+    def keep(self, prepared: Prepared, consulted: Consulted, *, quiet: bool) -> None:
         """Losing a memo costs time, never safety: a full disk or a read-only home must not stop a run."""
+        policy = prepared.policy
         read = {file.path: list(file.facts) for file in policy.files}
         code = _facts(_own_code())
         # Something changed while it was read: then nobody can say which of the two the plan is for.
@@ -85,14 +86,17 @@ class Memo:
             return
         if policy.off:
             return
-        read[os.path.join(self.origin.state_dir, STORE)] = list(reach.facts)
+        stores: dict[str, Facts] = {
+            os.path.join(self.origin.state_dir, reach.STORE): list(prepared.reach.facts) or None,
+            os.path.join(self.origin.state_dir, journals.STORE): list(prepared.journals.facts) or None,
+        }
         text = json.dumps(
             {
                 "quiet": quiet,
-                "contents": {**self.before, **code, **read},
+                "contents": {**self.before, **code, **read, **stores},
                 "places": {path: _place(path) for path in self._places(policy)},
                 "variables": {name: self.origin.environ.get(name) for name in sorted(consulted.names)},
-                "plan": plan.canonical().decode("ascii"),
+                "plan": prepared.plan.canonical().decode("ascii"),
             }
         )
         with contextlib.suppress(OSError):

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from paddock.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, JournalError
+from paddock.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
 from paddock.plan import Plan
 from paddock.plan.judge import Operation
-from paddock.plan.model import EnvironmentRules, Journal
+from paddock.plan.model import EnvironmentRules
 from paddock.policy import Origin
 from paddock.policy.glob import component_matches
+from paddock.policy.load import writable_trees
 from paddock.policy.reach import Reach
+from paddock.session import Prepared
 from paddock.session.answer import answer
+from paddock.session.journal import require_usable
 from paddock.session.program import interpreter_of
 
 _DEFAULT_PATH = "/bin:/usr/bin"  # where execvp(3) looks when there is no PATH
@@ -36,11 +37,12 @@ class NotStarted:
     hint: str
 
 
-def rehearse(plan: Plan, name: str, origin: Origin) -> NotStarted | None:
+def rehearse(prepared: Prepared, name: str, origin: Origin) -> NotStarted | None:
     """Raises what a run would be refused with; returns what the start of its command would fail with."""
-    Reach.require_writable(origin.state_dir)
+    plan = prepared.plan
+    Reach.require_recordable(origin.state_dir, writable_trees(prepared.policy))
     if plan.journal:
-        _require_usable(plan.journal, plan.user.uid)
+        require_usable(plan.journal, origin.uid)
     searched = "/" not in name
     path = _search_path(plan.environment, origin.environ)
     failure = errno.ENOENT
@@ -77,28 +79,6 @@ def _search_path(rules: EnvironmentRules | None, environ: Mapping[str, str]) -> 
     passes = any(component_matches(pattern, "PATH") for pattern in rules.pass_)
     denied = any(component_matches(pattern, "PATH") for pattern in rules.deny)
     return given if "PATH" in rules.keep or (passes and not denied) else _DEFAULT_PATH
-
-
-def _require_usable(journal: Journal, uid: int) -> None:
-    """What keeps the core from continuing the journal, beside the directory's own state, which preflight looked at."""
-    parent = os.path.dirname(journal.dir)
-    if not os.path.lexists(journal.dir) and not (os.path.isdir(parent) and os.access(parent, os.W_OK | os.X_OK)):
-        why = "Permission denied" if os.path.isdir(parent) else "No such file or directory"
-        raise JournalError(
-            f"the journal directory {journal.dir} can not be created: {why}",
-            hint="give a directory of your own with --audit-log DIR, or run without a journal: --off audit",
-        )
-    today = journal.file or time.strftime("%Y-%m-%d.jsonl", time.gmtime())
-    for name in (today, f"{journal.file}.head" if journal.file else "head"):
-        path = os.path.join(journal.dir, name)
-        if os.path.lexists(path):
-            facts = os.lstat(path)
-            alone = stat.S_IMODE(facts.st_mode) == 0o600 and facts.st_uid == uid and facts.st_nlink == 1
-            if not (alone and stat.S_ISREG(facts.st_mode)):
-                raise JournalError(
-                    f"the journal {path} is not a regular file of yours alone with mode 0600",
-                    hint="correct owner and mode, or choose another with --audit-log DIR",
-                )
 
 
 def _not_started(name: str, failure: int, *, searched: bool) -> NotStarted:
