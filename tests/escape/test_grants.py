@@ -179,6 +179,31 @@ def test_a_denied_place_inside_a_granted_one_stays_closed(fence: Fence, ground: 
     assert fence.outside(fence.probe("read", private)).answer == f"ok {SECRET}"
 
 
+def test_the_listing_that_a_deny_takes_away_is_said_by_check_and_explain_and_not_by_run(
+    fence: Fence, ground: Ground
+) -> None:
+    place = furnish(ground)
+    ground.put(place / "private" / "key", SECRET + "\n")
+    file = ground.put(
+        ground.root / "p.toml",
+        '[meta]\ninherit = "ai-agent"\n[filesystem]\n'
+        f'read_globs = ["{place}/**"]\ndeny_globs = ["{place}/private/**"]\n',
+    )
+    lists = fence.probe("list", place)
+    run = fence.inside(lists, "--policy", file)
+    assert run.answer == "EACCES", str(run)
+    assert run.stderr == "", "the run itself is quiet"
+    assert fence.inside(fence.probe("read", place / "file.txt"), "--policy", file).answer == f"ok {SECRET}"
+    assert fence.inside(lists, "-r", f"{place}/**").answer.startswith("ok")
+    assert fence.outside(lists).answer.startswith("ok")
+    said = f"stays closed inside {place}; so {place} can not be listed"
+    checked = fence.tester.run([fence.installation.paddock, "check", file], cwd=ground.project)
+    assert checked.exit_code == 0
+    assert f"note: {file}:4: {place}/private ({file}:5) {said}\n" in checked.stderr
+    explained = fence.tester.run([fence.installation.paddock, "explain", "--policy", file], cwd=ground.project)
+    assert f"{file}:4: {place}/private {said}" in " ".join(explained.stdout.split())
+
+
 def test_the_way_to_a_denied_place_can_not_be_renamed(fence: Fence, ground: Ground) -> None:
     """Else the next run would find the secret under a name nobody denied."""
     place = furnish(ground)

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 
 from paddock.cli.text import say
+from paddock.plan.listing import lost_as_held
 from paddock.plan.model import Landlock, Level, PathGrant, Plan, Seccomp
 from paddock.session import Preflight, Prepared
 
@@ -41,7 +42,12 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item("work dir", [plan.workdir])
     _item("not covered", ["; ".join(NOT_COVERED)])
     _item("warnings", [n.text for n in plan.notices if n.level is not Level.INFO] + list(preflight.warnings))
-    _item("notes", [n.text for n in plan.notices[1:] if n.level is Level.INFO])
+    _item("notes", [n.text for n in plan.notices[1:] if n.level is Level.INFO] + _lost(plan.landlock, preflight))
+
+
+def _lost(landlock: Landlock | None, preflight: Preflight) -> list[str]:
+    absent = {*preflight.skipped, *preflight.removed}
+    return list(lost_as_held(landlock, absent=absent)) if landlock else []
 
 
 def _item(label: str, lines: Iterable[str]) -> None:

@@ -208,7 +208,8 @@ class _Closed:
                 Notice(
                     level=Level.WARNING,
                     text=f"{asked.source}: {', '.join(excepts)} stays closed inside {asked.path}; "
-                    f"so nothing new can be created directly in {closed}",
+                    f"so nothing new can be created directly in {closed}"
+                    + (", nor can it be listed" if asked.access == Access.ALLOW.value else ""),
                 )
             )
         return PathGrant(
