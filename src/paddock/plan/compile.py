@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.model import Host
-from paddock.plan.files import lay_out, within
+from paddock.plan.files import lay_out
 from paddock.plan.model import (
     EnvironmentRules,
     Journal,
@@ -21,6 +21,7 @@ from paddock.plan.model import (
     Tier,
     User,
 )
+from paddock.plan.paths import within
 from paddock.plan.pending import refuse_pending
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.policy.model import NetworkMode, Policy, Switch

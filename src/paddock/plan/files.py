@@ -6,30 +6,25 @@ the grant, which the core carves out; a deny that no carving can express (``**/.
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
 from paddock.host.model import Host
+from paddock.plan.asked import Asked, asked_for, is_temp
 from paddock.plan.model import Level, Notice, PathGrant, Temp
+from paddock.plan.paths import carved_directories, outermost, touch, within
+from paddock.plan.rights import WRITES
 from paddock.policy.glob import Glob
-from paddock.policy.model import TMP_TOKEN, Access, Deny, Filesystem, Grant, Widen
+from paddock.policy.model import Access, Deny, Filesystem, Grant
 
 TMP_PARENT = "/tmp"
-
-# What every dynamic program needs before its first line: the loader, libraries, the usual devices. /proc rather
-# than /proc/self: a rule on /proc/self binds to one process, and its children would lose it.
-_LOADER_READS = ("/usr", "/bin", "/sbin?", "/lib?", "/lib64?", "/lib32?", "/etc/ld.so.cache?", "/proc")
-_LOADER_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty?")
 
 # As an ordinary user the kernel's file modes hold these; root reads through modes, so the fence has to.
 _ROOT_SECRETS = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
                  "/etc/ssh", "/proc/kcore", "/sys/firmware")  # fmt: skip
 
 _KERNEL_TREES = ("/dev", "/proc", "/sys")
-
-WRITES = frozenset({"write", "allow"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +40,9 @@ def lay_out(filesystem: Filesystem, host: Host, *, journals: tuple[str, ...], ch
     """``journals``: the default one, those that earlier runs kept elsewhere, and this run's. ``chosen_journal``: a
     person named its place, so a bad place is their error and not ours to carve."""
     notices: list[Notice] = []
-    asked = [_Asked.of(grant, filesystem, notices) for grant in filesystem.grants if not _is_temp(grant)]
-    if not (filesystem.no_bootstrap_reads and filesystem.no_bootstrap_reads.value):
-        asked += _loader()
     closed = _Closed(filesystem, host, journals)
     grants: dict[tuple[str, str], PathGrant] = {}
-    for one in asked:
+    for one in asked_for(filesystem, notices):
         _refuse_workspace(one, host)
         _refuse_exposed_journal(one, chosen_journal)
         held = closed.carve(one, notices)
@@ -62,7 +54,7 @@ def lay_out(filesystem: Filesystem, host: Host, *, journals: tuple[str, ...], ch
             )  # fmt: skip
         if held:
             grants[held.path, held.access] = held
-    temp = [grant for grant in filesystem.grants if _is_temp(grant)]
+    temp = [grant for grant in filesystem.grants if is_temp(grant)]
     return Files(
         grants=tuple(grants[key] for key in sorted(grants)),
         closed=closed.to_everything,
@@ -72,64 +64,12 @@ def lay_out(filesystem: Filesystem, host: Host, *, journals: tuple[str, ...], ch
     )
 
 
-def _is_temp(grant: Grant) -> bool:
-    return grant.pattern.startswith(TMP_TOKEN)
-
-
 def _widest(grants: Iterable[Grant]) -> str:
     kinds = {grant.access for grant in grants}
     return next(iter(kinds)).value if len(kinds) == 1 else Access.ALLOW.value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """One grant as the kernel will see it: a path, not a pattern."""
-
-    path: str
-    access: str
-    optional: bool
-    workspace: bool
-    source: str
-
-    @classmethod
-    def of(cls, grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> _Asked:
-        glob = Glob.parse(grant.pattern)
-        if not glob.exact:
-            _widen(grant, glob, filesystem, notices)
-        # /dev/shm is a file system, not a device: things are created and removed there.
-        device = grant.access is Access.ALLOW and within(glob.prefix, "/dev") and not within(glob.prefix, "/dev/shm")
-        return cls(
-            path=glob.prefix,
-            access="device" if device else grant.access.value,
-            optional=grant.optional,
-            workspace=grant.workspace,
-            source=str(grant.source),
-        )
-
-
-def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notice]) -> None:
-    widen = filesystem.widen.value if filesystem.widen else Widen.READ
-    writes = grant.access in (Access.WRITE, Access.ALLOW)
-    said = f"the grant {grant.pattern} can only be held as all of {glob.prefix}"
-    if glob.prefix == "/" or widen is Widen.NEVER or (writes and widen is not Widen.ALLOW):
-        raise PolicyError(
-            said,
-            where=str(grant.source),
-            hint=f'write "{glob.prefix.rstrip("/")}/**" if you mean that'
-            + ('; filesystem.widen = "allow" accepts widened writes' if writes else ""),
-        )
-    notices.append(Notice(level=Level.WARNING, text=f"{grant.source}: {said}"))
-
-
-def _loader() -> list[_Asked]:
-    def asked(path: str, access: str) -> _Asked:
-        name = path.removesuffix("?")
-        return _Asked(path=name, access=access, optional=name != path, workspace=False, source="loader")
-
-    return [asked(path, "read") for path in _LOADER_READS] + [asked(path, "device") for path in _LOADER_DEVICES]
-
-
-def _refuse_workspace(asked: _Asked, host: Host) -> None:
+def _refuse_workspace(asked: Asked, host: Host) -> None:
     """Places that are no project: the whole home, where temporary files of all lie, the kernel's own trees."""
     if not asked.workspace:
         return
@@ -145,7 +85,7 @@ def _refuse_workspace(asked: _Asked, host: Host) -> None:
     raise PolicyError(why, where=asked.source, hint="start paddock in a project directory")
 
 
-def _refuse_exposed_journal(asked: _Asked, journal_dir: str | None) -> None:
+def _refuse_exposed_journal(asked: Asked, journal_dir: str | None) -> None:
     if journal_dir and asked.access in WRITES and within(journal_dir, asked.path):
         raise PolicyError(
             f"the journal {journal_dir} lies inside {asked.path}, which the command may write",
@@ -174,12 +114,12 @@ class _Closed:
     def to_writing(self) -> tuple[str, ...]:
         return tuple(sorted(self._own))
 
-    def carve(self, asked: _Asked, notices: list[Notice]) -> PathGrant | None:
+    def carve(self, asked: Asked, notices: list[Notice]) -> PathGrant | None:
         """The grant with its excepts, or None when nothing of it may stand."""
         kept_out = set(self._denied(asked, notices))
-        kept_out.update(path for path in self._unreadable if _touch(path, asked.path))
+        kept_out.update(path for path in self._unreadable if touch(path, asked.path))
         if asked.access in WRITES:
-            own = [path for path in self._own if _touch(path, asked.path)]
+            own = [path for path in self._own if touch(path, asked.path)]
             if own and asked.workspace:
                 raise PolicyError(
                     f"the workspace {asked.path} holds {own[0]}, which paddock itself relies on",
@@ -201,7 +141,7 @@ class _Closed:
                 Notice(level=Level.WARNING, text=f"{asked.source}: {asked.path} is not granted: {above} stays closed")
             )
             return None
-        excepts = _outermost(kept_out)
+        excepts = outermost(kept_out)
         if excepts and asked.access in WRITES:
             closed = ", ".join(carved_directories(asked.path, excepts))
             notices.append(
@@ -216,15 +156,15 @@ class _Closed:
             path=asked.path, access=asked.access, except_=excepts, optional=asked.optional, source=asked.source
         )
 
-    def _denied(self, asked: _Asked, notices: list[Notice]) -> Iterator[str]:
+    def _denied(self, asked: Asked, notices: list[Notice]) -> Iterator[str]:
         for path in self._denied_paths:
-            if _touch(path, asked.path):
+            if touch(path, asked.path):
                 yield path
         for deny, glob in self._denied_names:
             if glob.may_contain(asked.path):
                 self._unholdable(deny, asked, notices)
 
-    def _unholdable(self, deny: Deny, asked: _Asked, notices: list[Notice]) -> None:
+    def _unholdable(self, deny: Deny, asked: Asked, notices: list[Notice]) -> None:
         text = f"deny {deny.pattern} can not be held inside the grant {asked.path}: Landlock knows no deny by name"
         if self._strict:
             raise PolicyError(
@@ -234,33 +174,3 @@ class _Closed:
                 "filesystem.require_enforced = false runs without it",
             )
         notices.append(Notice(level=Level.UNENFORCED, text=f"{deny.source}: {text}"))
-
-
-def within(path: str, tree: str) -> bool:
-    """Is ``path`` the directory ``tree`` or below it? By components: /proj-evil is not within /proj."""
-    return path == tree or path.startswith(tree if tree == "/" else tree + "/")
-
-
-def carved_directories(path: str, excepts: Iterable[str]) -> list[str]:
-    """The directories between a grant and what is kept out of it: listed entry by entry, not granted themselves."""
-    found = set()
-    for kept_out in excepts:
-        parent = os.path.dirname(kept_out)
-        while within(parent, path):
-            found.add(parent)
-            if parent == "/":
-                break
-            parent = os.path.dirname(parent)
-    return sorted(found)
-
-
-def _touch(one: str, other: str) -> bool:
-    return within(one, other) or within(other, one)
-
-
-def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    kept: list[str] = []
-    for path in sorted(paths):
-        if not any(within(path, outer) for outer in kept):
-            kept.append(path)
-    return tuple(kept)

@@ -11,8 +11,9 @@ import stat
 from dataclasses import dataclass
 from enum import Enum
 
-from paddock.plan.files import WRITES, within
 from paddock.plan.model import Landlock, PathGrant, Plan
+from paddock.plan.paths import within
+from paddock.plan.rights import WRITES
 
 
 class Operation(Enum):

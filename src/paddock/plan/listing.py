@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
-from paddock.plan.files import WRITES, carved_directories, within
 from paddock.plan.model import Landlock
+from paddock.plan.paths import carved_directories, within
+from paddock.plan.rights import WRITES
 from paddock.policy.glob import Glob
 from paddock.policy.model import Access, Filesystem
 

@@ -47,6 +47,9 @@ ACCESS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 
 
+WRITES = frozenset({"write", "allow"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Missing:
     """A right the policy needs and this kernel lacks."""
