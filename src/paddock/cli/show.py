@@ -13,6 +13,7 @@ from paddock.session import Preflight, Prepared
 
 _LABEL = 13
 _WIDTH = 110
+_CLOSED = "(closed)"
 
 # What this tier does not hold, whatever the policy says; SECURITY.md explains each.
 NOT_COVERED = (
@@ -65,16 +66,17 @@ def _files(landlock: Landlock | None, preflight: Preflight) -> list[str]:
         return ["NOT FENCED"]
     lines = [f"{preflight.rules} rules for {len(landlock.grants)} grants; everything else is refused"]
     here = [grant for grant in landlock.grants if grant.path not in preflight.skipped]
+    kind = max((len(grant.access) for grant in here), default=0)
     width = min(max((len(grant.path) for grant in here), default=0), 48)
-    lines += [_grant(grant, preflight, width) for grant in here]
+    lines += [_grant(grant, preflight, max(kind, len(_CLOSED)), width) for grant in here]
     if preflight.skipped:
         lines.append(f"granted if it were here: {' '.join(preflight.skipped)}")
     return lines
 
 
-def _grant(grant: PathGrant, preflight: Preflight, width: int) -> str:
-    access = "(closed)" if grant.path in preflight.removed else grant.access
-    line = f"{access:8} {grant.path:{width}}  {grant.source}"
+def _grant(grant: PathGrant, preflight: Preflight, kind: int, width: int) -> str:
+    access = _CLOSED if grant.path in preflight.removed else grant.access
+    line = f"{access:{kind}} {grant.path:{width}}  {grant.source}"
     return f"{line}; not {', '.join(grant.except_)}" if grant.except_ else line
 
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from paddock.errors import PolicyError
 from paddock.plan.model import Level, Notice
 from paddock.plan.paths import within
+from paddock.plan.rights import WITHOUT_EXECUTE
 from paddock.policy.glob import Glob
 from paddock.policy.model import TMP_TOKEN, Access, Filesystem, Grant, Widen
+
+LOADER = "loader"
 
 # What every dynamic program needs before its first line: the loader, libraries, the usual devices. /proc rather
 # than /proc/self: a rule on /proc/self binds to one process, and its children would lose it.
@@ -45,9 +48,10 @@ class Asked:
             _widen(grant, glob, filesystem, notices)
         # /dev/shm is a file system, not a device: things are created and removed there.
         device = grant.access is Access.ALLOW and within(glob.prefix, "/dev") and not within(glob.prefix, "/dev/shm")
+        access = "device" if device else grant.access.value
         return cls(
             path=glob.prefix,
-            access="device" if device else grant.access.value,
+            access=access if grant.execute else WITHOUT_EXECUTE.get(access, access),
             optional=grant.optional,
             workspace=grant.workspace,
             source=str(grant.source),
@@ -71,6 +75,6 @@ def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notic
 def _loader() -> list[Asked]:
     def asked(path: str, access: str) -> Asked:
         name = path.removesuffix("?")
-        return Asked(path=name, access=access, optional=name != path, workspace=False, source="loader")
+        return Asked(path=name, access=access, optional=name != path, workspace=False, source=LOADER)
 
     return [asked(path, "read") for path in _LOADER_READS] + [asked(path, "device") for path in _LOADER_DEVICES]

@@ -6,15 +6,16 @@ the grant, which the core carves out; a deny that no carving can express (``**/.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
 from paddock.host.model import Host
 from paddock.plan.asked import Asked, asked_for, is_temp
+from paddock.plan.execution import hold_off
 from paddock.plan.model import Level, Notice, PathGrant, Temp
 from paddock.plan.paths import carved_directories, outermost, touch, within
-from paddock.plan.rights import WRITES
+from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE, WRITES
 from paddock.policy.glob import Glob
 from paddock.policy.model import Access, Deny, Filesystem, Grant
 
@@ -42,7 +43,7 @@ def lay_out(filesystem: Filesystem, host: Host, *, journals: tuple[str, ...], ch
     notices: list[Notice] = []
     closed = _Closed(filesystem, host, journals)
     grants: dict[tuple[str, str], PathGrant] = {}
-    for one in asked_for(filesystem, notices):
+    for one in hold_off(asked_for(filesystem, notices), strict=_strict(filesystem), notices=notices):
         _refuse_workspace(one, host)
         _refuse_exposed_journal(one, chosen_journal)
         held = closed.carve(one, notices)
@@ -64,9 +65,14 @@ def lay_out(filesystem: Filesystem, host: Host, *, journals: tuple[str, ...], ch
     )
 
 
-def _widest(grants: Iterable[Grant]) -> str:
+def _strict(filesystem: Filesystem) -> bool:
+    return filesystem.require_enforced is None or filesystem.require_enforced.value
+
+
+def _widest(grants: list[Grant]) -> str:
     kinds = {grant.access for grant in grants}
-    return next(iter(kinds)).value if len(kinds) == 1 else Access.ALLOW.value
+    access = next(iter(kinds)).value if len(kinds) == 1 else Access.ALLOW.value
+    return access if all(grant.execute for grant in grants) else WITHOUT_EXECUTE.get(access, access)
 
 
 def _refuse_workspace(asked: Asked, host: Host) -> None:
@@ -98,7 +104,7 @@ class _Closed:
     """Everything that stays closed whatever is granted, and why."""
 
     def __init__(self, filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> None:
-        self._strict = filesystem.require_enforced is None or filesystem.require_enforced.value
+        self._strict = _strict(filesystem)
         globs = [(deny, Glob.parse(deny.pattern)) for deny in filesystem.denies]
         self._denied_paths = [glob.prefix for _, glob in globs if glob.exact]
         self._denied_names = [(deny, glob) for deny, glob in globs if not glob.exact]
@@ -149,7 +155,7 @@ class _Closed:
                     level=Level.WARNING,
                     text=f"{asked.source}: {', '.join(excepts)} stays closed inside {asked.path}; "
                     f"so nothing new can be created directly in {closed}"
-                    + (", nor can it be listed" if asked.access == Access.ALLOW.value else ""),
+                    + (", nor can it be listed" if "read_dir" in ACCESS[asked.access] else ""),
                 )
             )
         return PathGrant(

@@ -87,6 +87,7 @@ class Grant:
     optional: bool  # written with a trailing "?": a missing path is no error
     workspace: bool  # written as <cwd>: the one grant that has to stay usable as a whole
     source: Source
+    execute: bool = True  # False: what the grant opens can not be executed (a write grant never carries that)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,7 +82,7 @@ def _meta(policy: Policy) -> Values:
 
 def _filesystem(files: Filesystem) -> Values:
     grants = {
-        key: sorted(_written_grant(grant) for grant in files.grants if grant.access is access)
+        key: [_grant(grant) for grant in sorted(files.grants, key=_by_text) if grant.access is access]
         for key, access in GRANT_KEYS.items()
     }
     return _present(
@@ -95,7 +95,15 @@ def _filesystem(files: Filesystem) -> Values:
     )
 
 
-def _written_grant(grant: Grant) -> str:
+def _by_text(grant: Grant) -> tuple[str, bool]:
+    return _written(grant), grant.execute
+
+
+def _grant(grant: Grant) -> object:
+    return _written(grant) if grant.execute else {"path": _written(grant), "execute": False}
+
+
+def _written(grant: Grant) -> str:
     pattern = _undollar(grant.pattern)
     if grant.workspace:
         pattern = f"{CWD_TOKEN}/**" if pattern.endswith("/**") else CWD_TOKEN

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from paddock.policy.expand import wrong
 from paddock.policy.model import (
+    Access,
     Action,
     Audit,
     EndpointRule,
     Environment,
     Filesystem,
+    Grant,
     Limit,
     Meta,
     Network,
@@ -27,6 +29,7 @@ from paddock.policy.schema import (
     CAPABILITIES,
     ENDPOINT_KEYS,
     GRANT_KEYS,
+    GRANT_TABLE_KEYS,
     INJECT_MODES,
     KEYS,
     LIMITS,
@@ -79,9 +82,9 @@ class Sections:
         table.allow_only(KEYS["filesystem"])
         return Filesystem(
             grants=tuple(
-                self.values.grant(access, written.value, written.source)
+                self._grant(access, written)
                 for key, access in GRANT_KEYS.items()
-                for written in table.strings(key)
+                for written in table.strings_or_tables(key)
             ),
             denies=tuple(self.values.deny(d.value, d.source) for d in table.strings("deny_globs")),
             workspace=table.choice("workspace", Workspace),
@@ -89,6 +92,22 @@ class Sections:
             no_bootstrap_reads=table.boolean("no_bootstrap_reads"),
             widen=table.choice("widen", Widen),
         )
+
+    def _grant(self, access: Access, written: Sourced[str] | Table) -> Grant:
+        if isinstance(written, Sourced):
+            return self.values.grant(access, written.value, written.source)
+        written.allow_only(GRANT_TABLE_KEYS)
+        path = written.string("path")
+        if path is None:
+            raise written.wrong("path", "a grant needs a path")
+        execute = written.boolean("execute")
+        if execute is None:
+            return self.values.grant(access, path.value, path.source)
+        if access is Access.EXEC and not execute.value:
+            raise wrong(execute.source, "a grant to execute without execution", hint="leave it out")
+        if access is Access.WRITE and execute.value:
+            raise wrong(execute.source, "a grant to write carries no execution", hint="read_globs and allow_globs do")
+        return self.values.grant(access, path.value, path.source, execute=execute.value or access is Access.WRITE)
 
     def network(self, table: Table) -> Network:
         table.allow_only(KEYS["network"])
