@@ -34,7 +34,7 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
         [f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}, tier {plan.tier.value}"],
     )
     _item("plan", [f"sha256 {plan.sha256()}"])
-    _item("files", _files(plan.landlock, preflight))
+    _item("files", _files(plan.landlock, preflight, prepared.to_make()))
     _item("temp", ["private, new for this run, removed at its end" if plan.temp else "none"])
     _item("system calls", _syscalls(plan.seccomp, preflight))
     _item("environment", _environment(plan))
@@ -61,7 +61,7 @@ def _item(label: str, lines: Iterable[str]) -> None:
             say(margin + rest)
 
 
-def _files(landlock: Landlock | None, preflight: Preflight) -> list[str]:
+def _files(landlock: Landlock | None, preflight: Preflight, to_make: tuple[str, ...]) -> list[str]:
     if landlock is None:
         return ["NOT FENCED"]
     lines = [f"{preflight.rules} rules for {len(landlock.grants)} grants; everything else is refused"]
@@ -69,8 +69,10 @@ def _files(landlock: Landlock | None, preflight: Preflight) -> list[str]:
     kind = max((len(grant.access) for grant in here), default=0)
     width = min(max((len(grant.path) for grant in here), default=0), 48)
     lines += [_grant(grant, preflight, max(kind, len(_CLOSED)), width) for grant in here]
-    if preflight.skipped:
-        lines.append(f"granted if it were here: {' '.join(preflight.skipped)}")
+    if to_make:
+        lines.append(f"made by the run, then granted: {' '.join(to_make)}")
+    if skipped := [path for path in preflight.skipped if path not in to_make]:
+        lines.append(f"granted if it were here: {' '.join(skipped)}")
     return lines
 
 

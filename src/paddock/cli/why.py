@@ -27,7 +27,7 @@ def execute(arguments: list[str]) -> int:
     origin = Origin.of_process()
     path = _absolute(options.path, origin)
     prepared = prepare(request_of(options, command=None), origin)
-    answered = answer(prepared.plan, path, operation)
+    answered = answer(prepared.plan, path, operation, to_make=prepared.to_make())
     judgement, tried = answered.judgement, answered.tried
     if options.json:
         say(

@@ -52,7 +52,7 @@ class Asked:
         return cls(
             path=glob.prefix,
             access=access if grant.execute else WITHOUT_EXECUTE.get(access, access),
-            optional=grant.optional,
+            optional=grant.optional or grant.create,  # the run makes it; whoever only looks need not have it
             workspace=grant.workspace,
             source=str(grant.source),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import Enum
 
@@ -33,11 +34,12 @@ class Judgement:
     closed: bool = False  # no grant would open it
 
 
-def judge(plan: Plan, path: str, operation: Operation) -> Judgement:
+def judge(plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()) -> Judgement:
+    """``to_make``: directories that are not there and that the run will make."""
     real = os.path.realpath(path)
     if plan.landlock is None:
         return Judgement(allowed=True, path=real, grants=(), reason="Landlock is off: every path is open")
-    needed, bearer = _needed(real, operation)
+    needed, bearer = _needed(real, operation, to_make)
     giving: list[PathGrant] = []
     near: list[PathGrant] = []
     given: set[str] = set()
@@ -64,12 +66,12 @@ def judge(plan: Plan, path: str, operation: Operation) -> Judgement:
     return Judgement(allowed=False, path=real, grants=tuple(near), reason=reason)
 
 
-def _needed(real: str, operation: Operation) -> tuple[set[str], str]:
+def _needed(real: str, operation: Operation, to_make: Container[str]) -> tuple[set[str], str]:
     """The rights the act takes, and the path they are looked up on: a new name is made in its directory."""
     try:
         directory = stat.S_ISDIR(os.lstat(real).st_mode)
     except OSError:
-        return ({"make_reg"} if operation is Operation.WRITE else {"read_file"}), existing(os.path.dirname(real))
+        return ({"make_reg"} if operation is Operation.WRITE else {"read_file"}), existing(real, to_make)
     match operation:
         case Operation.READ:
             return ({"read_dir"} if directory else {"read_file"}), real
@@ -79,9 +81,9 @@ def _needed(real: str, operation: Operation) -> tuple[set[str], str]:
             return {"execute"}, real
 
 
-def existing(path: str) -> str:
-    """The path, or the nearest directory above it that is there."""
-    while not os.path.lexists(path):
+def existing(path: str, to_make: Container[str] = ()) -> str:
+    """The path, or the nearest directory above it that is there or will be."""
+    while path not in to_make and not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
 

@@ -58,7 +58,9 @@ def _meta(under: Meta, over: Meta) -> Meta:
 
 def _filesystem(under: Filesystem, over: Filesystem) -> Filesystem:
     return Filesystem(
-        grants=_add(under.grants, over.grants, lambda g: (g.access, g.pattern, g.optional, g.workspace, g.execute)),
+        grants=_add(
+            under.grants, over.grants, lambda g: (g.access, g.pattern, g.optional, g.workspace, g.execute, g.create)
+        ),
         denies=_add(under.denies, over.denies, lambda deny: deny.pattern),
         workspace=_later(under.workspace, over.workspace),
         require_enforced=_later(under.require_enforced, over.require_enforced),

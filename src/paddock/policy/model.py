@@ -88,6 +88,7 @@ class Grant:
     workspace: bool  # written as <cwd>: the one grant that has to stay usable as a whole
     source: Source
     execute: bool = True  # False: what the grant opens can not be executed (a write grant never carries that)
+    create: bool = False  # a directory that is not there is made by the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

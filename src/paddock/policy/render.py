@@ -95,12 +95,13 @@ def _filesystem(files: Filesystem) -> Values:
     )
 
 
-def _by_text(grant: Grant) -> tuple[str, bool]:
-    return _written(grant), grant.execute
+def _by_text(grant: Grant) -> tuple[str, bool, bool]:
+    return _written(grant), grant.execute, grant.create
 
 
 def _grant(grant: Grant) -> object:
-    return _written(grant) if grant.execute else {"path": _written(grant), "execute": False}
+    more = _present(execute=None if grant.execute else False, create=True if grant.create else None)
+    return {"path": _written(grant), **more} if more else _written(grant)
 
 
 def _written(grant: Grant) -> str:

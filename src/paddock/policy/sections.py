@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paddock.policy.expand import wrong
+from paddock.policy.glob import Glob
 from paddock.policy.model import (
     Access,
     Action,
@@ -100,14 +101,13 @@ class Sections:
         path = written.string("path")
         if path is None:
             raise written.wrong("path", "a grant needs a path")
-        execute = written.boolean("execute")
-        if execute is None:
-            return self.values.grant(access, path.value, path.source)
-        if access is Access.EXEC and not execute.value:
-            raise wrong(execute.source, "a grant to execute without execution", hint="leave it out")
-        if access is Access.WRITE and execute.value:
-            raise wrong(execute.source, "a grant to write carries no execution", hint="read_globs and allow_globs do")
-        return self.values.grant(access, path.value, path.source, execute=execute.value or access is Access.WRITE)
+        grant = self.values.grant(access, path.value, path.source)
+        execute, create = written.boolean("execute"), written.boolean("create")
+        return replace(
+            grant,
+            execute=execute is None or _executes(access, execute),
+            create=create is not None and create.value and _creatable(grant, create.source),
+        )
 
     def network(self, table: Table) -> Network:
         table.allow_only(KEYS["network"])
@@ -206,6 +206,25 @@ class Sections:
                 if not word or not word.replace("-", "").replace("_", "").replace(".", "").isalnum():
                     raise wrong(source, f"not a plain name: {written!r}")
                 return word
+
+
+def _executes(access: Access, execute: Sourced[bool]) -> bool:
+    if access is Access.EXEC and not execute.value:
+        raise wrong(execute.source, "a grant to execute without execution", hint="leave it out")
+    if access is Access.WRITE and execute.value:
+        raise wrong(execute.source, "a grant to write carries no execution", hint="read_globs and allow_globs do")
+    return execute.value or access is Access.WRITE
+
+
+def _creatable(grant: Grant, source: Source) -> bool:
+    glob = Glob.parse(grant.pattern)
+    if grant.access not in (Access.WRITE, Access.ALLOW):
+        raise wrong(source, "only what may be written is made", hint="write_globs and allow_globs")
+    if grant.optional:
+        raise wrong(source, "what is made is never missing", hint="leave the trailing '?' out")
+    if glob.root != "/" or not glob.exact:
+        raise wrong(source, f"only one whole directory can be made: {grant.pattern}", hint="write /x/**")
+    return True
 
 
 def _hosts(table: Table, key: str) -> tuple[Sourced[str], ...]:

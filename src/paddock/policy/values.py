@@ -17,7 +17,7 @@ _ENV_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234
 class Values:
     expander: Expander
 
-    def grant(self, access: Access, written: str, source: Source, *, execute: bool = True) -> Grant:
+    def grant(self, access: Access, written: str, source: Source) -> Grant:
         optional = written.endswith("?")
         body = written[:-1] if optional else written
         at_workspace = body.startswith(CWD_TOKEN)
@@ -34,7 +34,6 @@ class Values:
             optional=optional,
             workspace=body.rstrip("/") in (CWD_TOKEN, f"{CWD_TOKEN}/**"),
             source=source,
-            execute=execute,
         )
 
     def deny(self, written: str, source: Source) -> Deny:

@@ -15,6 +15,7 @@ from paddock.policy.journals import Journals
 from paddock.policy.load import writable_trees
 from paddock.policy.reach import Reach
 from paddock.session.journal import require_usable
+from paddock.session.making import make_missing, to_make
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +29,10 @@ class Prepared:
     def run(self, command: Sequence[str], *, quiet: bool = False) -> NoReturn:
         """Become the command, fenced. Whatever fails from here on is said and journaled by the core."""
         core.become(self.plan, command, quiet=quiet)
+
+    def to_make(self) -> tuple[str, ...]:
+        """Directories that a run would make: granted, and not there."""
+        return tuple(to_make(self.policy, self.plan))
 
     def preflight(self) -> Preflight:
         return Preflight.of(core.ask("preflight", plan=self.plan))
@@ -79,6 +84,8 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
         # Another run placed one meanwhile, or one is gone: the plan has to be the one for the list as it is.
         host = replace(host, journals=journals.places)
         plan = compile_plan(policy, host)
+    if to_run:
+        make_missing(policy, plan)
     return Prepared(policy=policy, host=host, reach=reach, journals=journals, plan=plan)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Container
 from dataclasses import dataclass
 
 from paddock import core
@@ -32,8 +33,8 @@ class Answer:
     tried: Tried
 
 
-def answer(plan: Plan, path: str, operation: Operation) -> Answer:
-    judgement = judge(plan, path, operation)
+def answer(plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()) -> Answer:
+    judgement = judge(plan, path, operation, to_make=to_make)
     tried = _try(plan, path, operation)
     _agree(judgement, tried, path)
     if tried.outcome == "allowed" and not judgement.allowed:

@@ -8,7 +8,7 @@ depends on is said in this file:
 - contents: policy files, the directories where one could appear, the project file, the lists of trusted files, of
   places in reach and of journals, the passwd and group files, Paddock's own profiles and code; each by all that a
   change would touch (device, inode, mode, owner, size, both times)
-- places: directories of policy files, by who may write there
+- places: directories of policy files and those that a grant had made, by who may write there
 - variables: those that patterns used
 """
 
@@ -119,6 +119,8 @@ class Memo:
 
     def _places(self, policy: Policy) -> Iterable[str]:
         yield self.origin.home
+        # Removed meanwhile, they have to be made again, and that is not the front door's to do.
+        yield from (Glob.parse(grant.pattern).prefix for grant in policy.filesystem.grants if grant.create)
         for file in policy.files:
             yield os.path.dirname(file.path)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paddock.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
 from paddock.plan import Plan
 from paddock.plan.judge import Operation
 from paddock.plan.model import EnvironmentRules
+from paddock.plan.paths import within
 from paddock.policy import Origin
 from paddock.policy.glob import component_matches
 from paddock.policy.load import writable_trees
@@ -22,6 +23,7 @@ from paddock.policy.reach import Reach
 from paddock.session import Prepared
 from paddock.session.answer import answer
 from paddock.session.journal import require_usable
+from paddock.session.making import require_makeable
 from paddock.session.program import interpreter_of
 
 _DEFAULT_PATH = "/bin:/usr/bin"  # where execvp(3) looks when there is no PATH
@@ -40,15 +42,19 @@ class NotStarted:
 def rehearse(prepared: Prepared, name: str, origin: Origin) -> NotStarted | None:
     """Raises what a run would be refused with; returns what the start of its command would fail with."""
     plan = prepared.plan
+    require_makeable(prepared.policy, plan)
     Reach.require_recordable(origin.state_dir, writable_trees(prepared.policy))
     if plan.journal:
         require_usable(plan.journal, origin.uid)
+    # A directory that the run makes can not be entered before: then the fence is tried from where we stand.
+    made = any(within(plan.workdir, place) for place in prepared.to_make())
+    fence = replace(plan, workdir=plan.cwd) if made else plan
     searched = "/" not in name
     path = _search_path(plan.environment, origin.environ)
     failure = errno.ENOENT
     for candidate in [os.path.join(place or ".", name) for place in path.split(":")] if searched else [name]:
         # Entering the fence enters the working directory: whatever keeps a run from it is raised here.
-        met = _failure(plan, os.path.join(plan.workdir, candidate), searched=searched)
+        met = _failure(fence, os.path.join(plan.workdir, candidate), searched=searched)
         if met is None:
             return None
         failure = met if met != errno.ENOENT else failure

@@ -92,7 +92,13 @@ def test_strange_text_survives(world: World) -> None:
 
 
 def test_a_grant_with_more_to_say_keeps_it(world: World) -> None:
-    text = to_toml(world.load_text("[filesystem]\nallow_globs = [{ path = '/a/$$b?', execute = false }, '/a/c']\n"))
+    text = to_toml(
+        world.load_text(
+            "[filesystem]\nallow_globs = [{ path = '/a/$$b?', execute = false }, '/a/c',"
+            " { path = '/d/**', execute = false, create = true }]\n"
+        )
+    )
+    assert '{ path = "/d/**", execute = false, create = true }' in text
     assert '{ path = "/a/$$b?", execute = false }' in text
     assert again(world, text) == text
 
