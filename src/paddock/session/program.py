@@ -5,34 +5,45 @@ Both are looked up when the file is executed, behind the fence, so a program can
 
 from __future__ import annotations
 
+import os
 import struct
+from typing import BinaryIO
 
 HEAD = 256  # as much of a first line as the kernel reads (BINPRM_BUF_SIZE)
-_ELF64 = b"\x7fELF\x02\x01"  # little endian; other kinds of machine are refused as a whole
-_PROGRAM_HEADERS = struct.Struct("<32xQ14xHH")  # where they begin, how long one is, how many there are
-_PROGRAM_HEADER = struct.Struct("<I4xQ16xQ")  # kind, where its part of the file begins, how long that is
+_ELF64 = b"\x7fELF\x02\x01"  # little endian; programs of other kinds are refused as a whole
+_ELF_HEADER = struct.Struct("<32xQ14xHH")  # where the program headers begin, how long one is, how many there are
+_PROGRAM_HEADER = struct.Struct("<I4xQ16xQ16x")  # kind, where its part of the file begins, how long that is
 _INTERPRETER = 3  # PT_INTERP
+_PATH_MAX = 4096
 
 
 def interpreter_of(path: str) -> str | None:
-    """As written in the file, so maybe relative. None: it has none, or is no file that can be read or understood."""
+    """As written in the file, so maybe relative. None: it has none, or can not be read or understood."""
     try:
-        with open(path, "rb") as file:
-            head = file.read(HEAD)
-            if head.startswith(b"#!"):
-                words = head[2:].partition(b"\n")[0].split()
-                return words[0].decode("utf-8", "surrogateescape") if words else None
-            if not head.startswith(_ELF64):
-                return None
-            start, size, count = _PROGRAM_HEADERS.unpack_from(head)
-            file.seek(start)
-            headers = file.read(size * count)
-            for at in range(0, size * count, max(size, 1)):
-                kind, offset, length = _PROGRAM_HEADER.unpack_from(headers, at)
-                if kind == _INTERPRETER:
-                    file.seek(offset)
-                    return file.read(min(length, 4096)).rstrip(b"\0").decode("utf-8", "surrogateescape") or None
-    except (OSError, struct.error):
+        # O_NONBLOCK: opening a pipe must not wait for a writer.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            head = file.read(HEAD) or b""
+            written = _first_line(head) if head.startswith(b"#!") else _loader(head, file)
+    except (OSError, struct.error, ValueError):  # ValueError: an offset beyond all files
         # What may be executed need not be readable, and what looks like a program need not be one: the kernel decides.
         return None
-    return None
+    return os.fsdecode(written.partition(b"\0")[0]) or None
+
+
+def _first_line(head: bytes) -> bytes:
+    words = head[2:].partition(b"\n")[0].split()
+    return words[0] if words else b""
+
+
+def _loader(head: bytes, file: BinaryIO) -> bytes:
+    if not head.startswith(_ELF64):
+        return b""
+    start, size, count = _ELF_HEADER.unpack_from(head)
+    if size != _PROGRAM_HEADER.size:
+        return b""
+    file.seek(start)
+    for kind, offset, length in _PROGRAM_HEADER.iter_unpack(file.read(size * count)):
+        if kind == _INTERPRETER:
+            file.seek(offset)
+            return file.read(min(length, _PATH_MAX))
+    return b""
