@@ -22,9 +22,9 @@ def paddock(fence: Fence, *words: Word) -> Outcome:
     return fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
 
 
-@pytest.mark.parametrize("key", ["allow_globs", "write_globs"])
+@pytest.mark.parametrize(("key", "umask"), [("allow_globs", 0o022), ("write_globs", 0o077), ("allow_globs", 0o777)])
 def test_a_missing_directory_is_made_private_with_its_parents_and_granted(
-    fence: Fence, ground: Ground, key: str
+    fence: Fence, ground: Ground, key: str, umask: int
 ) -> None:
     """F-095"""
     out = ground.root / "a" / "b" / "out"
@@ -33,7 +33,7 @@ def test_a_missing_directory_is_made_private_with_its_parents_and_granted(
     assert (without.exit_code, without.stdout) == (125, ""), "a missing path is an error, as ever"
     assert f"{out} does not exist" in without.stderr
     assert not (ground.root / "a").exists()
-    made = fence.inside(create, "--policy", policy(ground, f"{out}/**", key=key))
+    made = fence.inside(create, "--policy", policy(ground, f"{out}/**", key=key), umask=umask)
     assert made.answer == "ok", str(made)
     assert (out / "new").exists()
     for directory in (ground.root / "a", out.parent, out):

@@ -45,7 +45,9 @@ class Store:
     def locked(self) -> Iterator[None]:
         """Nobody else reads in order to write meanwhile."""
         try:
-            os.makedirs(self.state_dir, mode=0o700, exist_ok=True)
+            if not os.path.isdir(self.state_dir):
+                os.makedirs(self.state_dir, mode=0o700, exist_ok=True)
+                os.chmod(self.state_dir, 0o700)  # whatever the umask left of it
             fd = os.open(self.state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError as error:
             raise self._wrong(error) from None
@@ -61,6 +63,7 @@ class Store:
         try:
             fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(fd, "wb") as file:
+                os.fchmod(fd, 0o600)  # whatever the umask left of it
                 file.writelines(_escaped(path) + b"\n" for path in kept)
             os.replace(fresh, self.path)
             # Renaming changes the inode's time, and that is one of the facts.

@@ -71,8 +71,13 @@ def _make(name: str, directory: int) -> int:
     try:
         return os.open(name, _FLAGS, dir_fd=directory)
     except FileNotFoundError:
-        with contextlib.suppress(FileExistsError):  # somebody was faster; what it is shows when it is opened
-            os.mkdir(name, MODE, dir_fd=directory)
+        # The umask could take from the mode what the command needs.
+        umask = os.umask(0)
+        try:
+            with contextlib.suppress(FileExistsError):  # somebody was faster; what it is shows when it is opened
+                os.mkdir(name, MODE, dir_fd=directory)
+        finally:
+            os.umask(umask)
         return os.open(name, _FLAGS, dir_fd=directory)
 
 

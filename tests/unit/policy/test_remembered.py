@@ -31,6 +31,18 @@ def test_every_name_comes_back_as_it_went(state: str) -> None:
     assert os.lstat(f"{state}/x").st_mode & 0o777 == 0o600
 
 
+@pytest.mark.parametrize("umask", [0o000, 0o777], ids=oct)
+def test_the_umask_neither_opens_nor_closes_it(state: str, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        Reach.record(state, ["/srv/a"])
+        assert Reach.record(state, ["/srv/b"]).trees == ("/srv/a", "/srv/b")
+    finally:
+        os.umask(before)
+    modes = [os.lstat(path).st_mode & 0o777 for path in (state, f"{state}/reach")]
+    assert modes == [0o700, 0o600]
+
+
 def test_a_tree_inside_a_known_one_is_nothing_new(state: str) -> None:
     first = Reach.record(state, ["/srv/a", "/srv/a/b"])
     assert first.trees == ("/srv/a", "/srv/a/b")
