@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -32,12 +33,19 @@ class Store:
 
     def read(self) -> Remembered:
         try:
-            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except FileNotFoundError:
             return Remembered()
         except OSError as error:
             raise self._wrong(error) from None
         with os.fdopen(fd, "rb") as file:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+                raise PolicyError(
+                    "is not a regular file that only you can write",
+                    where=self.path,
+                    hint="see who changed it; without it paddock can not know what earlier runs could write",
+                )
             lines = file.read().split(b"\n")
             return Remembered(paths=tuple(_unescaped(line) for line in lines if line), facts=facts_of(os.fstat(fd)))
 

@@ -63,6 +63,14 @@ def test_a_state_that_can_not_be_used_is_told_and_not_skipped(tmp_path: Path) ->
             act(str(tmp_path / "state"), ["/srv"])
 
 
+@pytest.mark.parametrize("mode", [0o602, 0o620, 0o666], ids=oct)
+def test_a_list_that_others_could_have_written_is_not_believed(state: str, mode: int) -> None:
+    Reach.record(state, ["/srv/a"])
+    os.chmod(f"{state}/reach", mode)
+    with pytest.raises(PolicyError, match="only you can write"):
+        Reach.read(state)
+
+
 def age(state: str) -> None:
     long_ago = os.lstat(f"{state}/journals").st_mtime - 2 * YOUNG_S
     os.utime(f"{state}/journals", (long_ago, long_ago))
