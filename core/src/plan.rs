@@ -398,6 +398,11 @@ impl Grant {
     pub fn writes(&self) -> bool {
         [&b"allow"[..], b"write"].iter().any(|kind| self.access.as_bytes().starts_with(kind))
     }
+
+    /// Can something be executed through it? Its mount is noexec otherwise. Of the others Landlock alone tells them apart.
+    pub fn executes(&self) -> bool {
+        !self.access.as_bytes().ends_with(b"-noexec")
+    }
 }
 
 impl Landlock {

@@ -12,7 +12,7 @@ use std::path::Path;
 use landlock::AccessFs;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::UnmountFlags;
+use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use crate::cover::Cover;
 use crate::files::{Files, Placed};
@@ -121,8 +121,37 @@ const PROC_LOCKS: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq
 
 /// Detached mounts and where they will go.
 struct Clones<'a> {
-    trees: Vec<(&'a Placed<'a>, OwnedFd)>,
+    trees: Vec<Tree<'a>>,
     devices: Devices,
+}
+
+struct Tree<'a> {
+    placed: &'a Placed<'a>,
+    mount: OwnedFd,
+    opens: Opens,
+}
+
+/// What a mount leaves open. Grants add up, so one below another opens at least as much.
+#[derive(Clone, Copy, PartialEq)]
+struct Opens {
+    writing: bool,
+    executing: bool,
+}
+
+impl Opens {
+    fn by(grant: &Grant) -> Self {
+        Self { writing: grant.writes(), executing: grant.executes() }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { writing: self.writing || other.writing, executing: self.executing || other.executing }
+    }
+
+    fn attributes(self) -> MountAttrFlags {
+        let locked = if self.writing { MountAttrFlags::empty() } else { READ_ONLY };
+        let inert = if self.executing { MountAttrFlags::empty() } else { NO_EXEC };
+        PLAIN | locked | inert
+    }
 }
 
 /// By the name each gets inside.
@@ -132,9 +161,9 @@ pub type Devices = Vec<(CString, OwnedFd)>;
 pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd> {
     // Copies come first: from here on the stage may hide what they are taken from.
     let mut clones = take_clones(blueprint)?;
-    let whole = clones.trees.iter().position(|(placed, _)| placed.real.as_bytes() == b"/");
+    let whole = clones.trees.iter().position(|tree| tree.placed.real.as_bytes() == b"/");
     let base = match whole {
-        Some(index) => clones.trees.remove(index).1,
+        Some(index) => clones.trees.remove(index).mount,
         None => new_tmpfs(c"0755", None, PLAIN)?,
     };
     let root = set_on_stage(&base)?;
@@ -142,8 +171,8 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
     make_tmp(root, blueprint)?;
     make_dev(root, &clones.devices)?;
     let proc = make_proc(root, blueprint.namespaces.nested, blueprint.pid_max)?;
-    for (placed, tree) in &clones.trees {
-        put_in_place(root, placed, tree)?;
+    for tree in &clones.trees {
+        put_in_place(root, tree.placed, &tree.mount)?;
     }
     for link in blueprint.files.placed.iter().flat_map(|placed| &placed.links) {
         make_link(root, link)?;
@@ -172,18 +201,17 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
 }
 
 fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
-    let mut trees: Vec<(&'a Placed<'a>, OwnedFd)> = Vec::with_capacity(blueprint.files.placed.len());
+    let mut trees: Vec<Tree<'a>> = Vec::with_capacity(blueprint.files.placed.len());
     let mut placed: Vec<&'a Placed<'a>> = blueprint.files.placed.iter().collect();
     // Parents before what lies in them; of two grants on one place the writing one, which is all it takes.
     placed.sort_by_key(|placed| (placed.real.as_bytes(), !placed.grant.writes()));
     for placed in placed {
-        let above = |(other, _): &&(&Placed<'_>, OwnedFd)| placed.real.is_within(&other.real);
-        let shown = |(other, _): &(&Placed<'_>, OwnedFd)| {
-            // A private /tmp lies between the two.
-            let hidden = within(&placed.real, b"/tmp") && !within(&other.real, b"/tmp");
-            !hidden && other.grant.writes() >= placed.grant.writes()
-        };
-        if trees.iter().rev().find(above).is_some_and(shown) {
+        let asked = Opens::by(placed.grant);
+        let above = trees.iter().rev().find(|other| placed.real.is_within(&other.placed.real));
+        // Unless a private /tmp lies between the two.
+        let shown = above.filter(|other| !within(&placed.real, b"/tmp") || within(&other.placed.real, b"/tmp"));
+        let opens = shown.map_or(asked, |other| asked.and(other.opens));
+        if shown.is_some_and(|other| other.opens == opens) {
             continue;
         }
         let path = placed.real.as_c_str();
@@ -192,16 +220,15 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
         if Identity::from(&stat) != placed.identity {
             return Err(failed("was replaced while paddock started:", path.to_bytes())(Errno::STALE));
         }
-        let attributes = if placed.grant.writes() { PLAIN } else { PLAIN | READ_ONLY };
-        let tree = match blueprint.session {
-            Some(session) if placed.real == *session.workspace() => {
-                session.mount(opened.as_fd()).map_err(failed("can not be worked on in a copy:", path.to_bytes()))?
-            }
-            _ => {
-                mounts::clone_tree(opened, attributes).map_err(failed("can not copy the mount of", path.to_bytes()))?
-            }
-        };
-        trees.push((placed, tree));
+        let tree =
+            match blueprint.session {
+                Some(session) if placed.real == *session.workspace() => session
+                    .mount(opened.as_fd(), opens.attributes())
+                    .map_err(failed("can not be worked on in a copy:", path.to_bytes()))?,
+                _ => mounts::clone_tree(opened, opens.attributes())
+                    .map_err(failed("can not copy the mount of", path.to_bytes()))?,
+            };
+        trees.push(Tree { placed, mount: tree, opens });
     }
     let mut devices = take_devices(blueprint.terminal)?;
     for grant in &blueprint.files.made {
@@ -247,7 +274,7 @@ fn clone_device(host: &CStr) -> std::result::Result<OwnedFd, Errno> {
     mounts::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, DEVICE)
 }
 
-fn new_tmpfs(mode: &CStr, size: Option<&CStr>, attributes: rustix::mount::MountAttrFlags) -> Result<OwnedFd> {
+fn new_tmpfs(mode: &CStr, size: Option<&CStr>, attributes: MountAttrFlags) -> Result<OwnedFd> {
     let mut options = vec![(c"mode", mode)];
     options.extend(size.map(|size| (c"size", size)));
     mounts::new_fs(c"tmpfs", &options, attributes).map_err(failed("can not make a file system in memory for", b"/"))
@@ -267,7 +294,10 @@ pub fn set_on_stage(base: &OwnedFd) -> Result<OwnedFd> {
 
 fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<()> {
     let size = blueprint.namespaces.tmp_mb.and_then(|size| CString::new(format!("{size}m")).ok());
-    let tmp = new_tmpfs(c"1777", size.as_deref(), PLAIN)?;
+    let mut grants = blueprint.files.made.iter().filter(|grant| grant.path.as_bytes() == b"/tmp").peekable();
+    let inert = grants.peek().is_some() && grants.all(|grant| !grant.executes());
+    let attributes = if inert { PLAIN | NO_EXEC } else { PLAIN };
+    let tmp = new_tmpfs(c"1777", size.as_deref(), attributes)?;
     attach_at(root, b"/tmp", &tmp)
 }
 

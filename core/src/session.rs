@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::cover::{Cover, CoverKind};
 use crate::json::{self, Invalid};
@@ -104,14 +104,14 @@ impl Session {
     }
 
     /// The overlay, mounted nowhere yet. In the first process of the new namespaces only.
-    pub fn mount(&self, lower: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    pub fn mount(&self, lower: BorrowedFd<'_>, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
         // What was opened before belongs to the mounts of another namespace, which the overlay does not take.
         let again = |name: &str, known: &OwnedFd| {
             let opened = rustix::fs::open(format!("{}/{name}", self.path), DIR, Mode::empty())?;
             let same = Identity::from(&rustix::fs::fstat(&opened)?) == Identity::from(&rustix::fs::fstat(known)?);
             if same { Ok(opened) } else { Err(Errno::STALE) }
         };
-        mount_overlay(lower, again("upper", &self.upper)?.as_fd(), again("work", &self.work)?.as_fd())
+        mount_overlay(lower, again("upper", &self.upper)?.as_fd(), again("work", &self.work)?.as_fd(), attributes)
     }
 
     /// Says what the session is, for those who come later. A resumed one keeps its beginning: changes of the host count from there.
@@ -184,7 +184,12 @@ impl Session {
     }
 }
 
-fn mount_overlay(lower: BorrowedFd<'_>, upper: BorrowedFd<'_>, work: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+fn mount_overlay(
+    lower: BorrowedFd<'_>,
+    upper: BorrowedFd<'_>,
+    work: BorrowedFd<'_>,
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd, Errno> {
     // By descriptor: whatever characters the path has, and whatever is mounted over it by now.
     let named =
         |fd: BorrowedFd<'_>| CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|_| Errno::INVAL);
@@ -195,13 +200,13 @@ fn mount_overlay(lower: BorrowedFd<'_>, upper: BorrowedFd<'_>, work: BorrowedFd<
     // Without it a directory that was removed can not be made again.
     rustix::mount::fsconfig_set_flag(&fs, c"userxattr")?;
     rustix::mount::fsconfig_create(&fs)?;
-    rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, PLAIN)
+    rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
 /// On a file system in memory that is thrown away.
 pub fn try_overlay(stage: BorrowedFd<'_>) -> Result<(), Errno> {
     let (lower, upper, work) = (make_dir(stage, c"lower")?, make_dir(stage, c"upper")?, make_dir(stage, c"work")?);
-    mount_overlay(lower.as_fd(), upper.as_fd(), work.as_fd()).map(drop)
+    mount_overlay(lower.as_fd(), upper.as_fd(), work.as_fd(), PLAIN).map(drop)
 }
 
 fn make_dirs(sessions: &AbsPath, id: &str) -> Result<OwnedFd, Errno> {

@@ -188,6 +188,30 @@ def test_profiles_lists_where_each_comes_from_and_shows_one(fence: Fence) -> Non
     assert paddock(fence, "profiles", "nosuch").exit_code == 125
 
 
+def test_profiles_shows_a_wrong_one_in_its_row_and_the_others_all_the_same(fence: Fence) -> None:
+    config = fence.tester.home / ".config" / "paddock"
+    config.mkdir(parents=True, exist_ok=True)
+    bad, good = config / "bad.toml", config / "good.conf"
+    bad.write_text("[meta\n")
+    good.write_text("# good: all right\nro /usr\n")
+    fence.tester.give(fence.tester.home / ".config")
+    try:
+        shown = paddock(fence, "profiles")
+        assert shown.exit_code == 125, shown
+        assert re.search(rf"^bad +error: {bad}:1: not valid TOML.*\n +{bad}$", shown.stdout, re.MULTILINE), shown
+        assert re.search(r"^good +all right$", shown.stdout, re.MULTILINE)
+        assert re.search(r"^ai-agent +\S", shown.stdout, re.MULTILINE)
+        assert shown.stderr.startswith("paddock: can not be used: bad\n")
+        rows = {one["name"]: one for one in json.loads(paddock(fence, "profiles", "--json").stdout)}
+        assert "not valid TOML" in rows["bad"]["error"]
+        assert (rows["good"]["error"], rows["good"]["about"]) == (None, "all right")
+        bad.unlink()
+        assert paddock(fence, "profiles").exit_code == 0
+    finally:
+        bad.unlink(missing_ok=True)
+        good.unlink()
+
+
 @pytest.mark.parametrize("profile", ["ai-agent", "strict", "dev", "read-only", "base"])
 def test_every_built_in_profile_runs_true(fence: Fence, profile: str) -> None:
     """C-019"""

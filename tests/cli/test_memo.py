@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -183,3 +184,22 @@ def test_what_git_obeys_is_looked_at_again_when_its_configuration_changes(full: 
     assert door.remembers(), "a changed index changes no plan"
     assert full.outside(["git", "-C", project, "config", "core.hooksPath", "two"]).exit_code == 0
     assert not door.remembers()
+
+
+@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "C.UTF-8"}, {"LANG": "C.UTF-8"}], ids=str)
+def test_the_environment_of_a_remembered_plan_is_the_same_environment(door: Door, given: dict[str, str]) -> None:
+    """In the C locale Python sets LC_CTYPE for itself; that is none of the command's business."""
+    fence = door.fence
+    without = ["/usr/bin/env", "-u", "LANG", "-u", "LC_ALL", "-u", "LC_CTYPE", *(f"{k}={v}" for k, v in given.items())]
+    words: list[Word] = [*without, fence.installation.paddock, "run", "--", "env"]
+    first = fence.tester.run(words, cwd=fence.ground.project)
+    with door.without_python():
+        again = fence.tester.run(words, cwd=fence.ground.project)
+    shown = [re.sub(r"/tmp/paddock-\d+-\w+", "<tmp>", one.stdout) for one in (first, again)]
+    assert (first.exit_code, again.exit_code) == (0, 0), (first, again)
+    assert shown[0] == shown[1]
+    locale = dict(line.split("=", 1) for line in shown[0].splitlines() if line.startswith(("LANG=", "LC_")))
+    assert locale == given
+    control = fence.tester.run([*without, "python3", "-c", "import os; print(os.environ.get('LC_CTYPE'))"])
+    if given in ({}, {"LC_CTYPE": "C"}):
+        assert control.stdout != f"{given.get('LC_CTYPE')}\n", "plain Python does change it"

@@ -2,8 +2,8 @@
 
 Continuous integration runs as root, and root passes checks that an ordinary user does not. So tests started by
 root make one system user (``paddock-tester``, own home, no groups) and run everything as him; tests started by
-anybody else use that person, and then leave alone what is his (``Tester.disposable`` is false). Two checkouts that are
-tested at the same time need two users: ``PADDOCK_TESTER`` names another one.
+anybody else use that person, and then leave alone what is his (``Tester.disposable`` is false; aside.py). Two checkouts
+that are tested at the same time need two users: ``PADDOCK_TESTER`` names another one.
 """
 
 from __future__ import annotations

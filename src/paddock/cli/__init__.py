@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from paddock import __version__
+from paddock import __version__, environment
 from paddock.cli.text import complain
 from paddock.errors import EXIT_PADDOCK, Bug, PaddockError, UsageError
 
@@ -47,6 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     debug = "--debug" in _own(arguments)
     try:
+        environment.restore()
         code = _dispatch([*(one for one in _own(arguments) if one != "--debug"), *arguments[len(_own(arguments)) :]])
         sys.stdout.flush()
         return code

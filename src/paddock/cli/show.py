@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 from paddock.cli.text import say
+from paddock.plan.listing import lost_as_held
 from paddock.plan.model import Files, Level, PathGrant, Plan, Seccomp
 from paddock.policy.model import Tier
 from paddock.session import Preflight, Prepared
 
 _LABEL = 13
 _WIDTH = 110
+_CLOSED = "(closed)"
 
 # What a tier does not hold, whatever the policy says; SECURITY.md explains each.
 NOT_COVERED = {
@@ -38,7 +40,7 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
         [f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}, tier {plan.tier.value}"],
     )
     _item("plan", [f"sha256 {plan.sha256()}"])
-    _item("files", _files(plan.files, preflight))
+    _item("files", _files(plan.files, preflight, prepared.to_make()))
     _item("denied", _denied(plan))
     _item("protected", _protected(plan))
     _item("workspace", _workspace(plan))
@@ -51,7 +53,12 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item("work dir", [plan.workdir])
     _item("not covered", ["; ".join(NOT_COVERED[plan.tier])])
     _item("warnings", [n.text for n in plan.notices if n.level is not Level.INFO] + list(preflight.warnings))
-    _item("notes", [n.text for n in plan.notices[1:] if n.level is Level.INFO])
+    _item("notes", [n.text for n in plan.notices[1:] if n.level is Level.INFO] + _lost(plan.files, preflight))
+
+
+def _lost(files: Files | None, preflight: Preflight) -> list[str]:
+    absent = {*preflight.skipped, *preflight.removed}
+    return list(lost_as_held(files, absent=absent)) if files else []
 
 
 def _item(label: str, lines: Iterable[str]) -> None:
@@ -64,21 +71,24 @@ def _item(label: str, lines: Iterable[str]) -> None:
             say(margin + rest)
 
 
-def _files(files: Files | None, preflight: Preflight) -> list[str]:
+def _files(files: Files | None, preflight: Preflight, to_make: tuple[str, ...]) -> list[str]:
     if files is None:
         return ["NOT FENCED"]
     lines = [f"{preflight.rules} rules for {len(files.grants)} grants; everything else is refused"]
     here = [grant for grant in files.grants if grant.path not in preflight.skipped]
+    kind = max((len(grant.access) for grant in here), default=0)
     width = min(max((len(grant.path) for grant in here), default=0), 48)
-    lines += [_grant(grant, preflight, width) for grant in here]
-    if preflight.skipped:
-        lines.append(f"granted if it were here: {' '.join(preflight.skipped)}")
+    lines += [_grant(grant, preflight, max(kind, len(_CLOSED)), width) for grant in here]
+    if to_make:
+        lines.append(f"made by the run, then granted: {' '.join(to_make)}")
+    if skipped := [path for path in preflight.skipped if path not in to_make]:
+        lines.append(f"granted if it were here: {' '.join(skipped)}")
     return lines
 
 
-def _grant(grant: PathGrant, preflight: Preflight, width: int) -> str:
-    access = "(closed)" if grant.path in preflight.removed else grant.access
-    line = f"{access:8} {grant.path:{width}}  {grant.source}"
+def _grant(grant: PathGrant, preflight: Preflight, kind: int, width: int) -> str:
+    access = _CLOSED if grant.path in preflight.removed else grant.access
+    line = f"{access:{kind}} {grant.path:{width}}  {grant.source}"
     return f"{line}; not {', '.join(grant.except_)}" if grant.except_ else line
 
 

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Mapping
 
 from paddock.errors import PolicyError
-from paddock.policy.reach import facts_of
+from paddock.policy.remembered import facts_of
 
 SIZE_LIMIT = 1024 * 1024
 

@@ -11,7 +11,7 @@ from paddock.errors import CoreError
 from paddock.host.model import Host, Probe, Usable
 
 
-def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...]) -> Host:
+def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...], journals: tuple[str, ...]) -> Host:
     facts = core.ask("host")
     try:
         return Host(
@@ -30,6 +30,7 @@ def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...
             home=home,
             cwd=cwd,
             reached=reached,
+            journals=journals,
             own_paths=own_paths(home),
         )
     except (KeyError, TypeError) as error:

@@ -35,6 +35,7 @@ class Host:
     home: str
     cwd: str
     reached: tuple[str, ...]  # every place a fenced command of this user could ever write
+    journals: tuple[str, ...]  # that earlier runs of this user were told to keep elsewhere
     own_paths: tuple[str, ...]  # what no grant may make writable: configuration, state, the installation
 
 

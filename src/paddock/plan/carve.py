@@ -15,6 +15,7 @@ from paddock.plan.closed import Closed
 from paddock.plan.grants import Asked
 from paddock.plan.model import Level, Notice, PathGrant
 from paddock.plan.paths import carved_directories, outermost, touch, within
+from paddock.plan.rights import ACCESS
 from paddock.policy.model import Deny
 
 
@@ -39,7 +40,7 @@ class Carving:
             kept_out.update(self._own(asked))
         above = next((path for path in sorted(kept_out) if within(asked.path, path)), None)
         if above:
-            refuse_closed(asked, above, self.notices)
+            refuse_closed(asked, above, self.closed, self.notices)
             return None
         excepts = outermost(kept_out)
         if excepts and asked.writes:
@@ -47,6 +48,7 @@ class Carving:
             self._warn(
                 f"{asked.source}: {', '.join(excepts)} stays closed inside {asked.path}; "
                 f"so nothing new can be created directly in {directories}"
+                + (", nor can it be listed" if "read_dir" in ACCESS[asked.access] else "")
             )
         return asked.grant(except_=excepts)
 
@@ -86,8 +88,14 @@ class Carving:
         self.notices.append(Notice(level=Level.WARNING, text=text))
 
 
-def refuse_closed(asked: Asked, above: str, notices: list[Notice]) -> None:
+def refuse_closed(asked: Asked, above: str, closed: Closed, notices: list[Notice]) -> None:
     """A grant inside a closed place is dropped with a word; a workspace there is an error."""
+    if asked.workspace and above in closed.journals:
+        raise PolicyError(
+            f"the workspace {asked.path} lies in {above}, where a journal is kept",
+            where=asked.source,
+            hint="work elsewhere, or remove that journal if nobody needs it",
+        )
     if asked.workspace:
         raise PolicyError(f"the workspace {asked.path} is denied by {above}", where=asked.source)
     notices.append(

@@ -19,8 +19,13 @@ class Closed:
 
     denied: tuple[str, ...]
     names: tuple[tuple[Deny, Glob], ...]
-    unreadable: tuple[str, ...]  # journals, and what only root could read
+    journals: tuple[str, ...]
+    secrets: tuple[str, ...]  # what only root could read
     own: tuple[str, ...]  # Paddock's own places: to be read, not to be written
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        return (*self.journals, *self.secrets)
 
     @property
     def to_everything(self) -> tuple[str, ...]:
@@ -42,6 +47,7 @@ def closed_by(filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> 
     return Closed(
         denied=tuple(glob.prefix for _, glob in globs if glob.exact),
         names=tuple((deny, glob) for deny, glob in globs if not glob.exact),
-        unreadable=(*journals, *(_ROOT_SECRETS if host.uid == 0 else ())),
+        journals=journals,
+        secrets=_ROOT_SECRETS if host.uid == 0 else (),
         own=tuple(host.own_paths),
     )

@@ -49,6 +49,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         host,
         terrain,
         tier,
+        strict=strict,
         journals=journals_of(host, journal),
         chosen_journal=journal.dir if journal and policy.audit.dir else None,
     )
@@ -148,8 +149,8 @@ def _default_journal(host: Host) -> str:
 
 
 def journals_of(host: Host, journal: Journal | None) -> tuple[str, ...]:
-    """The default one, which other runs write, and this run's."""
-    return tuple(sorted({_default_journal(host), *((journal.dir,) if journal else ())}))
+    """The default one, which other runs write, those that earlier runs kept elsewhere, and this run's."""
+    return tuple(sorted({_default_journal(host), *host.journals, *((journal.dir,) if journal else ())}))
 
 
 def journal_of(policy: Policy, host: Host) -> Journal | None:

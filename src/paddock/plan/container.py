@@ -22,7 +22,8 @@ from paddock.plan.compile import (
     refuse_privileged,
     what_is_missing,
 )
-from paddock.plan.grants import TMP, asked_of, merged, temp_access
+from paddock.plan.execution import hold_off
+from paddock.plan.grants import LOADER, TMP, asked_of, merged, temp_access
 from paddock.plan.identity import Identity, identity_of
 from paddock.plan.model import (
     Container,
@@ -190,6 +191,9 @@ def _unheld(policy: Policy) -> Iterator[tuple[str, Source]]:
         )
     if filesystem.workspace and filesystem.workspace.value is not Workspace.LIVE:
         yield "filesystem.workspace", filesystem.workspace.source
+    for grant in filesystem.grants:
+        if grant.create:
+            yield f"create of {grant.pattern} (its files are its own)", grant.source
     for limit in policy.limits:
         if limit.name == "tmp_mb":
             yield "limits.tmp_mb (its /tmp lies in its root directory)", limit.source
@@ -255,19 +259,17 @@ def _masks(policy: Policy, asked: Asked) -> Iterator[Mask]:
 
 def _files(policy: Policy, notices: list[Notice]) -> Files:
     """What the built-in profiles and the loader name need not be in every container."""
-    asked = asked_of(policy.filesystem, notices)
+    asked = hold_off(asked_of(policy.filesystem, notices), strict=is_strict(policy), notices=notices)
     optional = [replace(one, optional=True) if _is_general(one.source) else one for one in asked]
     grants = [one.grant() for one in optional if not one.path.startswith("/dev/") or not _is_general(one.source)]
-    grants += [
-        PathGrant(path=path, access=kind, except_=(), optional=False, source="loader") for path, kind in _DEVICES
-    ]
+    grants += [PathGrant(path=path, access=kind, except_=(), optional=False, source=LOADER) for path, kind in _DEVICES]
     if access := temp_access(policy.filesystem):
         grants.append(PathGrant(path=TMP, access=access, except_=(), optional=True, source=TMP_TOKEN))
     return Files(grants=merged(grants), closed=(), unwritable=(), reached=(), deny=(), protect=(), opened=())
 
 
 def _is_general(source: str) -> bool:
-    return source == "loader" or source.startswith("built-in ")
+    return source == LOADER or source.startswith("built-in ")
 
 
 def _landlock(host: Host, files: Files) -> Landlock:

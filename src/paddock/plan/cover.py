@@ -36,7 +36,7 @@ def grants_for(
             )
         above = _above(one, closed)
         if above is not None:
-            refuse_closed(one, above, notices)
+            refuse_closed(one, above, closed, notices)
             continue
         if one.writes:
             _refuse_own(one, closed, notices)

@@ -9,6 +9,7 @@ from paddock.host.terrain import Terrain
 from paddock.plan.carve import Carving
 from paddock.plan.closed import Closed, closed_by
 from paddock.plan.cover import SERVICES, grants_for
+from paddock.plan.execution import hold_off
 from paddock.plan.grants import (
     TMP,
     Asked,
@@ -36,26 +37,35 @@ class Laid:
 
 
 def lay_out(
-    policy: Policy, host: Host, terrain: Terrain, tier: Tier, *, journals: tuple[str, ...], chosen_journal: str | None
+    policy: Policy,
+    host: Host,
+    terrain: Terrain,
+    tier: Tier,
+    *,
+    strict: bool,
+    journals: tuple[str, ...],
+    chosen_journal: str | None,
 ) -> Laid:
-    """``journals``: the default one, which other runs write, and this run's. ``chosen_journal``: a person named its
-    place, so a bad place is their error and not ours to close."""
+    """``strict``: what can not be held is an error. ``journals``: the default one, those that earlier runs kept
+    elsewhere, and this run's. ``chosen_journal``: a person named its place, so a bad place is their error and not ours
+    to close."""
     notices: list[Notice] = []
-    asked = asked_of(policy.filesystem, notices)
+    asked = hold_off(asked_of(policy.filesystem, notices), strict=strict, notices=notices)
     for one in asked:
         refuse_workspace(one, host)
         refuse_exposed_journal(one, chosen_journal)
     closed = closed_by(policy.filesystem, host, journals)
     match tier:
         case Tier.LANDLOCK:
-            return _carved(policy, host, closed, asked, notices)
+            return _carved(policy, host, closed, asked, notices, strict=strict)
         case Tier.FULL:
             return _covered(policy, host, terrain, closed, asked, notices)
 
 
-def _carved(policy: Policy, host: Host, closed: Closed, asked: list[Asked], notices: list[Notice]) -> Laid:
-    required = policy.filesystem.require_enforced
-    carving = Carving(closed=closed, strict=required is None or required.value, notices=notices, unheld={})
+def _carved(
+    policy: Policy, host: Host, closed: Closed, asked: list[Asked], notices: list[Notice], *, strict: bool
+) -> Laid:
+    carving = Carving(closed=closed, strict=strict, notices=notices, unheld={})
     grants = merged(held for one in asked if (held := carving.grant(one)))
     unheld = [_UNPROTECTED] if any(one.writes and one.persons for one in asked) else []
     unheld += short_names(carving.unheld.values())

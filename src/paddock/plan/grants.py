@@ -9,10 +9,12 @@ from paddock.errors import PolicyError
 from paddock.host.model import Host
 from paddock.plan.model import Level, Notice, PathGrant
 from paddock.plan.paths import within
+from paddock.plan.rights import WITHOUT_EXECUTE, WRITES
 from paddock.policy.glob import Glob
 from paddock.policy.model import TMP_TOKEN, Access, Filesystem, Grant, Widen
 
 TMP = "/tmp"
+LOADER = "loader"
 
 # What every dynamic program needs before its first line: the loader, libraries, the usual devices. /proc rather
 # than /proc/self: a rule on /proc/self binds to one process, and its children would lose it.
@@ -20,8 +22,6 @@ _LOADER_READS = ("/usr", "/bin", "/sbin?", "/lib?", "/lib64?", "/lib32?", "/etc/
 _LOADER_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty?")
 
 _KERNEL_TREES = ("/dev", "/proc", "/sys")
-
-WRITES = frozenset({"write", "allow"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +57,12 @@ def is_temp(grant: Grant) -> bool:
 
 def temp_access(filesystem: Filesystem) -> str | None:
     """None: nothing asks for a private temporary directory."""
-    kinds = {grant.access for grant in filesystem.grants if is_temp(grant)}
-    if not kinds:
+    grants = [grant for grant in filesystem.grants if is_temp(grant)]
+    if not grants:
         return None
-    return next(iter(kinds)).value if len(kinds) == 1 else Access.ALLOW.value
+    kinds = {grant.access for grant in grants}
+    access = next(iter(kinds)).value if len(kinds) == 1 else Access.ALLOW.value
+    return access if all(grant.execute for grant in grants) else WITHOUT_EXECUTE.get(access, access)
 
 
 def merged(grants: Iterable[PathGrant]) -> tuple[PathGrant, ...]:
@@ -106,10 +108,11 @@ def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Asked
         _widen(grant, glob, filesystem, notices)
     # /dev/shm is a file system, not a device: things are created and removed there.
     device = grant.access is Access.ALLOW and within(glob.prefix, "/dev") and not within(glob.prefix, "/dev/shm")
+    access = "device" if device else grant.access.value
     return Asked(
         path=glob.prefix,
-        access="device" if device else grant.access.value,
-        optional=grant.optional,
+        access=access if grant.execute else WITHOUT_EXECUTE.get(access, access),
+        optional=grant.optional or grant.create,  # the run makes it; whoever only looks need not have it
         workspace=grant.workspace,
         persons=grant.persons,
         source=str(grant.source),
@@ -133,5 +136,5 @@ def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notic
 def _own(path: str, access: str) -> Asked:
     name = path.removesuffix("?")
     return Asked(
-        path=name, access=access, optional=name != path, workspace=False, persons=False, source="loader"
+        path=name, access=access, optional=name != path, workspace=False, persons=False, source=LOADER
     )  # fmt: skip

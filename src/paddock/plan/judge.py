@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from paddock.plan.grants import TMP, WRITES
+from paddock.plan.grants import TMP
 from paddock.plan.model import Files, PathGrant, Plan
 from paddock.plan.paths import with_parents, within
-from paddock.plan.rights import ACCESS
+from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE, WRITES
 from paddock.policy.glob import Glob
 from paddock.policy.model import Tier
 from paddock.policy.protected import protected_because
@@ -42,11 +42,12 @@ class Judgement:
     closed: bool = False  # no grant would open it
 
 
-def judge(plan: Plan, path: str, operation: Operation) -> Judgement:
+def judge(plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()) -> Judgement:
+    """``to_make``: directories that are not there and that the run will make."""
     real = os.path.realpath(path)
     if plan.files is None:
         return Judgement(allowed=True, path=real, grants=(), reason="files are not fenced: every path is open")
-    needed, bearer = _needed(real, operation)
+    needed, bearer = _needed(real, operation, to_make)
     giving: list[PathGrant] = []
     near: list[PathGrant] = []
     given: set[str] = set()
@@ -78,16 +79,18 @@ def judge(plan: Plan, path: str, operation: Operation) -> Judgement:
 def _rights(plan: Plan, grant: PathGrant) -> set[str]:
     if plan.landlock is not None:
         return set(plan.landlock.access[grant.access])
-    # By mounts alone: what can be written can be read.
+    # By mounts alone: what can be written can be read, and what is not mounted noexec can be executed.
+    if grant.access in WITHOUT_EXECUTE.values():
+        return set(ACCESS[grant.access])
     return set(ACCESS["allow"] if grant.access in WRITES else ACCESS["read"] | ACCESS[grant.access])
 
 
-def _needed(real: str, operation: Operation) -> tuple[set[str], str]:
+def _needed(real: str, operation: Operation, to_make: Container[str]) -> tuple[set[str], str]:
     """The rights the act takes, and the path they are looked up on: a new name is made in its directory."""
     try:
         directory = stat.S_ISDIR(os.lstat(real).st_mode)
     except OSError:
-        return ({"make_reg"} if operation is Operation.WRITE else {"read_file"}), existing(os.path.dirname(real))
+        return ({"make_reg"} if operation is Operation.WRITE else {"read_file"}), existing(real, to_make)
     match operation:
         case Operation.READ:
             return ({"read_dir"} if directory else {"read_file"}), real
@@ -97,9 +100,9 @@ def _needed(real: str, operation: Operation) -> tuple[set[str], str]:
             return {"execute"}, real
 
 
-def existing(path: str) -> str:
-    """The path, or the nearest directory above it that is there."""
-    while not os.path.lexists(path):
+def existing(path: str, to_make: Container[str] = ()) -> str:
+    """The path, or the nearest directory above it that is there or will be."""
+    while path not in to_make and not os.path.lexists(path):
         path = os.path.dirname(path)
     return path
 

@@ -43,6 +43,16 @@ class Journal:
     file: str | None  # None: one file a day
     stderr: bool
 
+    @property
+    def head(self) -> str:
+        """The name of the file that says where the chain stands."""
+        return f"{self.file}.head" if self.file else "head"
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """What belongs to the journal: the whole directory, or the named file and its head."""
+        return (f"{self.dir}/{self.file}", f"{self.dir}/{self.head}") if self.file else (self.dir,)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRules:

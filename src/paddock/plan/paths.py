@@ -1,4 +1,4 @@
-"""Paths as text, compared by components: /proj-evil is not within /proj."""
+"""Paths as text, compared by components: /proj-evil is not within /proj. No file is looked at."""
 
 from __future__ import annotations
 

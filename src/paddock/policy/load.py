@@ -12,10 +12,10 @@ from functools import reduce
 
 from paddock.errors import PolicyError
 from paddock.policy.flags import flag, from_command_line
-from paddock.policy.glob import Glob
+from paddock.policy.glob import Glob, component_matches
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
 from paddock.policy.merge import merge
-from paddock.policy.model import Access, Deny, Filesystem, Policy
+from paddock.policy.model import Access, Deny, Environment, Filesystem, Policy
 from paddock.policy.origin import Origin
 from paddock.policy.request import Request
 from paddock.policy.search import Found, Search, exists
@@ -34,11 +34,18 @@ def load(request: Request, origin: Origin) -> Policy:
     for found in select(request, origin) if unasked is None else ():
         layers.add(found, agreed=False)
     whole = reduce(merge, [*layers.stack, from_command_line(request, origin)], Policy(profiles=tuple(layers.names)))
-    whole = replace(whole, filesystem=_denies_where_links_lead(whole.filesystem))
+    whole = replace(whole, filesystem=_denies_where_links_lead(whole.filesystem), env=_kept_only_if_denied(whole.env))
     policy = replace(whole, notes=(*whole.notes, *_syscall_notes(whole, origin)))
     if request.trust_required:
         _require_agreement_to_what_a_command_could_rewrite(policy, layers.files, origin)
     return policy
+
+
+def _kept_only_if_denied(env: Environment) -> Environment:
+    """A name that nothing denies passes like any other: then a file can say the same."""
+    denied = {name for name in env.keep if any(component_matches(deny.value, name.value) for deny in env.deny)}
+    passed = [name for name in env.keep if name not in denied and name.value not in {one.value for one in env.pass_}]
+    return replace(env, pass_=(*env.pass_, *passed), keep=tuple(name for name in env.keep if name in denied))
 
 
 def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:

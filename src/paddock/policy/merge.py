@@ -61,7 +61,9 @@ def _meta(under: Meta, over: Meta) -> Meta:
 
 def _filesystem(under: Filesystem, over: Filesystem) -> Filesystem:
     return Filesystem(
-        grants=_add(under.grants, over.grants, lambda g: (g.access, g.pattern, g.optional, g.workspace)),
+        grants=_add(
+            under.grants, over.grants, lambda g: (g.access, g.pattern, g.optional, g.workspace, g.execute, g.create)
+        ),
         denies=_add(under.denies, over.denies, lambda deny: (deny.pattern, deny.optional)),
         open_protected=_add(under.open_protected, over.open_protected, _value),
         workspace=_later(under.workspace, over.workspace),

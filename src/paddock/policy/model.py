@@ -99,6 +99,8 @@ class Grant:
     optional: bool  # written with a trailing "?": a missing path is no error
     workspace: bool  # written as <cwd>: the one grant that has to stay usable as a whole
     source: Source
+    execute: bool = True  # False: what the grant opens can not be executed (a write grant never carries that)
+    create: bool = False  # a directory that is not there is made by the run
 
     @property
     def persons(self) -> bool:

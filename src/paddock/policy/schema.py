@@ -19,6 +19,9 @@ GRANT_KEYS: Mapping[str, Access] = {
     "exec_globs": Access.EXEC,
 }
 
+# A grant is a text, or a table with more to say about it.
+GRANT_TABLE_KEYS = ("path", "execute", "create")
+
 LIMITS = ("memory_mb", "processes", "cpu_s", "open_files", "file_size_mb", "wall_s", "tmp_mb")
 
 KEYS: Mapping[str, tuple[str, ...]] = {

@@ -5,11 +5,11 @@ starts the core without Python. It knows no options and compiles nothing; on any
 depends on is said in this file:
 
 - key: version, uid, directory, kernel, the front door itself, the command's name, the options as written
-- contents: policy files, the directories where one could appear, the project file, the list of trusted files,
-  the passwd and group files, git's own files that were looked into, Paddock's own profiles, tables and code; each by
-  all that a change would touch (device, inode, mode, owner, size, both times)
-- places: directories of policy files, by who may write there; git's directories; the root directory, which is another
-  one in a container
+- contents: policy files, the directories where one could appear, the project file, the lists of trusted files, of
+  places in reach and of journals, the passwd and group files, git's own files that were looked into, Paddock's own
+  profiles, tables and code; each by all that a change would touch (device, inode, mode, owner, size, both times)
+- places: directories of policy files and those that a grant had made, by who may write there; git's directories; the
+  root directory, which is another one in a container
 - variables: those that patterns used
 
 Whether namespaces can be used is not among them, and no file tells. A plan of the full tier that can not be carried
@@ -30,13 +30,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paddock import __version__, core
-from paddock.host import Terrain
-from paddock.plan import Plan
-from paddock.policy import Origin, Policy
+from paddock.policy import Origin, Policy, journals, reach
 from paddock.policy.glob import Glob
 from paddock.policy.model import Tier
 from paddock.policy.protected import TABLE
-from paddock.policy.reach import STORE, Reach, facts_of
+from paddock.policy.remembered import facts_of
+from paddock.session import Prepared
 
 Facts = list[int] | None  # None: nothing is there
 
@@ -81,10 +80,9 @@ class Memo:
     def ahead_of(cls, origin: Origin, options: Iterable[str], command: str) -> Memo:
         return cls(origin=origin, options=tuple(options), command=command, before=_facts(_surroundings(origin)))
 
-    def keep(
-        self, policy: Policy, reach: Reach, terrain: Terrain, plan: Plan, consulted: Consulted, *, quiet: bool
-    ) -> None:
+    def keep(self, prepared: Prepared, consulted: Consulted, *, quiet: bool) -> None:
         """Losing a memo costs time, never safety: a full disk or a read-only home must not stop a run."""
+        policy, terrain, plan = prepared.policy, prepared.terrain, prepared.plan
         read: dict[str, Facts] = {file.path: list(file.facts) for file in policy.files}
         read.update((path, list(facts) if facts else None) for path, facts in terrain.files.items())
         seen = {path: list(facts)[:5] if facts else None for path, facts in terrain.directories.items()}
@@ -97,11 +95,14 @@ class Memo:
             return
         if policy.off or terrain.leads or (plan.tier is Tier.LANDLOCK and policy.tier is None):
             return
-        read[os.path.join(self.origin.state_dir, STORE)] = list(reach.facts)
+        stores: dict[str, Facts] = {
+            os.path.join(self.origin.state_dir, reach.STORE): list(prepared.reach.facts) or None,
+            os.path.join(self.origin.state_dir, journals.STORE): list(prepared.journals.facts) or None,
+        }
         text = json.dumps(
             {
                 "quiet": quiet,
-                "contents": {**self.before, **code, **read},
+                "contents": {**self.before, **code, **read, **stores},
                 "places": {path: _place(path) for path in (*self._places(policy), *seen)},
                 "variables": {name: self.origin.environ.get(name) for name in sorted(consulted.names)},
                 "plan": plan.canonical().decode("ascii"),
@@ -128,6 +129,8 @@ class Memo:
     def _places(self, policy: Policy) -> Iterable[str]:
         yield "/"
         yield self.origin.home
+        # Removed meanwhile, they have to be made again, and that is not the front door's to do.
+        yield from (Glob.parse(grant.pattern).prefix for grant in policy.filesystem.grants if grant.create)
         for file in policy.files:
             yield os.path.dirname(file.path)
 

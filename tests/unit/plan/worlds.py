@@ -24,6 +24,7 @@ HOST = Host(
     home="/home/ada",
     cwd="/home/ada/project",
     reached=(),
+    journals=(),
     own_paths=("/etc/paddock", "/home/ada/.config/paddock", "/home/ada/.local/state/paddock", "/opt/paddock"),
 )
 

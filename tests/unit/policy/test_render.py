@@ -91,6 +91,18 @@ def test_strange_text_survives(world: World) -> None:
     assert dict(reloaded.env.set)["A"].value == "$x\\\n\x7f"
 
 
+def test_a_grant_with_more_to_say_keeps_it(world: World) -> None:
+    text = to_toml(
+        world.load_text(
+            "[filesystem]\nallow_globs = [{ path = '/a/$$b?', execute = false }, '/a/c',"
+            " { path = '/d/**', execute = false, create = true }]\n"
+        )
+    )
+    assert '{ path = "/d/**", execute = false, create = true }' in text
+    assert '{ path = "/a/$$b?", execute = false }' in text
+    assert again(world, text) == text
+
+
 def test_the_workspace_stays_the_workspace(world: World) -> None:
     text = to_toml(world.load())
     assert '"<cwd>/**"' in text
