@@ -7,16 +7,16 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
 
 use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetError};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::glance::{Glance, Seen};
-use crate::place::{self, Identity, Place};
+use crate::journal::Journal;
+use crate::place::{self, Identity, Link, Place};
 use crate::plan::{Grant, Landlock, Plan};
+use crate::reach::{Reach, Unknown, absolute};
 use crate::rights::{self, Rights};
 use crate::sys;
 use crate::text::{AbsPath, Text};
@@ -51,8 +51,20 @@ pub enum FilesError {
     AddRule { path: AbsPath, from: Text, source: Errno },
     #[error("the journal {journal} would be reachable from inside through the grant of {path} ({from})")]
     JournalExposed { journal: AbsPath, path: AbsPath, from: Text },
+    #[error("the journal {journal} is reached through a symlink in {dir}, where a fenced command could have put it")]
+    JournalWay { journal: AbsPath, dir: AbsPath },
+    #[error("{path} leads to {real}, which was not its place when later runs were told of it ({from})")]
+    Unrecorded { path: AbsPath, real: AbsPath, from: Text },
+    #[error("a command could write in {path}, but where that is can not be told: {source}")]
+    Reach { path: AbsPath, source: Errno },
     #[error("the private temporary directory can not be granted: {0}")]
     Temp(#[source] Errno),
+}
+
+impl From<Unknown> for FilesError {
+    fn from(Unknown { path, source }: Unknown) -> FilesError {
+        FilesError::Reach { path, source }
+    }
 }
 
 impl FilesError {
@@ -62,12 +74,16 @@ impl FilesError {
                 "`paddock doctor` shows what this kernel can enforce; Landlock needs Linux 5.13 and lsm=landlock"
             }
             FilesError::Missing { .. } => "create it, or mark the grant optional with a trailing \"?\"",
-            FilesError::Moved { .. } => "start again",
+            FilesError::Moved { .. } | FilesError::Unrecorded { .. } => "start again",
             FilesError::OwnWay { .. } => "put a real directory there, or work elsewhere",
             FilesError::Planted { .. } => "look where it leads; grant that place by its own name if you mean it",
             FilesError::Remote { .. } => {
                 "work on a local copy, or accept the weaker fence: [filesystem] require_enforced = false"
             }
+            FilesError::Locate { source: Errno::ACCESS, .. } | FilesError::Reach { source: Errno::ACCESS, .. } => {
+                "a directory of yours on the way is shut; see who did that, then: chmod u+x DIRECTORY"
+            }
+            FilesError::JournalWay { .. } => "name the journal's own place: --audit-log DIR",
             FilesError::JournalExposed { .. } => "put the journal elsewhere (--audit-log DIR) or grant less",
             FilesError::List { .. } => "make the directory readable for you, or grant its parts one by one",
             _ => "check the path and its permissions",
@@ -109,8 +125,7 @@ struct Opened {
     stat: Stat,
     /// Where the path leads, if a symlink is on the way; otherwise it leads where it says.
     led_to: Option<AbsPath>,
-    /// The directories that hold those symlinks.
-    link_dirs: Vec<PathBuf>,
+    links: Vec<Link>,
 }
 
 impl Opened {
@@ -130,8 +145,8 @@ struct Except<'p> {
 }
 
 impl<'p> Files<'p> {
-    /// None when the plan has Landlock switched off.
-    pub fn prepare(plan: &'p Plan) -> Result<Option<Files<'p>>, FilesError> {
+    /// None when the plan has Landlock switched off. `journal`: the one that is open already.
+    pub fn prepare(plan: &'p Plan, journal: Option<&Journal>) -> Result<Option<Files<'p>>, FilesError> {
         let Some(requested) = &plan.landlock else { return Ok(None) };
         let actual_abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
         if actual_abi < requested.abi {
@@ -162,16 +177,17 @@ impl<'p> Files<'p> {
         let here = check_standing(plan)?;
         let home = Glance::at(&plan.user.home);
         let linked = through_links(requested, &home);
-        check_own_ways(plan, requested, &linked)?;
+        let reach = Reach::of(plan, requested);
+        check_own_ways(requested, &linked, &reach)?;
         for grant in &requested.grants {
             if grant.optional && home.of(&grant.path) == Seen::Missing {
                 files.skipped.push(grant);
             } else {
-                files.grant(plan, requested, grant, &linked, here)?;
+                files.grant(plan, requested, grant, &linked, &reach, here)?;
             }
         }
-        if let Some(journal) = &plan.journal {
-            files.check_journal(&journal.dir)?;
+        if let Some(requested) = &plan.journal {
+            files.check_journal(&requested.dir, journal)?;
         }
         Ok(Some(files))
     }
@@ -191,20 +207,18 @@ impl<'p> Files<'p> {
         landlock: &'p Landlock,
         grant: &'p Grant,
         linked: &[&'p AbsPath],
+        reach: &Reach<'_>,
         here: Identity,
     ) -> Result<(), FilesError> {
+        let rights = plan.rights(&grant.access);
         let opened = match open(grant) {
-            // What a fenced command can write, it can turn into a link to anywhere, before the next run or during this start.
-            Ok(opened) => match planted(plan, landlock, &opened.link_dirs) {
-                Some(dir) if grant.optional => {
-                    let (path, from) = (&grant.path, &grant.source);
-                    self.warnings.push(FilesError::Planted { path: path.clone(), dir, from: from.clone() }.to_string());
+            Ok(opened) => match check_way(grant, &opened, rights, reach)? {
+                Some(misled) if grant.optional => {
+                    self.warnings.push(misled.to_string());
                     self.skipped.push(grant);
                     return Ok(());
                 }
-                Some(dir) => {
-                    return Err(FilesError::Planted { path: grant.path.clone(), dir, from: grant.source.clone() });
-                }
+                Some(misled) => return Err(misled),
                 None if grant.path == plan.cwd && Identity::from(&opened.stat) != here => {
                     return Err(FilesError::Moved { path: plan.cwd.clone() });
                 }
@@ -219,7 +233,6 @@ impl<'p> Files<'p> {
             }
             Err(source) => return Err(open_error(grant, source)),
         };
-        let rights = plan.rights(&grant.access);
         let before = self.rules;
         let excepts = excepts(landlock, grant, rights, opened.led_to.as_ref(), linked)?;
         if excepts.is_empty() {
@@ -360,18 +373,21 @@ impl<'p> Files<'p> {
         Ok(())
     }
 
-    /// The journal is neither readable nor writable from inside, whatever the plan grants.
-    fn check_journal(&self, journal: &AbsPath) -> Result<(), FilesError> {
+    /// The journal is neither readable nor writable from inside, whatever the plan grants: neither what its name leads to now nor
+    /// what was opened.
+    fn check_journal(&self, journal: &AbsPath, opened: Option<&Journal>) -> Result<(), FilesError> {
         let exposed = |grant: &Grant| FilesError::JournalExposed {
             journal: journal.clone(),
             path: grant.path.clone(),
             from: grant.source.clone(),
         };
-        let places =
-            Place::all_of(journal.as_bytes()).map_err(|source| FilesError::Locate { path: journal.clone(), source })?;
+        let locate = |source| FilesError::Locate { path: journal.clone(), source };
+        let mut places = Place::all_of(journal.as_bytes()).map_err(locate)?;
+        if let Some(opened) = opened {
+            places.push(Place::of_dir(opened.dir()).map_err(locate)?);
+        }
         for (identity, grant) in &self.granted {
-            let covers = |place: &Place| place.object == Some(*identity) || place.above.contains(identity);
-            if places.iter().any(covers) || grant.path.is_within(journal) {
+            if places.iter().any(|place| place.is_within(*identity)) || grant.path.is_within(journal) {
                 return Err(exposed(grant));
             }
         }
@@ -391,21 +407,16 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
         Ok((fd, stat))
     };
     match opened(grant.path.as_c_str()) {
-        Ok((fd, stat)) => Ok(Opened { fd, stat, led_to: None, link_dirs: Vec::new() }),
+        Ok((fd, stat)) => Ok(Opened { fd, stat, led_to: None, links: Vec::new() }),
         // There is a symlink on the way. What the walk found is opened without following any more.
         Err(Errno::LOOP) => {
             let followed = place::follow(grant.path.as_bytes())?;
             let real = absolute(followed.real)?;
             let (fd, stat) = opened(real.as_c_str())?;
-            Ok(Opened { fd, stat, led_to: Some(real), link_dirs: followed.link_dirs })
+            Ok(Opened { fd, stat, led_to: Some(real), links: followed.links })
         }
         Err(error) => Err(error),
     }
-}
-
-fn absolute(path: PathBuf) -> Result<AbsPath, Errno> {
-    let bytes = path.into_os_string().into_vec();
-    Text::from_bytes(bytes).ok().and_then(|text| AbsPath::new(text).ok()).ok_or(Errno::NOENT)
 }
 
 /// The process stands where the plan says. Its name may have been given to something else since the plan was compiled.
@@ -418,29 +429,49 @@ fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
     if Identity::from(&named) == here { Ok(here) } else { Err(FilesError::Moved { path: plan.cwd.clone() }) }
 }
 
-/// Paddock's own places must not be reached through a link that the command could change: the next run would find others.
-fn check_own_ways(plan: &Plan, landlock: &Landlock, linked: &[&AbsPath]) -> Result<(), FilesError> {
+/// What a fenced command can write, it can turn into a link to anywhere, before the next run or during this start.
+fn check_way(
+    grant: &Grant,
+    opened: &Opened,
+    rights: Rights,
+    reach: &Reach<'_>,
+) -> Result<Option<FilesError>, FilesError> {
+    let Some(real) = &opened.led_to else { return Ok(None) };
+    let (path, from) = (grant.path.clone(), grant.source.clone());
+    if let Some(dir) = reach.planted(&opened.links)? {
+        return Ok(Some(FilesError::Planted { path, dir, from }));
+    }
+    // Its owner may have turned the link since. What nobody knows to be written would be believed by later runs.
+    if rights::writes(rights) && !reach.is_recorded(real, Identity::from(&opened.stat)) {
+        return Ok(Some(FilesError::Unrecorded { path, real: real.clone(), from }));
+    }
+    Ok(None)
+}
+
+/// Paddock's own places must not be reached through a link that the command could change: the next run would find others. A link
+/// that is itself such a place is kept out of every grant.
+fn check_own_ways(landlock: &Landlock, linked: &[&AbsPath], reach: &Reach<'_>) -> Result<(), FilesError> {
+    let is_own =
+        |link: &Link| absolute(link.at.clone()).is_ok_and(|at| landlock.unwritable.iter().any(|own| at.is_within(own)));
     for path in landlock.unwritable.iter().filter(|path| linked.contains(path)) {
         let way = place::follow(path.as_bytes()).map_err(|source| FilesError::Locate { path: path.clone(), source })?;
-        if let Some(dir) = planted(plan, landlock, &way.link_dirs) {
+        if let Some(dir) = reach.planted(way.links.iter().filter(|link| !is_own(link)))? {
             return Err(FilesError::OwnWay { path: path.clone(), dir });
         }
     }
     Ok(())
 }
 
-/// The first directory on the way of a grant that holds a symlink and lies in the workspace or in what the plan makes writable.
-fn planted(plan: &Plan, landlock: &Landlock, link_dirs: &[PathBuf]) -> Option<AbsPath> {
-    // The root directory, which holds the links of a merged /usr, is in no tree a command can write.
-    let dirs: Vec<AbsPath> = link_dirs.iter().filter_map(|dir| absolute(dir.clone()).ok()).collect();
-    if dirs.iter().all(|dir| dir.as_bytes() == b"/") {
-        return None;
+/// The journal is written outside the fence: no command may choose where. To be asked before it is opened.
+pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
+    let (Some(journal), Some(landlock)) = (&plan.journal, &plan.landlock) else { return Ok(()) };
+    let journal = &journal.dir;
+    let locate = |source| FilesError::Locate { path: journal.clone(), source };
+    let way = place::follow(journal.as_bytes()).map_err(locate)?;
+    match Reach::of(plan, landlock).planted(&way.links)? {
+        Some(dir) => Err(FilesError::JournalWay { journal: journal.clone(), dir }),
+        None => Ok(()),
     }
-    let writable = landlock.grants.iter().filter(|grant| rights::writes(plan.rights(&grant.access)));
-    let trees = writable.map(|grant| &grant.path).chain(&landlock.reached).chain([&plan.cwd]);
-    let trees: Vec<AbsPath> =
-        trees.filter_map(|tree| absolute(place::follow(tree.as_bytes()).ok()?.real).ok()).collect();
-    dirs.into_iter().find(|dir| trees.iter().any(|tree| dir.is_within(tree)))
 }
 
 /// What must stay outside a grant: its own excepts and, where a symlink is on the way, every closed place. The plan is written
@@ -469,7 +500,7 @@ fn excepts<'p>(
         .collect()
 }
 
-/// The closed places whose names go through a symlink: only these can lie where their names do not say.
+/// The closed places whose names go through a symlink, or might: only these can lie where their names do not say.
 fn through_links<'p>(landlock: &'p Landlock, home: &Glance<'_>) -> Vec<&'p AbsPath> {
     let linked = |path: &&AbsPath| {
         if home.of(path) != Seen::Unknown {
@@ -477,8 +508,8 @@ fn through_links<'p>(landlock: &'p Landlock, home: &Glance<'_>) -> Vec<&'p AbsPa
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let opened = rustix::fs::openat2(CWD, path.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-        // ELOOP: there is one. ENOSYS: an outer filter hides openat2, so there might be one.
-        matches!(opened, Err(Errno::LOOP | Errno::NOSYS))
+        // ELOOP: there is one. ENOSYS: an outer filter hides openat2. EACCES: somebody shut a directory on the way.
+        !matches!(opened, Ok(_) | Err(Errno::NOENT | Errno::NOTDIR))
     };
     landlock.closed.iter().chain(&landlock.unwritable).filter(linked).collect()
 }
@@ -503,3 +534,6 @@ fn file_system(kind: u32) -> FileSystem {
         _ => FileSystem::Local,
     }
 }
+
+#[cfg(test)]
+mod tests;

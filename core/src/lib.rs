@@ -22,6 +22,7 @@ mod place;
 mod plan;
 mod preflight;
 mod probe;
+mod reach;
 mod refusal;
 mod rights;
 mod run;

@@ -104,7 +104,16 @@ pub struct Landlock {
     pub closed: Vec<AbsPath>,
     pub unwritable: Vec<AbsPath>,
     /// Where fenced commands of this user could ever write: no grant follows a link that stands there.
-    pub reached: Vec<AbsPath>,
+    pub reached: Vec<Reached>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reached {
+    pub path: AbsPath,
+    /// Device and inode, if something was there: the place stays known when its owner renames it.
+    #[serde(deserialize_with = "present")]
+    pub identity: Option<(u64, u64)>,
 }
 
 #[derive(Debug, Deserialize)]

@@ -14,6 +14,7 @@ use crate::command::Command;
 use crate::environment;
 use crate::event::{Enforcement, Event, Start};
 use crate::fence::{self, Fence};
+use crate::files;
 use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::plan::{Level, Plan};
@@ -33,6 +34,7 @@ pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool) -> Resu
     let session = random_name()?;
 
     // The journal comes first: from here on a refusal leaves a trace, and without a journal that was asked for nothing runs.
+    files::check_journal_way(&plan)?;
     let journal = match &plan.journal {
         Some(requested) => Some(Journal::open(requested, uid, session.clone())?),
         None => None,
@@ -88,7 +90,7 @@ fn fenced(
     session: &str,
 ) -> Result<Outcome, Refusal> {
     // Everything that can be wrong with paths, rules and filter is found before anything is made.
-    let preflight = Preflight::prepare(&plan)?;
+    let preflight = Preflight::prepare(&plan, journal)?;
     announce(&plan, &preflight, quiet);
 
     if journal.is_none() && plan.temp.is_none() {

@@ -8,9 +8,10 @@ from pathlib import Path
 from paddock import core
 from paddock.errors import CoreError
 from paddock.host.model import Host, Probe
+from paddock.way import Tree
 
 
-def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...]) -> Host:
+def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[Tree, ...]) -> Host:
     facts = core.ask("host")
     try:
         return Host(

@@ -162,7 +162,7 @@ def _landlock(
         grants=files.grants,
         closed=files.closed,
         unwritable=files.unwritable,
-        reached=tuple(sorted(host.reached)),
+        reached=tuple(sorted(host.reached, key=lambda tree: (tree.path, tree.identity or ()))),
     )
     return landlock, files.temp
 

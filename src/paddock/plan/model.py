@@ -13,6 +13,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from paddock.way import Tree
+
 VERSION = 1
 
 
@@ -82,7 +84,7 @@ class Landlock:
     # same of the names as they are written, these count where a symlink is on the way.
     closed: tuple[str, ...]
     unwritable: tuple[str, ...]
-    reached: tuple[str, ...]  # where fenced commands could ever write: no grant follows a link that stands there
+    reached: tuple[Tree, ...]  # where fenced commands could ever write: no grant follows a link that stands there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,80 +1,117 @@
 """Reach: every place that a fenced command of this user was ever allowed to write.
 
 What one run may write, it may prepare for the next: a link where a grant will lead, a policy file where one will be
-read. So the places are remembered, in the state directory, which no command can write. A grant does not follow a link
-that stands in one of them, and a policy file in one of them counts only as trusted.
+read. So the places are remembered. A grant does not follow a link that stands in one of them, and a policy file in one
+of them counts only as trusted.
+
+A place is known by its name and, as a directory, by its inode: a person who renames a project keeps what a command
+left in it.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from paddock.errors import PolicyError
+from paddock.policy.remembered import Store
+from paddock.way import Identity, Place, Tree, Way, follow
 
 STORE = "reach"
+
+_TEMP_PARENT = "/tmp"  # where plans put private temporary directories
+
+# Their inodes are the kernel's, new at every start of the machine; nobody renames them.
+_KERNEL_TREES = ("/dev", "/proc", "/sys")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    trees: tuple[str, ...] = ()
-    facts: tuple[int, ...] = ()  # of the store as it was read or written; empty: there is none
+    trees: tuple[Tree, ...] = ()
+    facts: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, state_dir: str) -> Reach:
-        try:
-            fd = os.open(os.path.join(state_dir, STORE), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            return cls()
-        except OSError as error:
-            raise _wrong(state_dir, error) from None
-        with os.fdopen(fd, "rb") as file:
-            return cls(trees=_trees(file.read()), facts=facts_of(os.fstat(fd)))
+        return cls._read(Store(state_dir, STORE))
 
     @classmethod
-    def record(cls, state_dir: str, trees: Iterable[str]) -> Reach:
-        """Add these, if they are not inside what is known already."""
-        try:
-            os.makedirs(state_dir, mode=0o700, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            fd = os.open(os.path.join(state_dir, STORE), flags, 0o600)
-        except OSError as error:
-            raise _wrong(state_dir, error) from None
-        with os.fdopen(fd, "r+b") as file:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            known = _trees(file.read())
-            added = [tree for tree in dict.fromkeys(trees) if not any(_within(tree, one) for one in known)]
-            if added:
-                file.write(b"".join(os.fsencode(tree).replace(b"\n", b"\\n") + b"\n" for tree in added))
-                file.flush()
-            return cls(trees=(*known, *added), facts=facts_of(os.fstat(fd)))
+    def record(cls, state_dir: str, ways: Iterable[Way]) -> Reach:
+        """Add where these lead, if that is not inside what is known already."""
+        store = Store(state_dir, STORE)
+        with store.locked():
+            known = cls._read(store)
+            whole = known.including(ways)
+            if whole.trees == known.trees:
+                return known
+            return cls(trees=whole.trees, facts=store.write(map(_line, whole.trees)).facts)
 
-    def holds(self, path: str) -> bool:
-        return any(_within(path, tree) for tree in self.trees)
+    @classmethod
+    def _read(cls, store: Store) -> Reach:
+        remembered = store.read()
+        try:
+            return cls(trees=tuple(map(_parsed, remembered.paths)), facts=remembered.facts)
+        except ValueError as error:
+            raise PolicyError(f"is damaged: {error}", where=store.path) from None
+
+    def including(self, ways: Iterable[Way]) -> Reach:
+        trees = list(self.trees)
+        for place in (place for way in ways for place in _given(way)):
+            tree = _tree(place)
+            named = any(known.names(place.path) for known in trees)
+            if named and (tree.identity is None or any(known.holds(place) for known in trees)):
+                continue
+            trees = [known for known in trees if not _is_renumbered(known, tree)]
+            trees.append(tree)
+        return replace(self, trees=tuple(trees))
+
+    def holds(self, way: Way) -> bool:
+        """Something on the way or at its end lies where a command could write, by its name or by its inode."""
+        names = (way.written, *(place.path for place in way.places))
+        return any(
+            any(tree.names(name) for name in names) or any(tree.holds(place) for place in way.places)
+            for tree in self.trees
+        )
 
 
 NOTHING_REACHED = Reach()
 
 
-def facts_of(found: os.stat_result) -> tuple[int, ...]:
-    """All that a change of a file or of its rights touches."""
-    times = (found.st_mtime_ns, found.st_ctime_ns)
-    return (found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid, found.st_size, *times)
+def in_private_temp(way: Way, uid: int) -> bool:
+    """In the temporary directory of some run of this user, alive or killed."""
+    parents = (_TEMP_PARENT, follow(_TEMP_PARENT).end.path)
+    begins = tuple(f"{parent}/paddock-{uid}-" for parent in parents)
+    return any(name.startswith(begins) for name in (way.written, *(place.path for place in way.places)))
 
 
-def _trees(data: bytes) -> tuple[str, ...]:
-    return tuple(os.fsdecode(line) for line in data.split(b"\n") if line)
+def _given(way: Way) -> Iterator[Place]:
+    """Where it leads; and its own name, at which there may be a directory when the command gets to write."""
+    yield way.end
+    if not way.straight:
+        yield Place(path=way.written, object=None, above=())
 
 
-def _within(path: str, tree: str) -> bool:
-    return f"{path}/".startswith(f"{tree.rstrip('/')}/")
+def _tree(place: Place) -> Tree:
+    lasting = place.directory and not any(Tree(path=tree).names(place.path) for tree in _KERNEL_TREES)
+    return Tree(path=place.path, identity=place.object if lasting else None)
 
 
-def _wrong(state_dir: str, error: OSError) -> PolicyError:
-    return PolicyError(
-        f"can not be used: {error.strerror}",
-        where=os.path.join(state_dir, STORE),
-        hint="paddock keeps its state there; it can not run behind another fence",
-    )
+def _is_renumbered(known: Tree, tree: Tree) -> bool:
+    """The same inode, on a device that got another number when the machine was started again."""
+    if known.path != tree.path or known.identity is None or tree.identity is None:
+        return False
+    return known.identity.inode == tree.identity.inode
+
+
+def _line(tree: Tree) -> str:
+    """``/path``, or ``device:inode /path``."""
+    return f"{tree.identity.device}:{tree.identity.inode} {tree.path}" if tree.identity else tree.path
+
+
+def _parsed(line: str) -> Tree:
+    if line.startswith("/"):
+        return Tree(path=line)
+    numbers, _, path = line.partition(" ")
+    device, _, inode = numbers.partition(":")
+    if not path.startswith("/"):
+        raise ValueError(line)
+    return Tree(path=path, identity=Identity(int(device), int(inode)))

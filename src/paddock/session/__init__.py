@@ -61,7 +61,8 @@ class Preflight:
 def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
     """``to_run``: the command will get to write what the policy grants, and later runs have to know."""
     policy = load(request, origin)
-    reach = Reach.record(origin.state_dir, writable_trees(policy)) if to_run else origin.reach
+    trees = writable_trees(policy)
+    reach = Reach.record(origin.state_dir, trees) if to_run else origin.reach.including(trees)
     host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd, reached=reach.trees)
     return Prepared(policy=policy, host=host, reach=reach, plan=compile_plan(policy, host))
 

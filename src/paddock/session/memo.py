@@ -28,7 +28,8 @@ from paddock import __version__, core
 from paddock.plan import Plan
 from paddock.policy import Origin, Policy
 from paddock.policy.glob import Glob
-from paddock.policy.reach import STORE, Reach, facts_of
+from paddock.policy.reach import STORE, Reach
+from paddock.policy.remembered import facts_of
 
 Facts = list[int] | None  # None: nothing is there
 
