@@ -63,7 +63,14 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
     policy = load(request, origin)
     trees = writable_trees(policy)
     reach = Reach.record(origin.state_dir, trees) if to_run else origin.reach.including(trees)
-    host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd, reached=reach.trees)
+    host = measure(
+        uid=origin.uid,
+        user=origin.user,
+        home=origin.home,
+        cwd=origin.cwd,
+        reached=reach.trees,
+        search_path=origin.environ.get("PATH", ""),
+    )
     return Prepared(policy=policy, host=host, reach=reach, plan=compile_plan(policy, host))
 
 

@@ -38,18 +38,38 @@ pub fn enter() -> ExitCode {
     }
     let script = door.with_file_name(PYTHON_HALF);
     let Some(python) = interpreter_of(&script) else {
-        return refuse(&format!("{} does not name its interpreter", script.display()), "reinstall paddock");
+        return refuse(&format!("{} does not name the Python it is for", script.display()), "reinstall paddock");
     };
-    // -E, -P: no variable and no directory of the caller's may say what Python runs. An agent can write both kinds of place.
-    let failure = Command::new(&python).args(["-E", "-P"]).arg(&script).args(&arguments).exec();
+    // -E, -P, -s: no variable, no directory of the caller's and no start-up file of the home may say what Python runs. An agent
+    // can write these kinds of place. (The script finds a package that was installed for one user only by itself.)
+    let failure = Command::new(&python).args(["-E", "-P", "-s"]).arg(&script).args(&arguments).exec();
     refuse(&format!("can not start {}: {failure}", python.display()), "reinstall paddock")
 }
 
-/// The first line of the script, as the installer wrote it for the environment the package is in.
+/// The interpreter of the script, as the installer wrote it for the environment the package is in: on the first line, or,
+/// where its path is too long for the kernel or holds a space, in a line that makes a shell start it (pip's distlib):
+///
+/// ```text
+/// #!/bin/sh
+/// '''exec' "/a long path/bin/python3" "$0" "$@"
+/// ```
+///
+/// Anything that is no Python would not know the options that shut the caller's variables out.
 fn interpreter_of(script: &Path) -> Option<PathBuf> {
     let text = fs::read(script).ok()?;
-    let first = text.split(|byte| *byte == b'\n').next()?.strip_prefix(b"#!")?;
-    Some(PathBuf::from(OsStr::from_bytes(first.trim_ascii())))
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let mut words = lines.next()?.strip_prefix(b"#!")?.trim_ascii();
+    if words == b"/bin/sh" {
+        let quoted = lines.next()?.strip_prefix(b"'''exec' ")?.strip_suffix(b" \"$0\" \"$@\"")?;
+        words = quoted.strip_prefix(b"\"").and_then(|path| path.strip_suffix(b"\"")).unwrap_or(quoted);
+        (!words.iter().any(|byte| b"\"'\\$`".contains(byte))).then_some(())?;
+    } else {
+        words = words.split(u8::is_ascii_whitespace).next()?;
+    }
+    let path = PathBuf::from(OsStr::from_bytes(words));
+    let name = path.file_name()?.as_bytes();
+    let python = [&b"python"[..], b"pypy", b"graalpy"].iter().any(|kind| name.starts_with(kind));
+    (path.is_absolute() && python).then_some(path)
 }
 
 fn refuse(what: &str, hint: &str) -> ExitCode {
