@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -162,8 +162,8 @@ struct Memo {
 
 impl Memo {
     fn holds(&self) -> bool {
-        self.contents.iter().all(|(path, was)| content(path) == *was)
-            && self.places.iter().all(|(path, was)| place(path) == *was)
+        self.contents.iter().all(|(path, was)| content(path).is_ok_and(|now| now == *was))
+            && self.places.iter().all(|(path, was)| place(path).is_ok_and(|now| now == *was))
             && self
                 .variables
                 .iter()
@@ -171,10 +171,15 @@ impl Memo {
     }
 }
 
-fn content(path: &str) -> Option<[i128; 8]> {
+/// None: nothing is there. What can not be looked at may be anything.
+fn content(path: &str) -> std::io::Result<Option<[i128; 8]>> {
     // Of the link, where it is one: what it leads to is named too.
-    let facts = fs::symlink_metadata(path).ok()?;
-    Some([
+    let facts = match fs::symlink_metadata(path) {
+        Ok(facts) => facts,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    Ok(Some([
         facts.dev().into(),
         facts.ino().into(),
         facts.mode().into(),
@@ -183,11 +188,11 @@ fn content(path: &str) -> Option<[i128; 8]> {
         facts.size().into(),
         i128::from(facts.mtime()) * 1_000_000_000 + i128::from(facts.mtime_nsec()),
         i128::from(facts.ctime()) * 1_000_000_000 + i128::from(facts.ctime_nsec()),
-    ])
+    ]))
 }
 
-fn place(path: &str) -> Option<[i128; 5]> {
-    content(path).map(|[dev, ino, mode, uid, gid, ..]| [dev, ino, mode, uid, gid])
+fn place(path: &str) -> std::io::Result<Option<[i128; 5]>> {
+    Ok(content(path)?.map(|[dev, ino, mode, uid, gid, ..]| [dev, ino, mode, uid, gid]))
 }
 
 struct Remembered<'a> {
@@ -252,8 +257,8 @@ mod tests {
 
     #[test]
     fn a_vanished_and_an_appeared_file_are_changes() {
-        assert_eq!(content("/nonexistent/file"), None);
-        assert!(content("/").is_some());
+        assert_eq!(content("/nonexistent/file").unwrap(), None);
+        assert!(content("/").unwrap().is_some());
         let memo = |path: &str, was| Memo {
             quiet: false,
             contents: BTreeMap::from([(path.to_owned(), was)]),
@@ -261,9 +266,34 @@ mod tests {
             variables: BTreeMap::new(),
             plan: String::new(),
         };
-        assert!(memo("/", content("/")).holds());
+        assert!(memo("/", content("/").unwrap()).holds());
         assert!(memo("/nonexistent/file", None).holds());
         assert!(!memo("/", None).holds());
-        assert!(!memo("/nonexistent/file", content("/")).holds());
+        assert!(!memo("/nonexistent/file", content("/").unwrap()).holds());
+        // Not "nothing there": nobody can say.
+        assert!(!memo(&format!("/{}", "x".repeat(300)), None).holds());
+    }
+
+    #[test]
+    fn only_a_python_is_started() {
+        let script = std::env::temp_dir().join(format!("paddock-first-line-{}", std::process::id()));
+        for (text, interpreter) in [
+            ("#!/opt/venv/bin/python\nimport sys\n", Some("/opt/venv/bin/python")),
+            ("#!/usr/bin/python3.13t -sP\nimport sys\n", Some("/usr/bin/python3.13t")),
+            ("#!/bin/sh\n'''exec' \"/a b/bin/python3\" \"$0\" \"$@\"\n' '''\n", Some("/a b/bin/python3")),
+            ("#!/bin/sh\n'''exec' /long/bin/python3 \"$0\" \"$@\"\n' '''\n", Some("/long/bin/python3")),
+            ("#!/bin/sh\n'''exec' \"$(evil)/python3\" \"$0\" \"$@\"\n' '''\n", None),
+            ("#!/bin/sh\n'''exec' \"/bin/sh\" \"$0\" \"$@\"\n' '''\n", None),
+            ("#!/bin/sh\nexec python3 \"$0\"\n", None),
+            ("#!/bin/bash\n", None),
+            ("#!/usr/bin/env python3\n", None),
+            ("#!python\n", None),
+            ("import sys\n", None),
+            ("", None),
+        ] {
+            fs::write(&script, text).unwrap();
+            assert_eq!(interpreter_of(&script).as_deref(), interpreter.map(Path::new), "{text}");
+        }
+        fs::remove_file(&script).unwrap();
     }
 }
