@@ -74,7 +74,7 @@ fn outcome(result: Result<(), Errno>) -> &'static str {
 }
 
 pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<String, Refusal> {
-    let mut preflight = Preflight::prepare(plan)?;
+    let mut preflight = Preflight::prepare(plan, None)?;
     // A list that lets programs start by execve alone would refuse our question, not the execution.
     let silent = preflight.filter.as_ref().is_some_and(|filter| filter.refuses(operation.system_call()));
     let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);

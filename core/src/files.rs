@@ -8,8 +8,6 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::PathBuf;
 
 use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetError};
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
@@ -17,8 +15,10 @@ use rustix::io::Errno;
 
 use crate::cover::{Cover, CoverKind};
 use crate::glance::{Glance, Seen};
+use crate::journal::Journal;
 use crate::place::{self, Identity, Link, Place};
 use crate::plan::{self, Grant, Plan, Tier};
+use crate::reach::{Reach, Unknown, absolute};
 use crate::rights::{self, Rights};
 use crate::root;
 use crate::sys;
@@ -54,8 +54,20 @@ pub enum FilesError {
     AddRule { path: AbsPath, from: Text, source: Errno },
     #[error("the journal {journal} would be reachable from inside through the grant of {path} ({from})")]
     JournalExposed { journal: AbsPath, path: AbsPath, from: Text },
+    #[error("the journal {journal} is reached through a symlink in {dir}, where a fenced command could have put it")]
+    JournalWay { journal: AbsPath, dir: AbsPath },
+    #[error("{path} leads to {real}, which was not its place when later runs were told of it ({from})")]
+    Unrecorded { path: AbsPath, real: AbsPath, from: Text },
+    #[error("a command could write in {path}, but where that is can not be told: {source}")]
+    Reach { path: AbsPath, source: Errno },
     #[error("the private temporary directory can not be granted: {0}")]
     Temp(#[source] Errno),
+}
+
+impl From<Unknown> for FilesError {
+    fn from(Unknown { path, source }: Unknown) -> FilesError {
+        FilesError::Reach { path, source }
+    }
 }
 
 impl FilesError {
@@ -65,12 +77,16 @@ impl FilesError {
                 "`paddock doctor` shows what this kernel can enforce; Landlock needs Linux 5.13 and lsm=landlock"
             }
             FilesError::Missing { .. } => "create it, or mark the grant optional with a trailing \"?\"",
-            FilesError::Moved { .. } => "start again",
+            FilesError::Moved { .. } | FilesError::Unrecorded { .. } => "start again",
             FilesError::OwnWay { .. } => "put a real directory there, or work elsewhere",
             FilesError::Planted { .. } => "look where it leads; grant that place by its own name if you mean it",
             FilesError::Remote { .. } => {
                 "work on a local copy, or accept the weaker fence: [filesystem] require_enforced = false"
             }
+            FilesError::Locate { source: Errno::ACCESS, .. } | FilesError::Reach { source: Errno::ACCESS, .. } => {
+                "a directory of yours on the way is shut; see who did that, then: chmod u+x DIRECTORY"
+            }
+            FilesError::JournalWay { .. } => "name the journal's own place: --audit-log DIR",
             FilesError::JournalExposed { .. } => "put the journal elsewhere (--audit-log DIR) or grant less",
             FilesError::List { .. } => "make the directory readable for you, or grant its parts one by one",
             _ => "check the path and its permissions",
@@ -146,8 +162,8 @@ struct Except<'p> {
 }
 
 impl<'p> Files<'p> {
-    /// None when the plan leaves the files open.
-    pub fn prepare(plan: &'p Plan) -> Result<Option<Files<'p>>, FilesError> {
+    /// None when the plan leaves the files open. `journal`: the one that is open already.
+    pub fn prepare(plan: &'p Plan, journal: Option<&Journal>) -> Result<Option<Files<'p>>, FilesError> {
         let Some(requested) = &plan.files else { return Ok(None) };
         let (ruleset, actual_abi) = match &plan.landlock {
             Some(landlock) => (Some(create_ruleset(landlock)?), sys::landlock_abi().map_err(FilesError::NoLandlock)?),
@@ -178,18 +194,19 @@ impl<'p> Files<'p> {
             files.actual_paths = files.made.len();
             return Ok(Some(files));
         }
-        check_own_ways(plan, requested, &files.linked)?;
+        let reach = Reach::of(plan, requested);
+        check_own_ways(requested, &files.linked, &reach)?;
         for grant in &requested.grants {
             if grant.optional && home.of(&grant.path) == Seen::Missing {
                 files.skipped.push(grant);
             } else if plan.tier == Tier::Full && root::is_made(&grant.path) {
                 files.made.push(grant);
             } else {
-                files.grant(plan, requested, grant, here)?;
+                files.grant(plan, requested, grant, &reach, here)?;
             }
         }
-        if let Some(journal) = &plan.journal {
-            files.check_journal(plan, requested, &journal.dir)?;
+        if let Some(kept) = &plan.journal {
+            files.check_journal(plan, requested, &kept.dir, journal)?;
         }
         Ok(Some(files))
     }
@@ -200,10 +217,11 @@ impl<'p> Files<'p> {
         let closed = requested.closed.iter().map(|path| (path, CoverKind::Mask));
         let unwritable = requested.unwritable.iter().map(|path| (path, CoverKind::Lock));
         for (path, kind) in closed.chain(unwritable) {
+            let locate = |source| FilesError::Locate { path: path.clone(), source };
             let real = if self.linked.contains(&path) {
-                let followed = place::follow(path.as_bytes());
-                let real = followed.and_then(|followed| absolute(followed.real));
-                real.map_err(|source| FilesError::Locate { path: path.clone(), source })?
+                let way = place::follow(path.as_bytes()).map_err(locate)?;
+                self.lock_links(&way.links, &mut covers).map_err(locate)?;
+                absolute(way.real).map_err(locate)?
             } else {
                 path.clone()
             };
@@ -220,10 +238,25 @@ impl<'p> Files<'p> {
                 }
                 // What is not there is watched for by its name.
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
-                Err(source) => return Err(FilesError::Locate { path: path.clone(), source }),
+                Err(source) => return Err(locate(source)),
             }
         }
         Ok(covers)
+    }
+
+    /// A link that leads to a closed or own place is a place of its own: turned, it would lead a later run elsewhere.
+    fn lock_links(&self, links: &[Link], covers: &mut Vec<Cover>) -> Result<(), Errno> {
+        for link in links {
+            let path = absolute(link.at.clone())?;
+            let writable = |placed: &Placed<'_>| placed.grant.writes() && path.is_within(&placed.real);
+            if let Some(identity) = link.place.object
+                && self.placed.iter().any(writable)
+                && covers.iter().all(|cover| cover.path != path)
+            {
+                covers.push(Cover { path, identity, directory: false, kind: CoverKind::Lock });
+            }
+        }
+        Ok(())
     }
 
     /// The private temporary directory, made after everything else was prepared.
@@ -241,20 +274,18 @@ impl<'p> Files<'p> {
         plan: &Plan,
         requested: &'p plan::Files,
         grant: &'p Grant,
+        reach: &Reach<'_>,
         here: Identity,
     ) -> Result<(), FilesError> {
+        let rights = plan.rights(&grant.access);
         let opened = match open(grant) {
-            // What a fenced command can write, it can turn into a link to anywhere, before the next run or during this start.
-            Ok(opened) => match planted(plan, requested, &opened.links) {
-                Some(dir) if grant.optional => {
-                    let (path, from) = (&grant.path, &grant.source);
-                    self.warnings.push(FilesError::Planted { path: path.clone(), dir, from: from.clone() }.to_string());
+            Ok(opened) => match check_way(grant, &opened, reach)? {
+                Some(misled) if grant.optional => {
+                    self.warnings.push(misled.to_string());
                     self.skipped.push(grant);
                     return Ok(());
                 }
-                Some(dir) => {
-                    return Err(FilesError::Planted { path: grant.path.clone(), dir, from: grant.source.clone() });
-                }
+                Some(misled) => return Err(misled),
                 None if grant.path == plan.cwd && Identity::from(&opened.stat) != here => {
                     return Err(FilesError::Moved { path: plan.cwd.clone() });
                 }
@@ -269,7 +300,6 @@ impl<'p> Files<'p> {
             }
             Err(source) => return Err(open_error(grant, source)),
         };
-        let rights = plan.rights(&grant.access);
         let before = self.granted.len();
         let excepts = excepts(requested, grant, opened.led_to.as_ref(), &self.linked)?;
         if excepts.is_empty() {
@@ -432,22 +462,31 @@ impl<'p> Files<'p> {
         Ok(())
     }
 
-    /// The journal is neither readable nor writable from inside, whatever the plan grants.
-    fn check_journal(&self, plan: &Plan, requested: &plan::Files, journal: &AbsPath) -> Result<(), FilesError> {
-        // Inside namespaces what is closed is masked, also where a grant is above it.
-        if plan.tier == Tier::Full && requested.closed.contains(journal) {
-            return Ok(());
-        }
+    /// The journal is neither readable nor writable from inside, whatever the plan grants: neither what its name leads to now nor
+    /// what was opened.
+    fn check_journal(
+        &self,
+        plan: &Plan,
+        requested: &plan::Files,
+        journal: &AbsPath,
+        opened: Option<&Journal>,
+    ) -> Result<(), FilesError> {
         let exposed = |grant: &Grant| FilesError::JournalExposed {
             journal: journal.clone(),
             path: grant.path.clone(),
             from: grant.source.clone(),
         };
-        let places =
-            Place::all_of(journal.as_bytes()).map_err(|source| FilesError::Locate { path: journal.clone(), source })?;
+        let locate = |source| FilesError::Locate { path: journal.clone(), source };
+        let mut places = Place::all_of(journal.as_bytes()).map_err(locate)?;
+        let opened = opened.map(|opened| Place::of_dir(opened.dir())).transpose().map_err(locate)?;
+        // Inside namespaces what is closed is masked, also where a grant is above it: if it is still what has that name.
+        let named = |opened: &Place| places.last().is_some_and(|place| place.object == opened.object);
+        if plan.tier == Tier::Full && requested.closed.contains(journal) && opened.as_ref().is_none_or(named) {
+            return Ok(());
+        }
+        places.extend(opened);
         for (identity, grant) in &self.granted {
-            let covers = |place: &Place| place.object == Some(*identity) || place.above.contains(identity);
-            if places.iter().any(covers) || grant.path.is_within(journal) {
+            if places.iter().any(|place| place.is_within(*identity)) || grant.path.is_within(journal) {
                 return Err(exposed(grant));
             }
         }
@@ -495,11 +534,6 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
     }
 }
 
-fn absolute(path: PathBuf) -> Result<AbsPath, Errno> {
-    let bytes = path.into_os_string().into_vec();
-    Text::from_bytes(bytes).ok().and_then(|text| AbsPath::new(text).ok()).ok_or(Errno::NOENT)
-}
-
 /// The process stands where the plan says. Its name may have been given to something else since the plan was compiled.
 fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
     let moved = |_| FilesError::Moved { path: plan.cwd.clone() };
@@ -510,31 +544,44 @@ fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
     if Identity::from(&named) == here { Ok(here) } else { Err(FilesError::Moved { path: plan.cwd.clone() }) }
 }
 
-/// Paddock's own places must not be reached through a link that the command could change: the next run would find others.
-fn check_own_ways(plan: &Plan, requested: &plan::Files, linked: &[&AbsPath]) -> Result<(), FilesError> {
+/// What a fenced command can write, it can turn into a link to anywhere, before the next run or during this start.
+fn check_way(grant: &Grant, opened: &Opened, reach: &Reach<'_>) -> Result<Option<FilesError>, FilesError> {
+    let Some(real) = &opened.led_to else { return Ok(None) };
+    let (path, from) = (grant.path.clone(), grant.source.clone());
+    if let Some(dir) = reach.planted(&opened.links)? {
+        return Ok(Some(FilesError::Planted { path, dir, from }));
+    }
+    // Its owner may have turned the link since. What nobody knows to be written would be believed by later runs.
+    if grant.writes() && !reach.is_recorded(real, Identity::from(&opened.stat)) {
+        return Ok(Some(FilesError::Unrecorded { path, real: real.clone(), from }));
+    }
+    Ok(None)
+}
+
+/// Paddock's own places must not be reached through a link that the command could change: the next run would find others. A link
+/// that is itself such a place is kept out of every grant, or locked.
+fn check_own_ways(requested: &plan::Files, linked: &[&AbsPath], reach: &Reach<'_>) -> Result<(), FilesError> {
+    let own = |at: &AbsPath| requested.unwritable.iter().any(|own| at.is_within(own));
+    let is_own = |link: &Link| absolute(link.at.clone()).is_ok_and(|at| own(&at));
     for path in requested.unwritable.iter().filter(|path| linked.contains(path)) {
         let way = place::follow(path.as_bytes()).map_err(|source| FilesError::Locate { path: path.clone(), source })?;
-        if let Some(dir) = planted(plan, requested, &way.links) {
+        if let Some(dir) = reach.planted(way.links.iter().filter(|link| !is_own(link)))? {
             return Err(FilesError::OwnWay { path: path.clone(), dir });
         }
     }
     Ok(())
 }
 
-/// The first directory on the way of a grant that holds a symlink and lies in the workspace or in what the plan makes writable.
-fn planted(plan: &Plan, requested: &plan::Files, links: &[Link]) -> Option<AbsPath> {
-    // The root directory, which holds the links of a merged /usr, is in no tree a command can write.
-    let dirs: Vec<AbsPath> = links.iter().filter_map(|link| absolute(link.at.parent()?.to_owned()).ok()).collect();
-    if dirs.iter().all(|dir| dir.as_bytes() == b"/") {
-        return None;
+/// The journal is written outside the fence: no command may choose where. To be asked before it is opened.
+pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
+    let (Some(journal), Some(requested)) = (&plan.journal, &plan.files) else { return Ok(()) };
+    let journal = &journal.dir;
+    let locate = |source| FilesError::Locate { path: journal.clone(), source };
+    let way = place::follow(journal.as_bytes()).map_err(locate)?;
+    match Reach::of(plan, requested).planted(&way.links)? {
+        Some(dir) => Err(FilesError::JournalWay { journal: journal.clone(), dir }),
+        None => Ok(()),
     }
-    // The /tmp of the full tier is not the host's.
-    let own = |grant: &&Grant| plan.tier == Tier::Full && root::is_made(&grant.path);
-    let writable = requested.grants.iter().filter(|grant| grant.writes() && !own(grant));
-    let trees = writable.map(|grant| &grant.path).chain(&requested.reached).chain([&plan.cwd]);
-    let trees: Vec<AbsPath> =
-        trees.filter_map(|tree| absolute(place::follow(tree.as_bytes()).ok()?.real).ok()).collect();
-    dirs.into_iter().find(|dir| trees.iter().any(|tree| dir.is_within(tree)))
 }
 
 /// What must stay outside a grant: its own excepts and, where a symlink is on the way, every closed place. The plan is written
@@ -562,7 +609,7 @@ fn excepts<'p>(
         .collect()
 }
 
-/// The closed places whose names go through a symlink: only these can lie where their names do not say.
+/// The closed places whose names go through a symlink, or might: only these can lie where their names do not say.
 fn through_links<'p>(requested: &'p plan::Files, home: &Glance<'_>) -> Vec<&'p AbsPath> {
     let linked = |path: &&AbsPath| {
         if home.of(path) != Seen::Unknown {
@@ -570,8 +617,8 @@ fn through_links<'p>(requested: &'p plan::Files, home: &Glance<'_>) -> Vec<&'p A
         }
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let opened = rustix::fs::openat2(CWD, path.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
-        // ELOOP: there is one. ENOSYS: an outer filter hides openat2, so there might be one.
-        matches!(opened, Err(Errno::LOOP | Errno::NOSYS))
+        // ELOOP: there is one. ENOSYS: an outer filter hides openat2. EACCES: somebody shut a directory on the way.
+        !matches!(opened, Ok(_) | Err(Errno::NOENT | Errno::NOTDIR))
     };
     requested.closed.iter().chain(&requested.unwritable).filter(linked).collect()
 }
@@ -596,3 +643,6 @@ fn file_system(kind: u32) -> FileSystem {
         _ => FileSystem::Local,
     }
 }
+
+#[cfg(test)]
+mod tests;

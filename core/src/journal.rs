@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::fmt::Write as _;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
@@ -124,6 +124,10 @@ impl Journal {
             Err(Errno::NOENT) => Ok(false),
             Err(source) => Err(JournalError::OpenDir { dir: requested.dir.clone(), source }),
         }
+    }
+
+    pub fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
     }
 
     pub fn append(&self, event: &Event<'_>) -> Result<(), JournalError> {

@@ -41,6 +41,7 @@ mod plan;
 mod preflight;
 mod privileges;
 mod probe;
+mod reach;
 mod refusal;
 mod rights;
 mod root;

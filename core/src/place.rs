@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 /// As many symlinks as the kernel follows in one path.
@@ -29,6 +29,12 @@ impl From<&Stat> for Identity {
     }
 }
 
+impl From<(u64, u64)> for Identity {
+    fn from((device, inode): (u64, u64)) -> Identity {
+        Identity { device, inode }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Place {
     /// The thing itself; None when nothing has that name yet.
@@ -45,25 +51,23 @@ impl Place {
         Ok(Place { object, above: chain })
     }
 
-    /// Every place that a path stands for: where its last name is, and, while that is a symlink, where the link points.
+    /// Every place that a path stands for: each symlink on the way, and where it leads in the end.
     pub fn all_of(path: &[u8]) -> Result<Vec<Place>, Errno> {
-        let mut places = Vec::with_capacity(1);
-        let mut path = PathBuf::from(OsStr::from_bytes(path));
-        for _ in 0..MAX_SYMLINKS {
-            let (place, link) = locate(&path)?;
-            places.push(place);
-            match link {
-                Some(target) => path = target,
-                None => return Ok(places),
-            }
-        }
-        Err(Errno::LOOP)
+        let followed = follow(path)?;
+        let mut places: Vec<Place> = followed.links.into_iter().map(|link| link.place).collect();
+        places.push(followed.place);
+        Ok(places)
+    }
+
+    pub fn is_within(&self, tree: Identity) -> bool {
+        self.object == Some(tree) || self.above.contains(&tree)
     }
 }
 
 /// A path after all its symlinks.
 pub struct Followed {
     pub real: PathBuf,
+    pub place: Place,
     pub links: Vec<Link>,
 }
 
@@ -71,42 +75,92 @@ pub struct Followed {
 #[derive(Clone, Debug)]
 pub struct Link {
     pub at: PathBuf,
+    pub place: Place,
     pub target: CString,
 }
 
 /// Walks a path as the kernel would, one name at a time, to see whose links lead it.
+///
+/// Only what does not exist has no links. A directory that can not be entered may hold one; if it belongs to somebody else,
+/// no command of this user has shut it and none gets through it, so it stands for all below. Our own one is an error: a fenced
+/// command can shut it, because Landlock does not judge chmod.
 pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
     let names = |path: &Path| -> Vec<OsString> { path.iter().map(OsStr::to_owned).rev().collect() };
     let mut ahead = names(Path::new(OsStr::from_bytes(path)));
-    let mut followed = Followed { real: PathBuf::from("/"), links: Vec::new() };
+    let mut real = PathBuf::from("/");
+    // Of the directories on the way, the root first.
+    let mut chain = vec![Identity::from(&rustix::fs::lstat("/")?)];
+    let mut end = End::Found;
+    let mut links = Vec::new();
     while let Some(name) = ahead.pop() {
-        match name.as_bytes() {
-            b"/" => followed.real = PathBuf::from("/"),
-            b"." => {}
+        let here = match name.as_bytes() {
+            b"/" => {
+                real = PathBuf::from("/");
+                chain.truncate(1);
+                continue;
+            }
+            b"." => continue,
             b".." => {
-                followed.real.pop();
-            }
-            _ => {
-                let here = followed.real.join(&name);
-                let stat = match rustix::fs::lstat(&here) {
-                    // What is not there is no link; the rest of the name lies below it.
-                    Err(Errno::NOENT) => None,
-                    found => Some(found?),
-                };
-                if stat.is_none_or(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Symlink) {
-                    followed.real = here;
-                    continue;
+                real.pop();
+                if end == End::Found && chain.len() > 1 {
+                    chain.pop();
                 }
-                if followed.links.len() == MAX_SYMLINKS {
-                    return Err(Errno::LOOP);
-                }
-                let target = rustix::fs::readlink(&here, Vec::new())?;
-                ahead.extend(names(Path::new(OsStr::from_bytes(target.as_bytes()))));
-                followed.links.push(Link { at: here, target });
+                continue;
             }
+            _ => real.join(&name),
+        };
+        if end != End::Found {
+            real = here;
+            continue;
+        }
+        let stat = match rustix::fs::lstat(&here) {
+            Ok(stat) => stat,
+            Err(errno) => {
+                end = End::after(errno, &real)?;
+                real = here;
+                continue;
+            }
+        };
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Symlink {
+            chain.push(Identity::from(&stat));
+            real = here;
+            continue;
+        }
+        if links.len() == MAX_SYMLINKS {
+            return Err(Errno::LOOP);
+        }
+        let target = rustix::fs::readlink(&here, Vec::new())?;
+        ahead.extend(names(Path::new(OsStr::from_bytes(target.as_bytes()))));
+        let place = Place { object: Some(Identity::from(&stat)), above: chain.iter().rev().copied().collect() };
+        links.push(Link { at: here, place, target });
+    }
+    chain.reverse();
+    let object = match end {
+        End::Missing => None,
+        End::Found | End::Shut => Some(chain.remove(0)),
+    };
+    Ok(Followed { real, place: Place { object, above: chain }, links })
+}
+
+/// How the known part of a path ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Found,
+    /// The next name is not there.
+    Missing,
+    /// Nobody can look further: the last thing found stands for all below.
+    Shut,
+}
+
+impl End {
+    fn after(errno: Errno, dir: &Path) -> Result<End, Errno> {
+        match errno {
+            Errno::NOENT => Ok(End::Missing),
+            Errno::NOTDIR => Ok(End::Shut),
+            Errno::ACCESS if rustix::fs::lstat(dir)?.st_uid != rustix::process::getuid().as_raw() => Ok(End::Shut),
+            errno => Err(errno),
         }
     }
-    Ok(followed)
 }
 
 pub fn of_current_directory() -> Result<Identity, Errno> {
@@ -129,48 +183,8 @@ fn climb(dir: impl AsFd) -> Result<Vec<Identity>, Errno> {
     }
 }
 
-/// One name without following it, and the path it leads to if it is a symlink.
-fn locate(path: &Path) -> Result<(Place, Option<PathBuf>), Errno> {
-    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
-        return Ok((Place::of_dir(open_dir(path)?)?, None)); // the root
-    };
-    let (dir, existing) = match open_dir(above) {
-        Ok(dir) => (dir, above),
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => return locate_missing(path, above),
-        Err(error) => return Err(error),
-    };
-    match rustix::fs::statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(stat) => {
-            let place = Place { object: Some(Identity::from(&stat)), above: climb(&dir)? };
-            let link = match FileType::from_raw_mode(stat.st_mode) {
-                FileType::Symlink => Some(existing.join(target(&dir, name)?)),
-                _ => None,
-            };
-            Ok((place, link))
-        }
-        Err(Errno::NOENT) => Ok((Place { object: None, above: climb(&dir)? }, None)),
-        // What can not be looked into stays outside as a whole.
-        Err(Errno::ACCESS) => locate(above),
-        Err(error) => Err(error),
-    }
-}
-
-/// The parent does not exist: the place is where the first missing name would be made. A symlink that dangles there moves it.
-fn locate_missing(path: &Path, above: &Path) -> Result<(Place, Option<PathBuf>), Errno> {
-    let (place, link) = locate(above)?;
-    let rest = path.strip_prefix(above).unwrap_or(path);
-    let link = link.map(|target| target.join(rest));
-    // A parent that exists but is no directory, or can not be entered, is kept as it is found.
-    Ok((place, link))
-}
-
 fn open_dir(path: &Path) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, DIR, Mode::empty())
-}
-
-fn target(dir: &OwnedFd, name: &OsStr) -> Result<PathBuf, Errno> {
-    let target = rustix::fs::readlinkat(dir, name, Vec::new())?;
-    Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
 }
 
 /// The path under which the kernel knows an open file.
@@ -191,4 +205,43 @@ pub fn place_of_file(file: impl AsFd) -> Result<Place, Errno> {
 /// Opens one entry of a directory for looking only, and not through a symlink.
 pub fn open_entry(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(dir, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_walk_tells_every_link_and_where_the_path_ends() {
+        let root = std::env::temp_dir().canonicalize().unwrap().join(format!("paddock-place-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("a/b")).unwrap();
+        std::fs::write(root.join("file"), "").unwrap();
+        symlink("a", root.join("one")).unwrap();
+        symlink(root.join("one/b"), root.join("two")).unwrap();
+        symlink("two", root.join("a/up")).unwrap();
+        let identity = |name: &str| Identity::from(&rustix::fs::lstat(root.join(name)).unwrap());
+        for (path, real, links, object) in [
+            ("a/b", "a/b", vec![], Some("a/b")),
+            ("one/b", "a/b", vec!["one"], Some("a/b")),
+            ("two", "a/b", vec!["two", "one"], Some("a/b")),
+            ("two/../up/x", "a/two/x", vec!["two", "one", "a/up"], None),
+            ("missing/x", "missing/x", vec![], None),
+            ("file/x", "file/x", vec![], Some("file")),
+        ] {
+            let followed = follow(root.join(path).as_os_str().as_bytes()).unwrap();
+            assert_eq!(followed.real, root.join(real), "{path}");
+            let at: Vec<&Path> = followed.links.iter().map(|link| link.at.strip_prefix(&root).unwrap()).collect();
+            assert_eq!(at, links.iter().map(Path::new).collect::<Vec<_>>(), "{path}");
+            assert_eq!(followed.place.object, object.map(identity), "{path}");
+            assert!(followed.place.is_within(identity("")), "{path}");
+            for link in &followed.links {
+                assert_eq!(link.place.above[0], identity(link.at.parent().unwrap().to_str().unwrap()), "{path}");
+            }
+        }
+        symlink("loop", root.join("loop")).unwrap();
+        assert!(matches!(follow(root.join("loop").as_os_str().as_bytes()), Err(Errno::LOOP)));
+        std::fs::remove_dir_all(&root).unwrap();
+    }
 }

@@ -129,11 +129,20 @@ pub struct Files {
     pub closed: Vec<AbsPath>,
     pub unwritable: Vec<AbsPath>,
     /// Where fenced commands of this user could ever write: no grant follows a link that stands there.
-    pub reached: Vec<AbsPath>,
+    pub reached: Vec<Reached>,
     /// Patterns of names, held by mounts: closed wherever they are, read-only in what can be written, and exceptions from that.
     pub deny: Vec<Text>,
     pub protect: Vec<Text>,
     pub opened: Vec<Text>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reached {
+    pub path: AbsPath,
+    /// Device and inode, if something was there: the place stays known when its owner renames it.
+    #[serde(deserialize_with = "present")]
+    pub identity: Option<(u64, u64)>,
 }
 
 #[derive(Debug, Deserialize)]

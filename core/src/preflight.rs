@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::event::Enforcement;
-use crate::files::Files;
+use crate::files::{self, Files};
 use crate::jail::Jail;
 use crate::journal::Journal;
 use crate::json::{self, Invalid};
@@ -18,8 +18,9 @@ pub struct Preflight<'p> {
 }
 
 impl<'p> Preflight<'p> {
-    pub fn prepare(plan: &'p Plan) -> Result<Preflight<'p>, Refusal> {
-        let files = Files::prepare(plan)?;
+    /// `journal`: the one that is open already.
+    pub fn prepare(plan: &'p Plan, journal: Option<&Journal>) -> Result<Preflight<'p>, Refusal> {
+        let files = Files::prepare(plan, journal)?;
         let filter = match &plan.seccomp {
             Some(requested) => Some(Filter::compile(requested, Arch::NATIVE)?),
             None => None,
@@ -114,7 +115,8 @@ fn grant_fields(out: &mut String, grant: &Grant) {
 
 /// The command `preflight`: everything short of running.
 pub fn report(plan: &Plan, uid: u32) -> Result<String, Refusal> {
-    let mut preflight = Preflight::prepare(plan)?;
+    files::check_journal_way(plan)?;
+    let mut preflight = Preflight::prepare(plan, None)?;
     if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
         Jail::prepare(plan, namespaces, container)?;
     }

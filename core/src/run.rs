@@ -17,7 +17,7 @@ use crate::enclosure::Enclosure;
 use crate::environment;
 use crate::event::{Event, Start};
 use crate::fence::{self, Fence};
-use crate::files::Files;
+use crate::files::{self, Files};
 use crate::guard::Guard;
 use crate::jail::Jail;
 use crate::journal::{self, Journal};
@@ -42,6 +42,7 @@ pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool) -> Resu
     let session = random_name()?;
 
     // The journal comes first: from here on a refusal leaves a trace, and without a journal that was asked for nothing runs.
+    files::check_journal_way(&plan)?;
     let journal = match &plan.journal {
         Some(requested) => Some(Journal::open(requested, uid, session.clone())?),
         None => None,
@@ -99,7 +100,7 @@ fn fenced(
     session: &str,
 ) -> Result<Outcome, Refusal> {
     // Everything that can be wrong with paths, rules and filter is found before anything is made.
-    let preflight = Preflight::prepare(&plan)?;
+    let preflight = Preflight::prepare(&plan, journal)?;
     let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
     announce(&plan, &preflight, &limits, quiet);
 

@@ -31,8 +31,11 @@ def program() -> str:
             hint="run it in a virtual machine or container with Linux 6.12 or newer on x86_64 or aarch64",
         )
     places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
-    with contextlib.suppress(KeyError):
-        places.append(sysconfig.get_path("scripts", f"{os.name}_user"))
+    # Installed for one user: found from where this package lies, not from what the caller's environment says.
+    site = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    user = {"userbase": os.path.dirname(os.path.dirname(os.path.dirname(site)))}
+    if sysconfig.get_path("purelib", "posix_user", user) == site:
+        places.append(sysconfig.get_path("scripts", "posix_user", user))
     looked_at = [os.path.join(place, NAME) for place in dict.fromkeys(places)]
     for path in looked_at:
         if os.access(path, os.X_OK):

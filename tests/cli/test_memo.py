@@ -203,3 +203,69 @@ def test_the_environment_of_a_remembered_plan_is_the_same_environment(door: Door
     control = fence.tester.run([*without, "python3", "-c", "import os; print(os.environ.get('LC_CTYPE'))"])
     if given in ({}, {"LC_CTYPE": "C"}):
         assert control.stdout != f"{given.get('LC_CTYPE')}\n", "plain Python does change it"
+
+
+def test_a_writable_place_behind_a_link_that_was_turned_is_recorded(door: Door) -> None:
+    """What the next run writes must be known to later ones, and that is another place now."""
+    fence = door.fence
+    site = fence.ground.make(fence.ground.root / "site")
+    current = site / "current"
+    flags: list[Word] = ["--profile", "ai-agent", "--allow", current]
+    loose = f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+    for version in ("v1", "v2"):
+        fence.ground.make(site / version)
+        current.unlink(missing_ok=True)
+        current.symlink_to(version)
+        assert not door.remembers(*flags)
+        words: list[Word] = [fence.installation.paddock, "run", *flags, "--", "sh", "-c", f"cat > {current}/p.toml"]
+        assert fence.tester.run(words, stdin=loose, cwd=fence.ground.project).exit_code == 0
+        words = [fence.installation.paddock, "run", "--policy", site / version / "p.toml", "--", "cat"]
+        later = fence.tester.run([*words, fence.ground.secret], cwd=fence.ground.evil)
+        assert later.exit_code == 125, later
+        assert "is not trusted yet" in later.stderr
+        assert door.run(*flags) == 0
+        assert door.remembers(*flags)
+
+
+def test_a_writable_place_that_was_replaced_is_recorded_again(door: Door) -> None:
+    """Under the same name there is another directory, which the list knows by its inode, too."""
+    work = door.fence.ground.make(door.fence.ground.root / "work")
+    assert door.run("--profile", "ai-agent", "--allow", work) == 0
+    assert door.remembers("--profile", "ai-agent", "--allow", work)
+    work.rename(work.with_name("old"))
+    door.fence.ground.make(work)
+    assert not door.remembers("--profile", "ai-agent", "--allow", work)
+
+
+def test_a_profile_that_appears_behind_a_linked_config_directory_is_noticed(door: Door) -> None:
+    tester = door.fence.tester
+    config = tester.home / ".config" / "paddock"
+    aside = config.with_name("paddock-aside")
+    config.parent.mkdir(exist_ok=True)
+    if config.exists():
+        config.rename(aside)
+    kept = door.fence.ground.make(door.fence.ground.root / "dot")
+    config.symlink_to(kept)
+    tester.give(config.parent)
+    try:
+        assert door.run() == 0
+        assert door.remembers()
+        door.fence.ground.put(kept / "ai-agent.conf", "ro /usr\n")
+        assert not door.remembers()
+    finally:
+        config.unlink()
+        if aside.exists():
+            aside.rename(config)
+
+
+def test_a_way_to_start_paddock_that_appears_is_noticed(door: Door) -> None:
+    """It has to be kept from the command as well."""
+    directory = door.fence.ground.make(door.fence.ground.root / "bin")
+    env = {"PATH": f"{directory}:/usr/bin:/bin"}
+    assert door.run(env=env) == 0
+    assert door.remembers(env=env)
+    (directory / "paddock").symlink_to(door.fence.installation.paddock)
+    assert not door.remembers(env=env)
+    assert door.run(env=env) == 0
+    assert door.remembers(env=env)
+    assert not door.remembers()

@@ -6,17 +6,76 @@ Each attack was found by somebody who tried to get out.
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.support.features import need
 from tests.support.fence import Fence, Word
-from tests.support.ground import SECRET
+from tests.support.ground import SECRET, laid_out
 from tests.support.tester import Outcome
 
 
-def paddock(fence: Fence, *words: Word, **more: object) -> Outcome:
-    return fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project, **more)  # type: ignore[arg-type]
+def paddock(fence: Fence, *words: Word, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Outcome:
+    return fence.tester.run([fence.installation.paddock, *words], cwd=cwd or fence.ground.project, env=env)
+
+
+def loose(fence: Fence) -> str:
+    """A policy that lets the secret be read."""
+    return f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
+
+
+def plant(fence: Fence, name: str, cwd: Path | None = None) -> None:
+    """A command writes such a policy."""
+    planted = fence.inside(["sh", "-c", f"cat > {name}"], stdin=loose(fence), cwd=cwd)
+    assert planted.exit_code == 0, planted
+
+
+STRICT = '[meta]\ninherit = "ai-agent"\n'
+
+
+def elsewhere(fence: Fence) -> Path:
+    """A workspace that no run was given before."""
+    return fence.ground.make(fence.ground.root / "elsewhere")
+
+
+def is_kept_from_the_secret(fence: Fence, *flags: Word, words: str = "is not trusted yet") -> None:
+    """A run somewhere else, with these flags, stops with these words; the same command without Paddock succeeds."""
+    read: list[Word] = ["cat", fence.ground.secret]
+    later = paddock(fence, "run", *flags, "--", *read, cwd=elsewhere(fence))
+    assert later.exit_code == 125, later
+    assert words in later.stderr, later
+    assert SECRET not in later.stdout
+    assert fence.outside(read).stdout == f"{SECRET}\n"
+
+
+@contextmanager
+def at_home(fence: Fence, name: str, target: Path | None = None) -> Iterator[Path]:
+    """A directory of the tester's home, or a link, for as long as the block lasts; what was there comes back."""
+    need("root", fence.tester.disposable, "an ordinary user's own home is not the tests' to change")
+    path = fence.tester.home / name
+    aside = path.with_name(f"{path.name}-aside")
+    for parent in reversed(path.relative_to(fence.tester.home).parents[:-1]):
+        if not (fence.tester.home / parent).exists():
+            (fence.tester.home / parent).mkdir()
+            fence.tester.give(fence.tester.home / parent)
+    if path.is_symlink() or path.exists():
+        path.rename(aside)
+    path.symlink_to(target) if target else path.mkdir()
+    fence.tester.give(path)
+    try:
+        yield path
+    finally:
+        if path.is_symlink():
+            path.unlink()
+        else:
+            path.chmod(0o755)
+            shutil.rmtree(path)
+        if aside.is_symlink() or aside.exists():
+            aside.rename(path)
 
 
 def test_code_planted_for_python_is_not_run_outside(fence: Fence) -> None:
@@ -325,3 +384,220 @@ def test_a_hostile_key_does_not_take_all_memory(fence: Fence) -> None:
     )
     assert checked.exit_code == 125, checked
     assert "internal error" not in checked.stderr
+
+
+# Links that lead a policy elsewhere.
+
+
+def test_a_link_in_the_config_directory_is_judged_by_where_it_leads(fence: Fence) -> None:
+    """The directory itself is closed to every command; what a link in it leads to is not."""
+    with at_home(fence, ".config/paddock") as config:
+        team = config / "team.toml"
+        for place in (fence.ground.evil, fence.ground.project):
+            team.unlink(missing_ok=True)
+            team.symlink_to(fence.ground.put(place / "team.toml", STRICT))
+            assert paddock(fence, "run", "--policy", team, "--", "true", cwd=elsewhere(fence)).exit_code == 0
+        plant(fence, "team.toml")
+        is_kept_from_the_secret(fence, "--policy", team)
+        assert paddock(fence, "trust", team).exit_code == 0
+        assert paddock(fence, "run", "--policy", team, "--", "true", cwd=elsewhere(fence)).exit_code == 0
+        assert paddock(fence, "trust", "--revoke", team).exit_code == 0
+
+
+def test_a_linked_directory_in_the_config_directory_is_judged_by_where_it_leads(fence: Fence) -> None:
+    fence.ground.put(fence.ground.project / "pol" / "team.toml", STRICT)
+    with at_home(fence, ".config/paddock") as config:
+        (config / "pol").symlink_to(fence.ground.project / "pol")
+        (config / "mine.toml").write_text('[meta]\ninherit = "./pol/team.toml"\n')
+        fence.tester.give(config)
+        assert paddock(fence, "run", "--profile", "mine", "--", "true", cwd=elsewhere(fence)).exit_code == 0
+        plant(fence, "pol/team.toml")
+        is_kept_from_the_secret(fence, "--profile", "mine")
+
+
+def test_a_config_directory_that_an_earlier_run_filled_counts_only_as_trusted(fence: Fence) -> None:
+    """Kept elsewhere and linked, as stow does it; the agent was there before the link."""
+    kept = fence.ground.make(fence.ground.project / "paddock")
+    plant(fence, "paddock/ai-agent.toml")
+    with at_home(fence, ".config/paddock", kept):
+        is_kept_from_the_secret(fence)
+    with at_home(fence, ".config/paddock", fence.ground.make(fence.ground.evil / "paddock")):
+        fence.ground.put(fence.ground.evil / "paddock" / "mine.toml", STRICT)
+        assert paddock(fence, "run", "--profile", "mine", "--", "true", cwd=elsewhere(fence)).exit_code == 0
+
+
+def test_a_directory_that_became_a_link_does_not_borrow_trust(fence: Fence) -> None:
+    """The looser file is trusted too, but in its own place."""
+    strict = fence.ground.put(fence.ground.project / "sub" / "paddock.toml", STRICT)
+    other = fence.ground.put(fence.ground.evil / "paddock.toml", loose(fence))
+    for file in (strict, other):
+        assert paddock(fence, "trust", file).exit_code == 0
+    swap = f"mv sub gone && ln -s {other.parent} sub"
+    assert fence.inside(["sh", "-c", swap]).exit_code == 0
+    is_kept_from_the_secret(fence, "--policy", strict, words="has changed since you trusted it")
+    assert paddock(fence, "run", "--policy", other, "--", "true", cwd=elsewhere(fence)).exit_code == 0
+
+
+def test_a_link_in_the_middle_of_the_way_does_not_borrow_trust(fence: Fence) -> None:
+    """The person's own link leads into the project, and there a command puts the next one."""
+    fence.ground.put(fence.ground.project / "policies" / "p.toml", STRICT)
+    other = fence.ground.put(fence.ground.evil / "p.toml", loose(fence))
+    assert paddock(fence, "trust", other).exit_code == 0
+    pols = fence.ground.root / "pols"
+    pols.symlink_to(fence.ground.project / "policies")
+    assert fence.inside(["sh", "-c", f"mv policies gone && ln -s {other.parent} policies"]).exit_code == 0
+    is_kept_from_the_secret(fence, "--policy", pols / "p.toml")
+
+
+# A directory that a command has shut: Landlock does not judge chmod.
+
+
+def shut(fence: Fence, path: Path) -> None:
+    assert fence.inside(["chmod", "000", path]).exit_code == 0
+    assert path.stat().st_mode & 0o777 == 0
+
+
+def test_a_denied_place_behind_a_link_stays_closed_when_its_directory_is_shut(fence: Fence) -> None:
+    dot = fence.ground.root / "dot"
+    secret = fence.ground.put(dot / "gradle.properties", SECRET)
+    with at_home(fence, ".gradle") as gradle:
+        (gradle / "gradle.properties").symlink_to(secret)
+        assert "Permission denied" in paddock(fence, "run", "--", "cat", secret, cwd=dot).stderr
+        shut(fence, gradle)
+        later = paddock(fence, "run", "--", "cat", secret, cwd=dot)
+        assert SECRET not in later.stdout
+        assert later.exit_code == 125, later
+        assert "can not be located" in later.stderr
+    assert paddock(fence, "run", "--", "cat", secret, cwd=dot).stdout == SECRET, "without the link it is just a file"
+
+
+def test_a_denied_link_in_the_workspace_stays_closed_when_its_directory_is_shut(fence: Fence) -> None:
+    secret = fence.ground.put(fence.ground.project / "b" / "real", SECRET)
+    link = fence.ground.make(fence.ground.project / "a") / "secret"
+    link.symlink_to("../b/real")
+    words: list[Word] = ["run", "--profile", "ai-agent", "--deny", link, "--", "cat", secret]
+    assert "Permission denied" in paddock(fence, *words).stderr
+    shut(fence, link.parent)
+    later = paddock(fence, *words)
+    link.parent.chmod(0o755)
+    assert SECRET not in later.stdout
+    assert later.exit_code == 125, later
+    assert paddock(fence, "run", "--", "cat", secret).stdout == SECRET, "nothing denies it then"
+
+
+def test_a_denied_pattern_behind_a_link_stays_closed_when_its_directory_is_shut(fence: Fence) -> None:
+    secret = fence.ground.put(fence.ground.project / "keys" / "one.pem", SECRET)
+    with at_home(fence, ".keys") as keys:
+        (keys / "dir").symlink_to(secret.parent)
+        words: list[Word] = ["run", "--profile", "ai-agent", "--deny", f"{keys}/dir/*.pem", "--", "cat", secret]
+        assert "can not be held" in paddock(fence, *words).stderr
+        shut(fence, keys)
+        later = paddock(fence, *words)
+        assert SECRET not in later.stdout
+        assert later.exit_code == 125, later
+        assert "what lies behind it can not be told" in later.stderr
+
+
+def test_a_remembered_plan_does_not_take_a_shut_directory_for_an_empty_one(fence: Fence) -> None:
+    secret = fence.ground.put(fence.ground.root / "dot" / "gh" / "token", SECRET)
+    assert fence.inside(["true"]).exit_code == 0, "what could be written does not change below"
+    with at_home(fence, ".config") as config:
+        (config / "gh").symlink_to(secret.parent)
+        for _ in range(2):
+            assert "Permission denied" in paddock(fence, "run", "--", "cat", secret, cwd=secret.parent.parent).stderr
+        shut(fence, config)
+        later = paddock(fence, "run", "--", "cat", secret, cwd=secret.parent.parent)
+        assert SECRET not in later.stdout
+        assert later.exit_code == 125, later
+
+
+def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(fence: Fence) -> None:
+    """A living run sees by the link's access time that it was read, and shuts what leads to its own workspace. Many
+    known places give it the time."""
+    need("root", fence.tester.disposable, "an ordinary user's own state is not the tests' to change")
+    attack = (
+        "import os, sys, time\n"
+        "link, parent = sys.argv[1:]\n"
+        "def arm(): os.utime(link, ns=(0, 0), follow_symlinks=False)\n"
+        "arm()\nprint('started', flush=True)\nend = time.monotonic() + 60\n"
+        "while time.monotonic() < end:\n"
+        "    if os.lstat(link).st_atime_ns:\n"
+        "        os.chmod(parent, 0)\n        time.sleep(0.02)\n        os.chmod(parent, 0o755)\n        arm()\n"
+        "        open('shut', 'a').write('x')\n"
+    )
+    link = fence.ground.project / "build"
+    with laid_out(fence.tester) as other:
+        assert fence.inside(["ln", "-s", other.outside, link]).exit_code == 0
+        with (fence.tester.home / ".local" / "state" / "paddock" / "reach").open("a") as reach:
+            reach.writelines(f"/absent/{number}\n" for number in range(3000))
+        words: list[Word] = ["run", "--profile", "ai-agent", "--read", link, "--", "cat", other.secret]
+        with fence.starting(["python3", "-c", attack, link, fence.ground.root]) as attacker:
+            assert attacker.stdout is not None
+            assert attacker.stdout.readline() == "started\n"
+            answers = [paddock(fence, *words, cwd=other.project) for _ in range(20)]
+            assert attacker.poll() is None
+        assert (fence.ground.project / "shut").exists(), "the link was never read"
+        assert {one.exit_code for one in answers} == {125}, answers
+        assert not [one for one in answers if SECRET in one.stdout]
+        fence.ground.root.chmod(0o755)  # the end may have come between its two calls
+        own = other.root / "own"
+        own.symlink_to(other.outside)
+        control = paddock(fence, "run", "--read", own, "--", "cat", other.secret, cwd=other.project)
+        assert control.stdout == f"{SECRET}\n", "the person's own link does lead there"
+
+
+# What a run could write, by whatever name.
+
+
+def test_a_renamed_project_is_still_in_reach(fence: Fence) -> None:
+    plant(fence, "pol.toml")
+    assert fence.inside(["ln", "-s", fence.ground.outside, "build"]).exit_code == 0
+    renamed = fence.ground.project.rename(fence.ground.root / "project-old")
+    fence.ground.make(fence.ground.project)
+    is_kept_from_the_secret(fence, "--policy", renamed / "pol.toml")
+    flags = ("--profile", "ai-agent", "--read", renamed / "build")
+    is_kept_from_the_secret(fence, *flags, words="leads through a symlink")
+
+
+def test_a_project_with_a_line_break_in_its_name_is_in_reach(fence: Fence) -> None:
+    project = fence.ground.make(fence.ground.root / "line\nbreak")
+    plant(fence, "pol.toml", cwd=project)
+    assert fence.inside(["ln", "-s", fence.ground.outside, "build"], cwd=project).exit_code == 0
+    is_kept_from_the_secret(fence, "--policy", project / "pol.toml")
+    flags = ("--profile", "ai-agent", "--read", project / "build")
+    is_kept_from_the_secret(fence, *flags, words="leads through a symlink")
+
+
+def test_a_link_in_the_temporary_directory_of_a_living_run_is_not_followed(fence: Fence) -> None:
+    script = f'ln -s {fence.ground.outside} "$TMPDIR/link" && echo "$TMPDIR/link"; sleep 60'
+    with fence.starting(["sh", "-c", script]) as living:
+        assert living.stdout is not None
+        link = living.stdout.readline().strip()
+        assert os.readlink(link) == str(fence.ground.outside)
+        flags = ("--profile", "ai-agent", "--read", link)
+        is_kept_from_the_secret(fence, *flags, words="leads through a symlink")
+
+
+def test_a_journal_is_not_led_elsewhere(fence: Fence) -> None:
+    """It is written outside the fence: a planted link would choose where."""
+    target = fence.ground.make(fence.ground.evil / "target")
+    assert fence.inside(["ln", "-s", target, "logs"]).exit_code == 0
+    own = fence.ground.root / "own"
+    own.symlink_to(target)
+    for link, code in ((fence.ground.project / "logs", 125), (own, 0)):
+        run = paddock(fence, "run", "--audit-log", link / "journal", "--", "true", cwd=elsewhere(fence))
+        assert run.exit_code == code, run
+        assert (target / "journal").exists() == (code == 0)
+
+
+@pytest.mark.parametrize("mode", [0o622, 0o606])
+def test_a_list_of_places_that_others_could_write_is_not_believed(fence: Fence, mode: int) -> None:
+    need("root", fence.tester.disposable, "an ordinary user's own state is not the tests' to change")
+    assert paddock(fence, "run", "--", "true").exit_code == 0
+    reach = fence.tester.home / ".local" / "state" / "paddock" / "reach"
+    before = reach.stat().st_mode
+    reach.chmod(mode)
+    later = paddock(fence, "run", "--", "true")
+    reach.chmod(before)
+    assert later.exit_code == 125, later
+    assert "only you can write" in later.stderr

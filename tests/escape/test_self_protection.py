@@ -37,7 +37,7 @@ def harm(paths: list[Path]) -> list[str]:
     for path in paths:
         lines += [
             f"echo evil >> '{path}'",
-            f": > '{path}'",
+            f"true > '{path}'",  # not `:`, whose failed redirection ends the shell
             f"rm -f '{path}'",
             f"mv '{path}' '{path}.old'",
             f"mv '{path.parent}' '{path.parent}.old'",

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.features import need
 from tests.support.tester import Outcome, Tester
 
 DISTRIBUTION_OF = "paddock"
@@ -92,8 +93,56 @@ def _package_directory() -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def _install_into(root: Path, tester: Tester) -> Installation:
+@contextmanager
+def for_one_user(tester: Tester) -> Iterator[Installation]:
+    """As ``pip install --user`` does it: programs in ``~/.local/bin``, the package in the user's own site directory."""
     interpreter, version = reachable_interpreter(tester)
+    need("python", version == sys.version_info[:2], "the interpreter the tester can run has another version")
+    scripts = tester.home / ".local" / "bin"
+    site = tester.home / ".local" / "lib" / "python{}.{}".format(*version) / "site-packages"
+    for directory in (scripts, site):
+        assert not directory.exists(), f"{directory} is left over"
+        directory.mkdir(parents=True)
+    try:
+        _copy_distributions(site)
+        _copy_commands(scripts, Path(os.path.realpath(interpreter)))
+        (tester.home / ".local").chmod(0o755)
+        for directory in (scripts, tester.home / ".local" / "lib"):
+            tester.give(directory)
+        os.chown(tester.home / ".local", tester.uid, tester.gid)
+        yield Installation(
+            paddock=scripts / "paddock", core=scripts / "paddock-core", root=site.parent, package=site / "paddock"
+        )
+    finally:
+        shutil.rmtree(scripts)
+        shutil.rmtree(tester.home / ".local" / "lib")
+
+
+@contextmanager
+def on_an_interpreter_at_home(tester: Tester) -> Iterator[tuple[Installation, Path]]:
+    """A virtual environment whose Python lies in the home, as pyenv and uv put it; also tells where that is."""
+    interpreter, version = reachable_interpreter(tester)
+    need("python", version == sys.version_info[:2], "the interpreter the tester can run has another version")
+    ask = "import os, sys; print(os.path.realpath(sys.executable), sys.base_prefix, os.path.dirname(os.__file__))"
+    program, prefix, library = map(Path, tester.run([interpreter, "-c", ask]).stdout.split())
+    base = tester.home / f".python-under-test-{os.getpid()}"
+    root = tester.home / f".paddock-on-it-{os.getpid()}"
+    try:
+        (base / "bin").mkdir(parents=True)
+        shutil.copy(program, base / "bin" / program.name)
+        unneeded = shutil.ignore_patterns("__pycache__", "test", "site-packages", "dist-packages")
+        shutil.copytree(library, base / "lib" / library.name, ignore=unneeded, symlinks=True)
+        for shared in (prefix / "lib").glob("libpython*"):
+            shutil.copy(shared, base / "lib")
+        tester.give(base)
+        yield _install_into(root, tester, (str(base / "bin" / program.name), version)), base
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.rmtree(base)
+
+
+def _install_into(root: Path, tester: Tester, chosen: tuple[str, tuple[int, int]] | None = None) -> Installation:
+    interpreter, version = chosen or reachable_interpreter(tester)
     _check(tester.run([interpreter, "-m", "venv", "--without-pip", root]))
     site = root / "lib" / "python{}.{}".format(*version) / "site-packages"
     if version == sys.version_info[:2]:

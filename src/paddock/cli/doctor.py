@@ -21,7 +21,15 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
-    host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd, reached=(), journals=())
+    host = measure(
+        uid=origin.uid,
+        user=origin.user,
+        home=origin.home,
+        cwd=origin.cwd,
+        reached=(),
+        journals=(),
+        search_path=origin.environ.get("PATH", ""),
+    )
     probes = try_everything()
     plan, refusal = _default_profile(origin, host, Tier(options.tier) if options.tier else None)
     enforced = plan is not None and all(probe.held for probe in probes if _needed(probe, plan))

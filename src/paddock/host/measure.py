@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 from paddock import core
 from paddock.errors import CoreError
+from paddock.host.installation import own_paths
 from paddock.host.model import Host, Probe, Usable
+from paddock.way import Tree
 
 
-def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...], journals: tuple[str, ...]) -> Host:
+def measure(
+    *,
+    uid: int,
+    user: str,
+    home: str,
+    cwd: str,
+    reached: tuple[Tree, ...],
+    journals: tuple[str, ...],
+    search_path: str,
+) -> Host:
     facts = core.ask("host")
     try:
         return Host(
@@ -31,7 +40,7 @@ def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...
             cwd=cwd,
             reached=reached,
             journals=journals,
-            own_paths=own_paths(home),
+            own_paths=own_paths(home, search_path),
         )
     except (KeyError, TypeError) as error:
         raise _other_half(error) from error
@@ -50,17 +59,6 @@ def try_everything() -> tuple[Probe, ...]:
         )
     except (KeyError, TypeError) as error:
         raise _other_half(error) from error
-
-
-def own_paths(home: str) -> tuple[str, ...]:
-    """Configuration, state, the package and the core; in a virtual environment the whole environment, because
-    Paddock's interpreter is started from there, outside the fence, next time."""
-    package = Path(__file__).resolve().parent.parent
-    paths = {f"{home}/.config/paddock", f"{home}/.local/state/paddock", "/etc/paddock", str(package)}
-    paths.add(str(Path(core.program()).resolve()))
-    if sys.prefix != sys.base_prefix:
-        paths.add(str(Path(sys.prefix).resolve()))
-    return tuple(sorted(paths))
 
 
 def _other_half(error: Exception) -> CoreError:

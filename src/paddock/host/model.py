@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paddock.way import Tree
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usable:
@@ -34,7 +36,7 @@ class Host:
     user: str
     home: str
     cwd: str
-    reached: tuple[str, ...]  # every place a fenced command of this user could ever write
+    reached: tuple[Tree, ...]  # every place a fenced command of this user could ever write
     journals: tuple[str, ...]  # that earlier runs of this user were told to keep elsewhere
     own_paths: tuple[str, ...]  # what no grant may make writable: configuration, state, the installation
 

@@ -17,6 +17,7 @@ from paddock.git.worktree import Opening, opening_of
 from paddock.policy.glob import Glob
 from paddock.policy.model import Access, Grant, Policy
 from paddock.policy.origin import Origin
+from paddock.way import follow
 
 _WRITES = (Access.WRITE, Access.ALLOW)
 
@@ -96,7 +97,7 @@ def _matters(grant: Grant) -> bool:
 def _believable(opening: Opening, origin: Origin, links: Links) -> bool:
     if links.know(opening.top, opening.git_dir):
         return True
-    return not origin.reach.holds(opening.top) or not origin.reach.holds(opening.git_dir)
+    return not origin.reach.holds(follow(opening.top)) or not origin.reach.holds(follow(opening.git_dir))
 
 
 def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[Place]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from paddock.host.model import Host
@@ -22,6 +23,7 @@ from paddock.plan.grants import (
 from paddock.plan.model import Files, Level, Notice, Temp
 from paddock.plan.names import names_of, short_names
 from paddock.policy.model import Policy, Tier
+from paddock.way import Tree
 
 # What the landlock tier leaves open where something can be written; SECURITY.md has the whole list.
 _UNPROTECTED = "names that are executed later outside (.git/hooks, .envrc, .vscode …)"
@@ -80,7 +82,7 @@ def _carved(
             grants=grants,
             closed=closed.to_everything,
             unwritable=closed.to_writing,
-            reached=tuple(sorted(host.reached)),
+            reached=_sorted(host.reached),
             deny=(),
             protect=(),
             opened=(),
@@ -104,7 +106,7 @@ def _covered(
             grants=merged(grants),
             closed=tuple(sorted({*closed.to_everything, *SERVICES})),
             unwritable=closed.to_writing,
-            reached=tuple(sorted(host.reached)),
+            reached=_sorted(host.reached),
             deny=names.deny,
             protect=names.protect,
             opened=names.opened,
@@ -114,3 +116,7 @@ def _covered(
         unheld=(),
         notices=(*notices, *names.notices),
     )
+
+
+def _sorted(trees: Iterable[Tree]) -> tuple[Tree, ...]:
+    return tuple(sorted(trees, key=lambda tree: (tree.path, tree.identity or ())))

@@ -14,6 +14,7 @@ from enum import Enum
 from typing import Any
 
 from paddock.policy.model import Tier
+from paddock.way import Tree
 
 VERSION = 1
 
@@ -96,7 +97,7 @@ class Files:
     grants: tuple[PathGrant, ...]
     closed: tuple[str, ...]
     unwritable: tuple[str, ...]
-    reached: tuple[str, ...]
+    reached: tuple[Tree, ...]
     deny: tuple[str, ...]
     protect: tuple[str, ...]
     opened: tuple[str, ...]

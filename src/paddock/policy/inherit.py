@@ -13,6 +13,7 @@ from paddock.policy.origin import Origin
 from paddock.policy.search import Found, Search, read_text
 from paddock.policy.toml import read_toml
 from paddock.policy.trust import FileText, require_agreement
+from paddock.way import Place
 
 DEFAULT = "ai-agent"
 FLOOR = "base"
@@ -32,9 +33,9 @@ class Layers:
 
     def add(self, found: Found, *, agreed: bool) -> None:
         """``agreed``: the person must have trusted the text of this file, and of each it reaches by a path."""
-        self._visit(found, above=(), agreed=agreed)
+        self._visit(found, above=(), agreed=agreed, led_by=())
 
-    def _visit(self, found: Found, *, above: tuple[Found, ...], agreed: bool) -> int:
+    def _visit(self, found: Found, *, above: tuple[Found, ...], agreed: bool, led_by: tuple[Place, ...]) -> int:
         chain = (*above, found)
         real = os.path.realpath(found.path)
         if any(os.path.realpath(earlier.path) == real for earlier in above):
@@ -50,19 +51,26 @@ class Layers:
         name = found.name if found.rung is not None else found.shown
         if name not in self.names:
             self.names.append(name)
-        fragment = self._read(found, agreed=agreed)
+        file = self._file(found, led_by)
+        fragment = self._read(found, file, agreed=agreed)
         height = 0
         for parent in fragment.inherit:
             next_found = Search(self.origin).find(
-                parent.value, parent.source, relative_to=os.path.dirname(real), asked_by=found
+                parent.value, parent.source, relative_to=os.path.dirname(file.path), asked_by=found
             )
-            height = max(height, self._visit(next_found, above=chain, agreed=agreed and next_found.rung is None))
+            by_path = next_found.rung is None
+            links = file.way.links if by_path and file.way else ()
+            height = max(height, self._visit(next_found, above=chain, agreed=agreed and by_path, led_by=links))
         self.stack.append(fragment.policy)
         self._heights[real] = height + own
         return height + own
 
-    def _read(self, found: Found, *, agreed: bool) -> Fragment:
+    def _file(self, found: Found, led_by: tuple[Place, ...]) -> FileText:
+        """``led_by``: the links that lead to the file whose ``inherit`` names this one. They lead to this one too."""
         file = read_text(found, self.origin)
+        return replace(file, way=replace(file.way, links=(*led_by, *file.way.links))) if file.way else file
+
+    def _read(self, found: Found, file: FileText, *, agreed: bool) -> Fragment:
         if agreed:
             require_agreement(
                 file,

@@ -17,10 +17,12 @@ from paddock.policy.inherit import DEFAULT, FLOOR, Layers
 from paddock.policy.merge import merge
 from paddock.policy.model import Access, Deny, Environment, Filesystem, Policy
 from paddock.policy.origin import Origin
+from paddock.policy.reach import in_private_temp
 from paddock.policy.request import Request
 from paddock.policy.search import Found, Search, exists
 from paddock.policy.syscalls import table
 from paddock.policy.trust import FileText, require_agreement
+from paddock.way import Way, follow
 
 PROJECT_FILE = "paddock.toml"
 
@@ -53,8 +55,8 @@ def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
     led: list[Deny] = []
     for deny in filesystem.denies:
         glob = Glob.parse(deny.pattern)
-        if not glob.exact and not glob.floating and (real := os.path.realpath(glob.prefix)) != glob.prefix:
-            led.append(replace(deny, pattern=real + glob.text.removeprefix(glob.prefix)))
+        if not glob.exact and glob.root == "/" and not (way := follow(glob.prefix)).straight:
+            led.append(replace(deny, pattern=way.end.path + glob.text.removeprefix(glob.prefix)))
     return replace(filesystem, denies=(*filesystem.denies, *led))
 
 
@@ -98,13 +100,13 @@ def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
             yield f"{call.source}: {remark}; naming it has no effect there"
 
 
-def writable_trees(policy: Policy) -> list[str]:
-    """Where the command will be able to write, by the places' real names."""
+def writable_trees(policy: Policy) -> list[Way]:
+    """Where the command will be able to write, and how that is reached."""
     rootdirs = [str(setting.value) for setting in policy.container if setting.key == "rootdir"]
     if rootdirs:
-        return [os.path.realpath(path) for path in rootdirs]
+        return [follow(path) for path in rootdirs]
     return [
-        os.path.realpath(Glob.parse(grant.pattern).prefix)
+        follow(Glob.parse(grant.pattern).prefix)
         for grant in policy.filesystem.grants
         if grant.access in (Access.WRITE, Access.ALLOW) and grant.pattern.startswith("/")
     ]
@@ -114,18 +116,19 @@ def _require_agreement_to_what_a_command_could_rewrite(policy: Policy, files: li
     """A policy file in a command's reach could loosen the next run; then the person must know its text.
 
     In reach is what this policy makes writable, and what an earlier run could have written whatever this text says
-    of it: the current directory, shared memory, temporary directories, every place a run was ever given. A link counts
-    by where it stands and by where it leads. The config directories are left out: they are closed to writing whatever
-    a policy grants.
+    of it: the current directory, shared memory, temporary directories, every place a run was ever given. A file counts
+    by where it lies and by every link that leads to it.
     """
-    reach = [*writable_trees(policy), *origin.reach.trees, origin.cwd, "/dev/shm"]
+    reach = origin.reach.including([*writable_trees(policy), follow(origin.cwd), follow("/dev/shm")])
     for file in files:
-        if file.written.startswith((f"{origin.config_dir}/", f"{origin.system_dir}/")):
+        if file.way is None or _is_closed_to_every_command(file.way, origin):
             continue
-        names = (file.written, file.place, file.path)
-        in_reach = any(f"{name}/".startswith(f"{tree.rstrip('/')}/") for name in names for tree in reach)
-        in_temp = any(name.startswith(f"/tmp/paddock-{origin.uid}-") for name in names)
-        if in_reach or in_temp or origin.trusted.knows(file.place):
+        if reach.holds(file.way) or in_private_temp(file.way, origin.uid) or origin.trusted.knows(file.written):
             require_agreement(
-                file, origin, shown=file.place, why="a command could rewrite it, and so loosen its next run"
+                file, origin, shown=file.written, why="a command could rewrite it, and so loosen its next run"
             )
+
+
+def _is_closed_to_every_command(way: Way, origin: Origin) -> bool:
+    """In a config directory, under its own name: no policy opens these to writing. A link can lead out of them."""
+    return way.straight and way.end.path.startswith((f"{origin.config_dir}/", f"{origin.system_dir}/"))

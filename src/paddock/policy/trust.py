@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
 from paddock.policy.remembered import facts_of
+from paddock.way import Identity, Way, follow
 
 if TYPE_CHECKING:
     from paddock.policy.origin import Origin
@@ -28,39 +29,41 @@ STORE = "trusted"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileText:
-    """A policy file as read: ``path`` is where it really lies, ``place`` where it was found (its directory real, its
-    own name as written: a symlink there is a thing of that place). A built-in one has no hash and no facts."""
+    """A policy file as read: ``path`` is where it really lies, ``way`` how it was found. A built-in one has no hash, no
+    way and no facts."""
 
     path: str
     text: str
     sha256: str
-    place: str = ""
-    written: str = ""  # as it was named, made absolute, no link followed
+    way: Way | None = None
     facts: tuple[int, ...] = ()  # of the descriptor it was read from
+
+    @property
+    def written(self) -> str:
+        """As it was named, made absolute, no link followed."""
+        return self.way.written if self.way else self.path
 
 
 def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = None) -> FileText:
     """Read a policy file. ``within``: the config directory a file found by name may not leave through a symlink."""
     import hashlib
 
-    real = os.path.realpath(path)
-    if within is not None and not real.startswith(os.path.realpath(within) + "/"):
+    way = follow(path)
+    real = way.end.path
+    if within is not None and not real.startswith(follow(within).end.path + "/"):
         raise PolicyError(f"is a symbolic link that leaves {within}", where=shown, hint=f"name the file itself: {real}")
     data, found = _read_file(real, shown)
+    if Identity.of(found) != way.end.object:
+        raise PolicyError("was replaced while it was read", where=shown, hint="start again")
     _check_owner_and_mode(found, origin, shown)
     _check_directory(os.path.dirname(real), origin, shown)
     return FileText(
         path=real,
         text=decode(data, shown),
         sha256=hashlib.sha256(data).hexdigest(),
-        place=_place(path),
-        written=os.path.abspath(path),
+        way=way,
         facts=facts_of(found),
     )
-
-
-def _place(path: str) -> str:
-    return os.path.join(os.path.realpath(os.path.dirname(path) or "."), os.path.basename(path))
 
 
 def read_builtin(path: str) -> FileText:
@@ -165,8 +168,8 @@ def _reason(error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """The texts a person agreed to, each where it lay: (sha256, path). Agreed text in another place does not count:
-    an agent could copy the loose policy of one project over the strict one of another."""
+    """The texts a person agreed to, each under the name it had then: (sha256, path). Agreed text under another name
+    does not count: an agent could copy the loose policy of one project over the strict one of another, or link it."""
 
     entries: tuple[tuple[str, str], ...] = ()
 
@@ -202,9 +205,9 @@ class Trusted:
 
 
 def require_agreement(file: FileText, origin: Origin, *, shown: str, why: str, otherwise: str = "") -> None:
-    if origin.trusted.agrees_to(file.sha256, file.place):
+    if origin.trusted.agrees_to(file.sha256, file.written):
         return
-    state = "has changed since you trusted it" if origin.trusted.knows(file.place) else "is not trusted yet"
+    state = "has changed since you trusted it" if origin.trusted.knows(file.written) else "is not trusted yet"
     raise PolicyError(f"{state}: {why}", where=shown, hint=f"read it, then: paddock trust {shown}{otherwise}")
 
 
@@ -221,18 +224,18 @@ def _entries(data: bytes, shown: str) -> Iterable[tuple[str, str]]:
 def trust(path: str, origin: Origin) -> str:
     """Agree to the text the file has now; returns its hash. An older agreement for the same path is replaced."""
     file = read_policy(path, origin, shown=path)
-    if "\n" in file.place:
+    if "\n" in file.written:
         raise PolicyError("a path with a line break can not be trusted", where=repr(path))
-    others = [entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != file.place]
-    _write(origin, [*others, (file.sha256, file.place)])
+    others = [entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != file.written]
+    _write(origin, [*others, (file.sha256, file.written)])
     return file.sha256
 
 
 def untrust(path: str, origin: Origin) -> bool:
     """Take the agreement back; False if there was none."""
-    place = _place(path)
+    written = os.path.abspath(path)
     entries = Trusted.read(origin.state_dir, origin.uid).entries
-    kept = [entry for entry in entries if entry[1] != place]
+    kept = [entry for entry in entries if entry[1] != written]
     if len(kept) == len(entries):
         return False
     _write(origin, kept)
@@ -241,7 +244,7 @@ def untrust(path: str, origin: Origin) -> bool:
 
 def is_trusted(path: str, origin: Origin) -> bool:
     file = read_policy(path, origin, shown=path)
-    return Trusted.read(origin.state_dir, origin.uid).agrees_to(file.sha256, file.place)
+    return Trusted.read(origin.state_dir, origin.uid).agrees_to(file.sha256, file.written)
 
 
 def _write(origin: Origin, entries: Iterable[tuple[str, str]]) -> None:

@@ -20,6 +20,7 @@ from paddock.policy.reach import Reach
 from paddock.session.journal import require_usable
 from paddock.session.making import make_missing, to_make
 from paddock.session.own_places import make_lockable
+from paddock.way import follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,17 +82,18 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
         cwd=origin.cwd,
         reached=(),
         journals=origin.journals.places,
+        search_path=origin.environ.get("PATH", ""),
     )
     tier = choose_tier(policy, host)
     terrain = survey(policy, origin) if tier is Tier.FULL else Terrain()
-    reach = origin.reach
+    writable = [*writable_trees(policy), *map(follow, terrain.writable)]
+    reach = origin.reach.including(writable)
     if to_run:
-        writable = [*writable_trees(policy), *terrain.writable]
         for opening in terrain.openings:
             links.remember(origin.state_dir, origin.uid, opening.top, opening.git_dir)
         reach = Reach.record(origin.state_dir, writable)
         if tier is Tier.FULL:
-            make_lockable(origin, writable)
+            make_lockable(origin, [way.end.path for way in writable])
     host = replace(host, reached=reach.trees)
     plan = compile_plan(policy, host, terrain)
     journals = remember_journal(policy, plan, origin) if to_run else origin.journals

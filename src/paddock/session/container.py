@@ -27,6 +27,7 @@ def prepare_container(request: Request, origin: Origin, *, to_run: bool = False)
         cwd=origin.cwd,
         reached=(),
         journals=origin.journals.places,
+        search_path=origin.environ.get("PATH", ""),
     )
     plan = compile_container(policy, host, accounts)
     journals = remember_journal(policy, plan, origin) if to_run else origin.journals

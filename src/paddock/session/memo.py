@@ -6,10 +6,12 @@ depends on is said in this file:
 
 - key: version, uid, directory, kernel, the front door itself, the command's name, the options as written
 - contents: policy files, the directories where one could appear, the project file, the lists of trusted files, of
-  places in reach and of journals, the passwd and group files, git's own files that were looked into, Paddock's own
-  profiles, tables and code; each by all that a change would touch (device, inode, mode, owner, size, both times)
-- places: directories of policy files and those that a grant had made, by who may write there; git's directories; the
-  root directory, which is another one in a container
+  what earlier runs could write and of journals, the passwd and group files, git's own files that were looked into,
+  Paddock's own profiles, tables and code; each by all that a change would touch (device, inode, mode, owner, size, both
+  times)
+- places: directories of policy files, what becomes writable (and the links that lead there), those that a grant had
+  made, where the person finds Paddock, git's directories; by what is there and who may write it; the root directory,
+  which is another one in a container
 - variables: those that patterns used
 
 Whether namespaces can be used is not among them, and no file tells. A plan of the full tier that can not be carried
@@ -30,16 +32,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paddock import __version__, core
+from paddock.errors import PolicyError
+from paddock.host.installation import FRONT_DOOR, entries_of
 from paddock.policy import Origin, Policy, journals, reach
 from paddock.policy.glob import Glob
+from paddock.policy.load import writable_trees
 from paddock.policy.model import Tier
 from paddock.policy.protected import TABLE
 from paddock.policy.remembered import facts_of
 from paddock.session import Prepared
+from paddock.way import Way, follow
 
 Facts = list[int] | None  # None: nothing is there
 
-FRONT_DOOR = "paddock"
 KEPT = 64  # plans; more would be the leavings of directories and options of long ago
 
 
@@ -74,26 +79,42 @@ class Memo:
     origin: Origin
     options: tuple[str, ...]  # as written between ``run`` and ``--``
     command: str
-    before: Mapping[str, Facts]
+    before: Mapping[str, Facts] | None  # None: something could not be looked at
 
     @classmethod
     def ahead_of(cls, origin: Origin, options: Iterable[str], command: str) -> Memo:
-        return cls(origin=origin, options=tuple(options), command=command, before=_facts(_surroundings(origin)))
+        try:
+            before = _facts(_surroundings(origin))
+        except OSError:
+            before = None
+        return cls(origin=origin, options=tuple(options), command=command, before=before)
 
     def keep(self, prepared: Prepared, consulted: Consulted, *, quiet: bool) -> None:
         """Losing a memo costs time, never safety: a full disk or a read-only home must not stop a run."""
+        with contextlib.suppress(OSError, PolicyError):
+            self._keep(prepared, consulted, quiet=quiet)
+
+    def _keep(self, prepared: Prepared, consulted: Consulted, *, quiet: bool) -> None:
         policy, terrain, plan = prepared.policy, prepared.terrain, prepared.plan
+        # A layer turned off by hand, or a link on the way: such plans are made anew each time.
+        if policy.off or _follows_links(policy):
+            return
+        if plan.tier is Tier.LANDLOCK and policy.tier is None:
+            return
         read: dict[str, Facts] = {file.path: list(file.facts) for file in policy.files}
         read.update((path, list(facts) if facts else None) for path, facts in terrain.files.items())
         seen = {path: list(facts)[:5] if facts else None for path, facts in terrain.directories.items()}
-        code = _facts(_own_code())
+        trees = [*writable_trees(policy), *map(follow, terrain.writable)]
+        led = {path: follow(path) for path in terrain.leads}
+        others = _facts((*_own_code(), *(link.path for way in (*trees, *led.values()) for link in way.links)))
+        places = {path: _place(path) for path in (*self._places(policy, (*trees, *led.values())), *seen)}
         # Something changed while it was read: then nobody can say which of the two the plan is for.
-        if _facts(self.before) != self.before or _facts(read) != read or any(_place(p) != seen[p] for p in seen):
+        if self.before is None or _facts(self.before) != self.before or _facts(read) != read:
             return
-        # A link on the way, or a layer turned off by hand: such plans are made anew each time.
-        if any(os.path.realpath(file.found) != file.found for file in policy.files) or _follows_links(policy):
+        if any(places[path] != seen[path] for path in seen) or {p: w.end.path for p, w in led.items()} != terrain.leads:
             return
-        if policy.off or terrain.leads or (plan.tier is Tier.LANDLOCK and policy.tier is None):
+        # The same of what becomes writable: later runs know it as it was recorded.
+        if prepared.reach.including(trees) != prepared.reach:
             return
         stores: dict[str, Facts] = {
             os.path.join(self.origin.state_dir, reach.STORE): list(prepared.reach.facts) or None,
@@ -102,14 +123,13 @@ class Memo:
         text = json.dumps(
             {
                 "quiet": quiet,
-                "contents": {**self.before, **code, **read, **stores},
-                "places": {path: _place(path) for path in (*self._places(policy), *seen)},
+                "contents": {**self.before, **others, **read, **stores},
+                "places": places,
                 "variables": {name: self.origin.environ.get(name) for name in sorted(consulted.names)},
                 "plan": plan.canonical().decode("ascii"),
             }
         )
-        with contextlib.suppress(OSError):
-            _write(Path(self.origin.state_dir, "plans"), self.key(), text)
+        _write(Path(self.origin.state_dir, "plans"), self.key(), text)
 
     def key(self) -> str:
         door = os.path.join(os.path.dirname(os.path.realpath(core.program())), FRONT_DOOR)
@@ -126,18 +146,21 @@ class Memo:
         # No part can hold a NUL, so no two lists of parts give the same bytes.
         return hashlib.sha256(b"\0".join(os.fsencode(part) for part in parts)).hexdigest()
 
-    def _places(self, policy: Policy) -> Iterable[str]:
+    def _places(self, policy: Policy, trees: Iterable[Way]) -> Iterator[str]:
         yield "/"
         yield self.origin.home
         # Removed meanwhile, they have to be made again, and that is not the front door's to do.
         yield from (Glob.parse(grant.pattern).prefix for grant in policy.filesystem.grants if grant.create)
-        for file in policy.files:
-            yield os.path.dirname(file.path)
+        yield from (os.path.dirname(file.path) for file in policy.files)
+        yield from (way.end.path for way in trees)
+        yield from entries_of(self.origin.environ.get("PATH", ""))
 
 
 def _surroundings(origin: Origin) -> Iterator[str]:
     """What every plan depends on: who one is, and where a policy could appear."""
-    yield from ("/etc/passwd", "/etc/group", origin.config_dir, origin.system_dir, origin.builtin_dir)
+    yield from ("/etc/passwd", "/etc/group", origin.builtin_dir)
+    for directory in (origin.config_dir, origin.system_dir):
+        yield from (directory, f"{directory}/.")  # a link, and the directory that it leads to
     yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml", TABLE)
     yield from (entry.path for entry in os.scandir(origin.builtin_dir))
 
@@ -149,9 +172,10 @@ def _own_code() -> Iterator[str]:
 
 
 def _follows_links(policy: Policy) -> bool:
-    """A pattern with a wildcard was resolved when it was loaded; the links it went through are not watched."""
+    """To a policy file; or in a deny with a wildcard, which was resolved when it was loaded. Nobody watches these."""
     globs = [Glob.parse(deny.pattern) for deny in policy.filesystem.denies]
-    return any(not glob.exact and not glob.floating for glob in globs)
+    linked = any(file.found != file.path for file in policy.files)
+    return linked or any(not glob.exact and not glob.floating for glob in globs)
 
 
 def _facts(paths: Iterable[str]) -> dict[str, Facts]:
@@ -159,9 +183,10 @@ def _facts(paths: Iterable[str]) -> dict[str, Facts]:
 
 
 def _content(path: str) -> Facts:
+    """What can not be looked at is an error: it is not nothing."""
     try:
         return list(facts_of(os.lstat(path)))
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
 
 

@@ -25,6 +25,7 @@ from paddock.session.answer import answer
 from paddock.session.journal import require_usable
 from paddock.session.making import require_makeable
 from paddock.session.program import interpreter_of
+from paddock.way import follow
 
 _DEFAULT_PATH = "/bin:/usr/bin"  # where execvp(3) looks when there is no PATH
 _NESTED = 5  # a script may be interpreted by a script, and so on: the kernel stops there
@@ -43,7 +44,9 @@ def rehearse(prepared: Prepared, name: str, origin: Origin) -> NotStarted | None
     """Raises what a run would be refused with; returns what the start of its command would fail with."""
     plan = prepared.plan
     require_makeable(prepared.policy, plan)
-    Reach.require_recordable(origin.state_dir, [*writable_trees(prepared.policy), *prepared.terrain.writable])
+    Reach.require_recordable(
+        origin.state_dir, [*writable_trees(prepared.policy), *map(follow, prepared.terrain.writable)]
+    )
     if plan.journal:
         require_usable(plan.journal, origin.uid)
     # A directory that the run makes can not be entered before: then the fence is tried from where we stand.

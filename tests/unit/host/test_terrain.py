@@ -14,6 +14,7 @@ from paddock.host.terrain import Terrain, survey
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.model import Access
 from paddock.policy.reach import Reach
+from paddock.way import Tree
 from tests.unit.git.ground import repository, worktree
 from tests.unit.policy.world import World
 
@@ -29,7 +30,9 @@ def _world(tmp_path: Path) -> World:
 
 
 def surveyed(world: World, *allow: Path, cwd: Path | None = None, reach: tuple[Path, ...] = ()) -> Terrain:
-    origin: Origin = replace(world.origin, cwd=str(cwd or world.work), reach=Reach(trees=tuple(map(str, reach))))
+    origin: Origin = replace(
+        world.origin, cwd=str(cwd or world.work), reach=Reach(trees=tuple(Tree(path=str(path)) for path in reach))
+    )
     flags = tuple(GrantFlag(access=Access.ALLOW, pattern=str(path), flag="-a") for path in allow)
     return survey(load(Request(profiles=("ai-agent",), grants=flags), origin), origin)
 

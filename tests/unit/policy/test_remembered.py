@@ -11,6 +11,7 @@ from paddock.errors import PolicyError
 from paddock.policy.journals import YOUNG_S, Journals
 from paddock.policy.reach import Reach
 from paddock.policy.remembered import Store, facts_of
+from paddock.way import follow
 
 STRANGE = ["/a b", "/line\nbreak", "/back\\slash", "/\\n", "/\\\\n\n", "/caf\udce9"]
 
@@ -18,6 +19,10 @@ STRANGE = ["/a b", "/line\nbreak", "/back\\slash", "/\\n", "/\\\\n\n", "/caf\udc
 @pytest.fixture
 def state(tmp_path: Path) -> str:
     return str(tmp_path / "state")
+
+
+def named(reach: Reach) -> list[str]:
+    return [tree.path for tree in reach.trees]
 
 
 def test_every_name_comes_back_as_it_went(state: str) -> None:
@@ -35,8 +40,8 @@ def test_every_name_comes_back_as_it_went(state: str) -> None:
 def test_the_umask_neither_opens_nor_closes_it(state: str, umask: int) -> None:
     before = os.umask(umask)
     try:
-        Reach.record(state, ["/srv/a"])
-        assert Reach.record(state, ["/srv/b"]).trees == ("/srv/a", "/srv/b")
+        Reach.record(state, [follow("/srv/a")])
+        assert named(Reach.record(state, [follow("/srv/b")])) == ["/srv/a", "/srv/b"]
     finally:
         os.umask(before)
     modes = [os.lstat(path).st_mode & 0o777 for path in (state, f"{state}/reach")]
@@ -44,10 +49,10 @@ def test_the_umask_neither_opens_nor_closes_it(state: str, umask: int) -> None:
 
 
 def test_a_tree_inside_a_known_one_is_nothing_new(state: str) -> None:
-    first = Reach.record(state, ["/srv/a", "/srv/a/b"])
-    assert first.trees == ("/srv/a", "/srv/a/b")
-    assert Reach.record(state, ["/srv/a/c"]) == first
-    assert Reach.record(state, ["/srv/ab"]).trees[-1] == "/srv/ab"
+    first = Reach.record(state, [follow("/srv/a"), follow("/srv/a/b")])
+    assert named(first) == ["/srv/a"]
+    assert Reach.record(state, [follow("/srv/a/c")]) == first
+    assert named(Reach.record(state, [follow("/srv/ab")])) == ["/srv/a", "/srv/ab"]
 
 
 def test_nothing_to_remember_writes_nothing(state: str) -> None:
@@ -58,14 +63,15 @@ def test_nothing_to_remember_writes_nothing(state: str) -> None:
 
 def test_a_state_that_can_not_be_used_is_told_and_not_skipped(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
-    for act in (Reach.record, Journals.record):
-        with pytest.raises(PolicyError, match="can not be used"):
-            act(str(tmp_path / "state"), ["/srv"])
+    with pytest.raises(PolicyError, match="can not be used"):
+        Reach.record(str(tmp_path / "state"), [follow("/srv")])
+    with pytest.raises(PolicyError, match="can not be used"):
+        Journals.record(str(tmp_path / "state"), ["/srv"])
 
 
 @pytest.mark.parametrize("mode", [0o602, 0o620, 0o666], ids=oct)
 def test_a_list_that_others_could_have_written_is_not_believed(state: str, mode: int) -> None:
-    Reach.record(state, ["/srv/a"])
+    Reach.record(state, [follow("/srv/a")])
     os.chmod(f"{state}/reach", mode)
     with pytest.raises(PolicyError, match="only you can write"):
         Reach.read(state)

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -38,18 +38,38 @@ pub fn enter() -> ExitCode {
     }
     let script = door.with_file_name(PYTHON_HALF);
     let Some(python) = interpreter_of(&script) else {
-        return refuse(&format!("{} does not name its interpreter", script.display()), "reinstall paddock");
+        return refuse(&format!("{} does not name the Python it is for", script.display()), "reinstall paddock");
     };
-    // -E, -P: no variable and no directory of the caller's may say what Python runs. An agent can write both kinds of place.
-    let failure = Command::new(&python).args(["-E", "-P"]).arg(&script).args(&arguments).exec();
+    // -E, -P, -s: no variable, no directory of the caller's and no start-up file of the home may say what Python runs. An agent
+    // can write these kinds of place. (The script finds a package that was installed for one user only by itself.)
+    let failure = Command::new(&python).args(["-E", "-P", "-s"]).arg(&script).args(&arguments).exec();
     refuse(&format!("can not start {}: {failure}", python.display()), "reinstall paddock")
 }
 
-/// The first line of the script, as the installer wrote it for the environment the package is in.
+/// The interpreter of the script, as the installer wrote it for the environment the package is in: on the first line, or,
+/// where its path is too long for the kernel or holds a space, in a line that makes a shell start it (pip's distlib):
+///
+/// ```text
+/// #!/bin/sh
+/// '''exec' "/a long path/bin/python3" "$0" "$@"
+/// ```
+///
+/// Anything that is no Python would not know the options that shut the caller's variables out.
 fn interpreter_of(script: &Path) -> Option<PathBuf> {
     let text = fs::read(script).ok()?;
-    let first = text.split(|byte| *byte == b'\n').next()?.strip_prefix(b"#!")?;
-    Some(PathBuf::from(OsStr::from_bytes(first.trim_ascii())))
+    let mut lines = text.split(|byte| *byte == b'\n');
+    let mut words = lines.next()?.strip_prefix(b"#!")?.trim_ascii();
+    if words == b"/bin/sh" {
+        let quoted = lines.next()?.strip_prefix(b"'''exec' ")?.strip_suffix(b" \"$0\" \"$@\"")?;
+        words = quoted.strip_prefix(b"\"").and_then(|path| path.strip_suffix(b"\"")).unwrap_or(quoted);
+        (!words.iter().any(|byte| b"\"'\\$`".contains(byte))).then_some(())?;
+    } else {
+        words = words.split(u8::is_ascii_whitespace).next()?;
+    }
+    let path = PathBuf::from(OsStr::from_bytes(words));
+    let name = path.file_name()?.as_bytes();
+    let python = [&b"python"[..], b"pypy", b"graalpy"].iter().any(|kind| name.starts_with(kind));
+    (path.is_absolute() && python).then_some(path)
 }
 
 fn refuse(what: &str, hint: &str) -> ExitCode {
@@ -142,8 +162,8 @@ struct Memo {
 
 impl Memo {
     fn holds(&self) -> bool {
-        self.contents.iter().all(|(path, was)| content(path) == *was)
-            && self.places.iter().all(|(path, was)| place(path) == *was)
+        self.contents.iter().all(|(path, was)| content(path).is_ok_and(|now| now == *was))
+            && self.places.iter().all(|(path, was)| place(path).is_ok_and(|now| now == *was))
             && self
                 .variables
                 .iter()
@@ -151,10 +171,15 @@ impl Memo {
     }
 }
 
-fn content(path: &str) -> Option<[i128; 8]> {
+/// None: nothing is there. What can not be looked at may be anything.
+fn content(path: &str) -> std::io::Result<Option<[i128; 8]>> {
     // Of the link, where it is one: what it leads to is named too.
-    let facts = fs::symlink_metadata(path).ok()?;
-    Some([
+    let facts = match fs::symlink_metadata(path) {
+        Ok(facts) => facts,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    Ok(Some([
         facts.dev().into(),
         facts.ino().into(),
         facts.mode().into(),
@@ -163,11 +188,11 @@ fn content(path: &str) -> Option<[i128; 8]> {
         facts.size().into(),
         i128::from(facts.mtime()) * 1_000_000_000 + i128::from(facts.mtime_nsec()),
         i128::from(facts.ctime()) * 1_000_000_000 + i128::from(facts.ctime_nsec()),
-    ])
+    ]))
 }
 
-fn place(path: &str) -> Option<[i128; 5]> {
-    content(path).map(|[dev, ino, mode, uid, gid, ..]| [dev, ino, mode, uid, gid])
+fn place(path: &str) -> std::io::Result<Option<[i128; 5]>> {
+    Ok(content(path)?.map(|[dev, ino, mode, uid, gid, ..]| [dev, ino, mode, uid, gid]))
 }
 
 struct Remembered<'a> {
@@ -232,8 +257,8 @@ mod tests {
 
     #[test]
     fn a_vanished_and_an_appeared_file_are_changes() {
-        assert_eq!(content("/nonexistent/file"), None);
-        assert!(content("/").is_some());
+        assert_eq!(content("/nonexistent/file").unwrap(), None);
+        assert!(content("/").unwrap().is_some());
         let memo = |path: &str, was| Memo {
             quiet: false,
             contents: BTreeMap::from([(path.to_owned(), was)]),
@@ -241,9 +266,34 @@ mod tests {
             variables: BTreeMap::new(),
             plan: String::new(),
         };
-        assert!(memo("/", content("/")).holds());
+        assert!(memo("/", content("/").unwrap()).holds());
         assert!(memo("/nonexistent/file", None).holds());
         assert!(!memo("/", None).holds());
-        assert!(!memo("/nonexistent/file", content("/")).holds());
+        assert!(!memo("/nonexistent/file", content("/").unwrap()).holds());
+        // Not "nothing there": nobody can say.
+        assert!(!memo(&format!("/{}", "x".repeat(300)), None).holds());
+    }
+
+    #[test]
+    fn only_a_python_is_started() {
+        let script = std::env::temp_dir().join(format!("paddock-first-line-{}", std::process::id()));
+        for (text, interpreter) in [
+            ("#!/opt/venv/bin/python\nimport sys\n", Some("/opt/venv/bin/python")),
+            ("#!/usr/bin/python3.13t -sP\nimport sys\n", Some("/usr/bin/python3.13t")),
+            ("#!/bin/sh\n'''exec' \"/a b/bin/python3\" \"$0\" \"$@\"\n' '''\n", Some("/a b/bin/python3")),
+            ("#!/bin/sh\n'''exec' /long/bin/python3 \"$0\" \"$@\"\n' '''\n", Some("/long/bin/python3")),
+            ("#!/bin/sh\n'''exec' \"$(evil)/python3\" \"$0\" \"$@\"\n' '''\n", None),
+            ("#!/bin/sh\n'''exec' \"/bin/sh\" \"$0\" \"$@\"\n' '''\n", None),
+            ("#!/bin/sh\nexec python3 \"$0\"\n", None),
+            ("#!/bin/bash\n", None),
+            ("#!/usr/bin/env python3\n", None),
+            ("#!python\n", None),
+            ("import sys\n", None),
+            ("", None),
+        ] {
+            fs::write(&script, text).unwrap();
+            assert_eq!(interpreter_of(&script).as_deref(), interpreter.map(Path::new), "{text}");
+        }
+        fs::remove_file(&script).unwrap();
     }
 }

@@ -1,0 +1,76 @@
+"""Own paths: what Paddock is started from, outside the fence, the next time. No grant may make any of it writable.
+
+Configuration and state; the package, the programs, the interpreter with its libraries, every place it imports from; the
+name a person types. A link is listed as well as what it leads to: whoever can turn it starts something else. What this
+user can not change is left out: file modes keep it, and a shorter list starts faster.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+
+from paddock import core
+from paddock.way import Place, Tree, follow
+
+FRONT_DOOR = "paddock"
+_PROGRAMS = (FRONT_DOOR, "paddock-core", "paddock-python")
+
+
+def own_paths(home: str, search_path: str) -> tuple[str, ...]:
+    """``search_path``: the PATH on which the person finds Paddock."""
+    paths = {f"{home}/.config/paddock", f"{home}/.local/state/paddock", "/etc/paddock"}
+    entries = (entry for entry in entries_of(search_path) if os.path.lexists(entry))
+    for path in (*_installed(), *entries):
+        paths.update(place.path for place in follow(path).places if _could_change(place))
+    return _outermost(paths)
+
+
+def entries_of(search_path: str) -> Iterator[str]:
+    """The names under which a person may find Paddock, there or not, where this user could put something."""
+    for directory in dict.fromkeys(search_path.split(":")):
+        entry = f"{directory.rstrip('/')}/{FRONT_DOOR}"
+        if directory.startswith("/") and (os.access(directory, os.W_OK) or os.path.lexists(entry)):
+            yield entry
+
+
+def _installed() -> Iterator[str]:
+    yield os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    program = core.program()
+    for directory in dict.fromkeys((os.path.dirname(program), os.path.dirname(os.path.realpath(program)))):
+        yield from (os.path.join(directory, name) for name in _PROGRAMS)
+    yield sys.executable
+    if sys.prefix != sys.base_prefix:
+        yield sys.prefix  # a virtual environment, as a whole: its configuration says where the rest is
+    for prefix in dict.fromkeys((sys.base_prefix, sys.base_exec_prefix)):
+        yield from (os.path.join(prefix, name) for name in ("bin", "lib", "lib64"))
+    # Without -P the first one is where the script lies, or the current directory: not part of the installation.
+    yield from (path for path in sys.path[not sys.flags.safe_path :] if path.startswith("/"))
+
+
+def _could_change(place: Place) -> bool:
+    """Is it this user's, or writable for him, or something above it? The owner counts: he can change the mode."""
+    if place.object is None:
+        return False
+    path = place.path
+    while not (_is_ours(path) or os.access(path, os.W_OK, follow_symlinks=False)):
+        if path == "/":
+            return False
+        path = os.path.dirname(path)
+    return True
+
+
+def _is_ours(path: str) -> bool:
+    try:
+        return os.lstat(path).st_uid == os.getuid()
+    except OSError:  # it was there a moment ago
+        return True
+
+
+def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    kept: list[Tree] = []
+    for path in sorted(paths, key=lambda path: path.split("/")):
+        if not kept or not kept[-1].names(path):
+            kept.append(Tree(path=path))
+    return tuple(sorted(tree.path for tree in kept))

@@ -1,0 +1,56 @@
+"""The list of what Paddock is started from: complete, and without what nobody can change."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from paddock import core
+from paddock.host import installation
+from paddock.host.installation import entries_of, own_paths
+from paddock.way import Tree
+
+
+def covered(path: str | Path, paths: tuple[str, ...]) -> bool:
+    return any(Tree(path=own).names(os.path.realpath(path)) for own in paths)
+
+
+def test_everything_this_very_process_was_started_from_is_listed(tmp_path: Path) -> None:
+    paths = own_paths("/home/ada", "")
+    assert {"/home/ada/.config/paddock", "/home/ada/.local/state/paddock", "/etc/paddock"} <= set(paths)
+    loaded = [module.__file__ for module in sys.modules.values() if getattr(module, "__file__", None)]
+    started = [core.program(), sys.executable, *filter(None, loaded)]
+    ours = [path for path in started if os.access(os.path.dirname(os.path.realpath(path)), os.W_OK)]
+    assert not [path for path in ours if not covered(path, paths) and not path.startswith(str(Path.cwd() / "tests"))]
+
+
+def test_links_are_listed_with_what_they_lead_to(tmp_path: Path) -> None:
+    target = tmp_path / "real" / "paddock"
+    target.parent.mkdir()
+    target.touch()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "paddock").symlink_to(target)
+    paths = own_paths("/home/ada", f"/absent:relative::{tmp_path}/bin")
+    assert {f"{tmp_path}/bin/paddock", str(target)} <= set(paths)
+
+
+def test_no_name_lies_below_another() -> None:
+    paths = own_paths("/home/ada", os.environ["PATH"])
+    assert not [(one, other) for one in paths for other in paths if one != other and Tree(path=one).names(other)]
+    assert list(paths) == sorted(paths)
+
+
+def test_what_this_user_can_not_change_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installation, "_is_ours", lambda path: False)
+    monkeypatch.setattr(os, "access", lambda path, mode, **more: False)
+    monkeypatch.setattr(core, "program", lambda: "/usr/bin/paddock-core")
+    assert own_paths("/home/ada", "/usr/bin") == (
+        "/etc/paddock", "/home/ada/.config/paddock", "/home/ada/.local/state/paddock",
+    )  # fmt: skip
+
+
+def test_only_whole_directories_of_the_search_path_where_something_could_be_put(tmp_path: Path) -> None:
+    assert list(entries_of(f"relative::{tmp_path}/:{tmp_path}/:/proc/absent")) == [f"{tmp_path}/paddock"]
