@@ -120,11 +120,13 @@ pub struct Guard {
 
 impl Guard {
     /// Watches and lists the trees. What is found is to be covered before the command starts. What lies in `left_out` is held by
-    /// other means; names that are taken away go to `taken`, which is made when it is needed.
+    /// other means, and so are the files `closed`, under one of their names; names that are taken away go to `taken`, which is
+    /// made when it is needed.
     pub fn arm(
         mut names: Names,
         trees: &[Tree],
         left_out: &[AbsPath],
+        closed: &[Identity],
         taken: AbsPath,
     ) -> Result<(Guard, Vec<Cover>), GuardError> {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
@@ -132,8 +134,12 @@ impl Guard {
         let ground = Ground::open(trees, &left_out)?;
         let mut walker = Walker::default();
         let mut nodes = Nodes::default();
-        let survey =
-            survey::survey(&mut names, &ground, &mut walker, &mut |dir: &Dir<'_>| -> Result<u32, GuardError> {
+        let survey = survey::survey(
+            &mut names,
+            &ground,
+            &mut walker,
+            closed,
+            &mut |dir: &Dir<'_>| -> Result<u32, GuardError> {
                 if !dir.tree.watched || dir.below == Below::Masked {
                     return Ok(NO_NODE);
                 }
@@ -141,7 +147,8 @@ impl Guard {
                     Ok(watch) => Ok(nodes.put_dir(watch, dir)),
                     Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
                 }
-            })?;
+            },
+        )?;
         let Survey { covers, locked, bare } = survey;
         let post = Post::new(nodes, Store::new(taken), names.guards_git, locked, bare);
         let mut guard = Guard {
@@ -333,9 +340,13 @@ impl Guard {
                 };
                 self.post.direct = true;
                 let mut visit = Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
-                if let Ok(stat) = dir.stat(name) {
-                    let file_type = FileType::from_raw_mode(stat.st_mode);
-                    self.walker.entry(&mut self.names, &self.ground, &dir, name, file_type, &mut visit)?;
+                match dir.stat(name) {
+                    Ok(stat) => {
+                        let file_type = FileType::from_raw_mode(stat.st_mode);
+                        self.walker.entry(&mut self.names, &self.ground, &dir, name, file_type, &mut visit)?;
+                    }
+                    Err(Errno::NOENT) => {}
+                    Err(_) => visit.post.blind = true,
                 }
                 let mut part = GitParts::default();
                 part.see(name.to_bytes(), folding);
@@ -343,13 +354,13 @@ impl Guard {
                     visit.check_trap(&dir)?;
                 }
             }
-            // Its owner took his own rights away. Nobody gets in by the name before he gives them back.
-            Err(Errno::ACCESS) => self.post.blind = true,
             // It is not there any more. If it was renamed inside the trees, an event says so and it will be watched anew.
-            _ => {
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
                 let _ = inotify::remove_watch(&self.inotify, watch);
                 self.post.nodes.remove(watch);
             }
+            // Its owner took his own rights away, or there are no more descriptors: later, then.
+            Err(_) => self.post.blind = true,
         }
         self.path = path;
         Ok(())
