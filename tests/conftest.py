@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,3 +66,10 @@ def fence(
     )
     need("seccomp", host["seccomp"], "this kernel takes no seccomp filter")
     return Fence(tester=tester, installation=installation, programs=programs, ground=ground)
+
+
+@pytest.fixture
+def full(fence: Fence, host: dict[str, Any]) -> Fence:
+    """The same fence in the full tier."""
+    need("namespaces", host["namespaces"]["usable"], f"this machine makes no namespaces: {host['namespaces']}")
+    return replace(fence, tier="full")

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::json::{self, Invalid};
 use crate::kernel_names;
+use crate::limits::Exceeded;
 
 /// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
 pub const BODY_LIMIT: usize = 3840;
@@ -56,6 +57,7 @@ pub enum Event<'a> {
         errno: Errno,
     },
     SyscallKilled,
+    LimitExceeded(Exceeded),
     Refused {
         error: &'a str,
     },
@@ -102,6 +104,15 @@ impl Event<'_> {
                 let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
             }
             Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
+            Event::LimitExceeded(Exceeded { limit, value, means, ended, unwatched }) => {
+                let _ = write!(
+                    out,
+                    "\"event\":\"limit.exceeded\",\"limit\":\"{}\",\"value\":{value},\"means\":\"{}\",\"ended\":{ended},\
+                     \"unwatched\":{unwatched}",
+                    limit.name(),
+                    means.name(),
+                );
+            }
             Event::Refused { error } => {
                 out.push_str("\"event\":\"session.refused\",\"error\":");
                 json::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);

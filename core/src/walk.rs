@@ -534,7 +534,9 @@ fn verdict(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look:
         return Verdict::Deny(look.deny);
     }
     if dir.tree.writable && dir.below != Below::Locked && !look.opened {
-        if look.protect.is_some() || dir.below == Below::Carved {
+        // Of a git directory parts are protected; as a whole it has to stay writable.
+        let git = file_type == FileType::Directory && names.is_git(name, dir.folding);
+        if (look.protect.is_some() && !git) || dir.below == Below::Carved {
             return Verdict::Protect(look.protect);
         }
         // The directory is split by patterns; a file or a link in its place leads git elsewhere as a whole (G8, G9).

@@ -150,6 +150,8 @@ def test_a_repository_does_not_set_its_own_fence(fence: Fence) -> None:
     words: list[Word] = [
         fence.installation.paddock,
         "run",
+        "--tier",
+        fence.tier,
         "-r",
         f"{fence.programs.directory}/**",
         "--off",

@@ -31,7 +31,7 @@ def execute(arguments: list[str]) -> int:
     memo = Memo.ahead_of(origin, options, command[0])
     prepared = prepare(request_of(parsed, command=command[0]), origin, to_run=not parsed.dry_run)
     if not parsed.dry_run:
-        memo.keep(prepared.policy, prepared.reach, prepared.plan, consulted, quiet=parsed.quiet)
+        memo.keep(prepared.policy, prepared.reach, prepared.terrain, prepared.plan, consulted, quiet=parsed.quiet)
         sweep(origin.uid)
         prepared.run(command, quiet=parsed.quiet)
     preflight = prepared.preflight()

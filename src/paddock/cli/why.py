@@ -77,7 +77,7 @@ def _kernel(tried: dict[str, str]) -> str:
         case "denied":
             return f"tried behind this very fence: {tried['errno']}"
         case "missing":
-            return "not tried: there is no such file"
+            return "tried behind this very fence: there is no such file"
         case _:
             return "not tried: this kernel can not try it without doing it"
 

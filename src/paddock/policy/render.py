@@ -77,7 +77,8 @@ def _filesystem(files: Filesystem) -> Values:
     }
     return _present(
         **{key: patterns or None for key, patterns in grants.items()},
-        deny_globs=sorted(_undollar(deny.pattern) for deny in files.denies) or None,
+        deny_globs=sorted(_written_denies(files)) or None,
+        open_protected=_sorted_paths(files.open_protected) or None,
         workspace=_plain(files.workspace),
         require_enforced=_plain(files.require_enforced),
         no_bootstrap_reads=_plain(files.no_bootstrap_reads),
@@ -90,6 +91,15 @@ def _written_grant(grant: Grant) -> str:
     if grant.workspace:
         pattern = f"{CWD_TOKEN}/**" if pattern.endswith("/**") else CWD_TOKEN
     return f"{pattern}?" if grant.optional else pattern
+
+
+def _written_denies(files: Filesystem) -> Iterator[str]:
+    needed = {deny.pattern for deny in files.denies if not deny.optional}
+    for deny in files.denies:
+        if not deny.optional:
+            yield _undollar(deny.pattern)
+        elif deny.pattern not in needed:
+            yield _undollar(deny.pattern) + "?"
 
 
 def _network(network: Network) -> Values:
@@ -124,6 +134,7 @@ def _syscalls(syscalls: Syscalls) -> Values:
         block=_sorted(syscalls.block) or None,
         allow=None if syscalls.allow is None else _sorted(syscalls.allow),
         sockets=_sorted(syscalls.sockets) or None,
+        namespaces=_plain(syscalls.namespaces),
     )
 
 
@@ -183,7 +194,11 @@ def _plain(sourced: Sourced[V] | None) -> object:
 
 
 def _sorted(values: Iterable[Sourced[str]]) -> list[str]:
-    return sorted(value.value for value in values)
+    return sorted({value.value for value in values})
+
+
+def _sorted_paths(values: Iterable[Sourced[str]]) -> list[str]:
+    return sorted({_undollar(value.value) for value in values})
 
 
 def _first(pair: tuple[str, object]) -> str:

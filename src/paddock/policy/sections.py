@@ -27,6 +27,8 @@ from paddock.policy.schema import (
     CAPABILITIES,
     ENDPOINT_KEYS,
     GRANT_KEYS,
+    HOSTNAME_LIMIT,
+    ID_MAPS,
     INJECT_MODES,
     KEYS,
     LIMITS,
@@ -84,6 +86,7 @@ class Sections:
                 for written in table.strings(key)
             ),
             denies=tuple(self.values.deny(d.value, d.source) for d in table.strings("deny_globs")),
+            open_protected=tuple(self.values.opened(o.value, o.source) for o in table.strings("open_protected")),
             workspace=table.choice("workspace", Workspace),
             require_enforced=table.boolean("require_enforced"),
             no_bootstrap_reads=table.boolean("no_bootstrap_reads"),
@@ -112,6 +115,7 @@ class Sections:
             block=names("block"),
             allow=names("allow") if "allow" in table else None,
             sockets=tuple(self.values.socket(family.value, family.source) for family in table.strings("sockets")),
+            namespaces=table.boolean("namespaces"),
         )
 
     def env(self, table: Table) -> Environment:
@@ -182,6 +186,14 @@ class Sections:
                         source, f"no kernel has a capability {written!r}", hint=did_you_mean(name, CAPABILITIES)
                     )
                 return name
+            case "netns" if written.startswith("/"):
+                return self.values.path(written, source)
+            case "id_map":
+                if written not in ID_MAPS:
+                    raise wrong(source, f"{written!r} is not one of {', '.join(ID_MAPS)}")
+                return written
+            case "hostname" if len(written) > HOSTNAME_LIMIT:
+                raise wrong(source, f"a host name has at most {HOSTNAME_LIMIT} letters")
             case _:
                 word = self.values.expander.text(written, source)
                 if not word or not word.replace("-", "").replace("_", "").replace(".", "").isalnum():

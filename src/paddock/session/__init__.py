@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from paddock import core
 from paddock.errors import CoreError
-from paddock.host import Host, measure
+from paddock.git import links
+from paddock.host import Host, Terrain, measure, survey
 from paddock.plan import Plan, compile_plan
+from paddock.plan.tier import choose_tier
 from paddock.policy import Origin, Policy, Request, load
 from paddock.policy.load import writable_trees
+from paddock.policy.model import Tier
 from paddock.policy.reach import Reach
+from paddock.session.own_places import make_lockable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +24,7 @@ class Prepared:
     policy: Policy
     host: Host
     reach: Reach
+    terrain: Terrain
     plan: Plan
 
     def run(self, command: Sequence[str], *, quiet: bool = False) -> NoReturn:
@@ -61,9 +66,19 @@ class Preflight:
 def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
     """``to_run``: the command will get to write what the policy grants, and later runs have to know."""
     policy = load(request, origin)
-    reach = Reach.record(origin.state_dir, writable_trees(policy)) if to_run else origin.reach
-    host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd, reached=reach.trees)
-    return Prepared(policy=policy, host=host, reach=reach, plan=compile_plan(policy, host))
+    host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd, reached=())
+    tier = choose_tier(policy, host)
+    terrain = survey(policy, origin) if tier is Tier.FULL else Terrain()
+    reach = origin.reach
+    if to_run:
+        writable = [*writable_trees(policy), *terrain.writable]
+        for opening in terrain.openings:
+            links.remember(origin.state_dir, origin.uid, opening.top, opening.git_dir)
+        reach = Reach.record(origin.state_dir, writable)
+        if tier is Tier.FULL:
+            make_lockable(origin, writable)
+    host = replace(host, reached=reach.trees)
+    return Prepared(policy=policy, host=host, reach=reach, terrain=terrain, plan=compile_plan(policy, host, terrain))
 
 
 def _number(value: object) -> int:

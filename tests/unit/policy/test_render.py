@@ -111,3 +111,12 @@ def test_absent_and_empty_stay_different(world: World) -> None:
     assert "allowed_hosts = []" in empty
     assert again(world, absent) == absent
     assert again(world, empty) == empty
+
+
+def test_an_optional_deny_keeps_its_mark_and_gives_way_to_one_that_is_needed(world: World) -> None:
+    text = to_toml(world.load_text('[filesystem]\ndeny_globs = ["**/.env", "**/x?"]\nopen_protected = ["**/.husky"]\n'))
+    assert '"**/.env",' in text
+    assert '"**/.env?",' not in text
+    assert '"**/x?",' in text
+    assert 'open_protected = ["**/.husky"]' in text
+    assert text.count('"shmget"') == 1
