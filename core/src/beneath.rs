@@ -9,6 +9,9 @@ use rustix::io::Errno;
 /// One path the kernel takes in a single call (PATH_MAX, with its NUL).
 const LONGEST: usize = 4095;
 
+/// Whoever changes names all the time is looked for again, later.
+const RETRIES: usize = 16;
+
 const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 /// Opens `path`, relative to `root` and without an empty, `.` or `..` component; an empty path is the root itself.
@@ -35,11 +38,16 @@ pub fn open(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errn
 
 fn resolve(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
-    match rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve) {
-        // An outer filter hides the call: one name at a time gives the same.
-        Err(Errno::NOSYS) => name_by_name(root, path, flags),
-        opened => opened,
+    for _ in 0..RETRIES {
+        match rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve) {
+            // Names changed on the way.
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // An outer filter hides the call: one name at a time gives the same.
+            Err(Errno::NOSYS) => return name_by_name(root, path, flags),
+            opened => return opened,
+        }
     }
+    Err(Errno::NOENT)
 }
 
 fn name_by_name(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {

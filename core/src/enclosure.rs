@@ -125,7 +125,8 @@ fn arm(
             watched: placed.grant.writes(),
         })
         .collect();
-    let (guard, found) = Guard::arm(names, &trees, &left_out, taken)?;
+    let closed = files.closed_with_other_names(requested);
+    let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, taken)?;
     covers.extend(found);
     Ok(Some(guard))
 }

@@ -12,6 +12,7 @@ mod tests;
 mod visit;
 
 use std::ffi::{CStr, CString};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -20,6 +21,9 @@ use std::time::{Duration, Instant};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
+};
 
 use crate::beneath;
 use crate::cover::{Cover, CoverKind};
@@ -120,11 +124,13 @@ pub struct Guard {
 
 impl Guard {
     /// Watches and lists the trees. What is found is to be covered before the command starts. What lies in `left_out` is held by
-    /// other means; names that are taken away go to `taken`, which is made when it is needed.
+    /// other means, and so are the files `closed`, under one of their names; names that are taken away go to `taken`, which is
+    /// made when it is needed.
     pub fn arm(
         mut names: Names,
         trees: &[Tree],
         left_out: &[AbsPath],
+        closed: &[Identity],
         taken: AbsPath,
     ) -> Result<(Guard, Vec<Cover>), GuardError> {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
@@ -132,8 +138,12 @@ impl Guard {
         let ground = Ground::open(trees, &left_out)?;
         let mut walker = Walker::default();
         let mut nodes = Nodes::default();
-        let survey =
-            survey::survey(&mut names, &ground, &mut walker, &mut |dir: &Dir<'_>| -> Result<u32, GuardError> {
+        let survey = survey::survey(
+            &mut names,
+            &ground,
+            &mut walker,
+            closed,
+            &mut |dir: &Dir<'_>| -> Result<u32, GuardError> {
                 if !dir.tree.watched || dir.below == Below::Masked {
                     return Ok(NO_NODE);
                 }
@@ -141,7 +151,8 @@ impl Guard {
                     Ok(watch) => Ok(nodes.put_dir(watch, dir)),
                     Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
                 }
-            })?;
+            },
+        )?;
         let Survey { covers, locked, bare } = survey;
         let post = Post::new(nodes, Store::new(taken), names.guards_git, locked, bare);
         let mut guard = Guard {
@@ -213,6 +224,25 @@ impl Guard {
             }
         }
         Ok(())
+    }
+
+    /// Lets go of the watches, without waiting for it: the kernel takes tens of milliseconds to be sure that nobody looks at one
+    /// any more, and whoever closes the descriptor last waits that long. So it goes into a socket that only itself holds, and the
+    /// kernel's collector of such sockets is the one to wait. Where that fails, we are.
+    pub fn disband(self) {
+        let Ok((kept, other)) =
+            socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
+        else {
+            return;
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [kept.as_fd(), self.inotify.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        let _ = sendmsg(&other, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL);
+        drop(self);
+        drop(kept);
+        drop(other); // this one's end starts the collector
     }
 
     /// Looks through everything that is watched.
@@ -328,9 +358,13 @@ impl Guard {
                 };
                 self.post.direct = true;
                 let mut visit = Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
-                if let Ok(stat) = dir.stat(name) {
-                    let file_type = FileType::from_raw_mode(stat.st_mode);
-                    self.walker.entry(&mut self.names, &self.ground, &dir, name, file_type, &mut visit)?;
+                match dir.stat(name) {
+                    Ok(stat) => {
+                        let file_type = FileType::from_raw_mode(stat.st_mode);
+                        self.walker.entry(&mut self.names, &self.ground, &dir, name, file_type, &mut visit)?;
+                    }
+                    Err(Errno::NOENT) => {}
+                    Err(_) => visit.post.blind = true,
                 }
                 let mut part = GitParts::default();
                 part.see(name.to_bytes(), folding);
@@ -338,13 +372,13 @@ impl Guard {
                     visit.check_trap(&dir)?;
                 }
             }
-            // Its owner took his own rights away. Nobody gets in by the name before he gives them back.
-            Err(Errno::ACCESS) => self.post.blind = true,
             // It is not there any more. If it was renamed inside the trees, an event says so and it will be watched anew.
-            _ => {
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
                 let _ = inotify::remove_watch(&self.inotify, watch);
                 self.post.nodes.remove(watch);
             }
+            // Its owner took his own rights away, or there are no more descriptors: later, then.
+            Err(_) => self.post.blind = true,
         }
         self.path = path;
         Ok(())

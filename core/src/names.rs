@@ -60,6 +60,8 @@ pub struct Names {
     exact: Index,
     folded: Index,
     states: Vec<State>,
+    /// Beside each state, once it was asked.
+    short: Vec<Option<Short>>,
     known: HashMap<State, StateId>,
     epoch: u32,
     /// Whether anything inside a git directory is protected, and with it the way there.
@@ -82,6 +84,15 @@ struct State {
     active: Vec<Active>,
     /// Are patterns that begin with `**` looked for here?
     floating: bool,
+}
+
+/// The short way through a state: nearly every name is none that its patterns wait for, and all of those are answered alike.
+#[derive(Debug)]
+struct Short {
+    /// Sorted.
+    awaited: Vec<Box<[u8]>>,
+    wild: Vec<Active>,
+    otherwise: Look,
 }
 
 /// The part of a pattern that comes next.
@@ -170,6 +181,7 @@ impl Names {
             exact: Index::default(),
             folded: Index::default(),
             states: Vec::new(),
+            short: Vec::new(),
             known: HashMap::new(),
             epoch: 0,
             guards_git: false,
@@ -223,6 +235,7 @@ impl Names {
         self.exact = Index::new(&self.rules, false);
         self.folded = Index::new(&self.rules, true);
         self.states.clear();
+        self.short.clear();
         self.known.clear();
         self.epoch += 1;
         let git = Part::Name(Word::literal(b".git"));
@@ -253,13 +266,55 @@ impl Names {
     /// Looks at one entry of a directory. `folding`: the directory takes names that differ only in case for one.
     pub fn look(&mut self, state: StateId, name: &[u8], folding: bool) -> Look {
         if !folding {
-            return self.look_at(state, name, false, false);
+            return match self.glance(state, name) {
+                Some(look) => look,
+                None => self.look_at(state, name, false, false),
+            };
         }
         let mut folded = std::mem::take(&mut self.scratch);
         fold::fold(name, &mut folded);
         let look = self.look_at(state, &folded, true, false);
         self.scratch = folded;
         look
+    }
+
+    /// The answer, if no pattern waits for this name.
+    fn glance(&mut self, state: StateId, name: &[u8]) -> Option<Look> {
+        let number = state.index as usize;
+        if self.short[number].is_none() {
+            self.short[number] = Some(self.shorten(state));
+        }
+        let short = self.short[number].as_ref()?;
+        let word_at = |rule: u16, at: usize| match &self.rules[usize::from(rule)].1.parts[at] {
+            Part::Name(word) => word.matches(name, false),
+            Part::AnyDepth => false,
+        };
+        if short.awaited.binary_search_by(|awaited| (**awaited).cmp(name)).is_ok()
+            || short.wild.iter().any(|active| word_at(active.rule, usize::from(active.at)))
+        {
+            return None;
+        }
+        let floating = self.states[number].floating;
+        if floating && (!self.exact.named(name).is_empty() || self.exact.wild.iter().any(|rule| word_at(*rule, 1))) {
+            return None;
+        }
+        Some(short.otherwise)
+    }
+
+    fn shorten(&mut self, state: StateId) -> Short {
+        let (mut awaited, mut wild) = (Vec::new(), Vec::new());
+        for active in &self.states[state.index as usize].active {
+            match &self.rules[usize::from(active.rule)].1.parts[usize::from(active.at)] {
+                Part::Name(word) if word.wild => wild.push(*active),
+                Part::Name(word) => awaited.push(word.text(false).into()),
+                Part::AnyDepth => {}
+            }
+        }
+        awaited.sort_unstable();
+        awaited.dedup();
+        // No name holds a NUL. What matches it all the same, a lone `*`, matches every name, and none is answered from here.
+        let otherwise = self.look_at(state, b"\0", false, false);
+        Short { awaited, wild, otherwise }
     }
 
     fn look_at(&mut self, state: StateId, name: &[u8], folding: bool, own: bool) -> Look {
@@ -322,6 +377,7 @@ impl Names {
         }
         let id = StateId { index: self.states.len() as u32, epoch: self.epoch };
         self.states.push(ahead.clone());
+        self.short.push(None);
         self.known.insert(ahead.clone(), id);
         id
     }

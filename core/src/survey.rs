@@ -38,11 +38,13 @@ pub struct Survey {
 /// Told of every directory before it is listed.
 pub type Enter<'a, E> = dyn FnMut(&Dir<'_>) -> Result<u32, E> + 'a;
 
-/// Looks through all trees. Patterns that follow from symlinks are added to `names`.
+/// Looks through all trees. Patterns that follow from symlinks are added to `names`. `closed` are files with several names that
+/// other means hold under the one that is known.
 pub fn survey<E: From<WalkError>>(
     names: &mut Names,
     ground: &Ground,
     walker: &mut Walker,
+    closed: &[Identity],
     enter: &mut Enter<'_, E>,
 ) -> Result<Survey, E> {
     let mut surveyor;
@@ -65,7 +67,8 @@ pub fn survey<E: From<WalkError>>(
             return Err(WalkError::Links { path: last }.into());
         }
     }
-    let Surveyor { mut found, pins, linked, .. } = surveyor;
+    let Surveyor { mut found, pins, mut linked, .. } = surveyor;
+    linked.extend(closed.iter().map(|identity| Linked { identity: *identity, kind: CoverKind::Mask }));
     if !linked.is_empty() {
         let mut others = OtherNames::<E>::new(&linked);
         for index in 0..ground.trees.len() {
@@ -78,7 +81,7 @@ pub fn survey<E: From<WalkError>>(
         found.covers.extend(pin(&ground.trees[index], &path)?);
     }
     found.covers.sort_by(|one, other| one.path.cmp(&other.path).then(weight(one).cmp(&weight(other))));
-    found.covers.dedup_by(|later, kept| later.path == kept.path && (later.kind == CoverKind::Pin || *later == *kept));
+    found.covers.dedup_by(|later, kept| later.path == kept.path);
     Ok(found)
 }
 

@@ -432,7 +432,7 @@ impl Walker {
         let fd = match tree.open(path, LIST) {
             Ok(fd) => fd,
             // Gone since it was seen, or something else by now: whoever changed it made an event.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(()),
             Err(Errno::ACCESS) => match visitor.unlistable(tree, path)? {
                 Some(fd) => fd,
                 None => return Ok(()),

@@ -200,7 +200,8 @@ impl Visit<'_> {
             Ok(Outcome::Taken { kept, whole }) => {
                 self.post.taken += 1;
                 self.post.events.push(GuardEvent::Taken { path, kept, whole });
-                if self.post.taken > MAX_TAKEN { Err(GuardError::TooManyTaken) } else { Ok(()) }
+                // In the end there is nobody left to stop.
+                if self.post.taken > MAX_TAKEN && !self.post.finishing { Err(GuardError::TooManyTaken) } else { Ok(()) }
             }
             Ok(Outcome::Left) => Ok(()),
             Err(source) => {
