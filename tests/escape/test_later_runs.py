@@ -16,7 +16,9 @@ from tests.support.tester import Outcome
 
 
 def paddock(fence: Fence, *words: Word, **more: object) -> Outcome:
-    return fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project, **more)  # type: ignore[arg-type]
+    tier = ["--tier", fence.tier] if words[0] == "run" else []
+    argv = [fence.installation.paddock, words[0], *tier, *words[1:]]
+    return fence.tester.run(argv, cwd=fence.ground.project, **more)  # type: ignore[arg-type]
 
 
 def test_code_planted_for_python_is_not_run_outside(fence: Fence) -> None:
