@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 use crate::kernel_text::{self, NumberList, Stat};
 
@@ -30,6 +30,8 @@ pub struct Columns {
     pub resident: bool,
     /// Tasks and processor time.
     pub stat: bool,
+    /// More tasks than this need not be counted: a bomb grows faster than it is looked at.
+    pub enough_tasks: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub struct Census<'p> {
 
 /// More processes than this are not followed; every means to limit their number is far below.
 const ROOM: usize = 16 * 1024;
+const STOP_ROUNDS: usize = 64;
+const NOTHING: Rlimit = Rlimit { current: Some(0), maximum: Some(0) };
 /// `NUMBER/task/NUMBER/children` with room to spare.
 const PATH_ROOM: usize = 64;
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
@@ -95,7 +99,10 @@ impl<'p> Census<'p> {
                 count.tasks = count.tasks.saturating_add(stat.threads.max(1));
                 ticks = ticks.saturating_add(stat.own_ticks).saturating_add(stat.reaped_ticks);
             }
-            Ok(())
+            Ok(match columns.enough_tasks {
+                Some(enough) if count.tasks > enough => Next::Stop,
+                _ => Next::GoOn,
+            })
         })?;
         if let Tree::DescendantsOf(root) = self.tree
             && columns.stat
@@ -119,26 +126,46 @@ impl<'p> Census<'p> {
                 let bytes = proportional(proc, speaker)?.unwrap_or(pages.saturating_mul(page_bytes));
                 total = total.saturating_add(bytes);
             }
-            Ok(())
+            Ok(Next::GoOn)
         })?;
         Ok(total)
     }
 
-    /// Kills every descendant there is now; those that were forked meanwhile are for the next call. The numbers in a namespace are
-    /// not ours: it ends with its first process.
+    /// Kills every descendant there is now; the caller buries, and calls again until nobody is left. The numbers in a namespace are not
+    /// ours: it ends with its first process.
+    ///
+    /// Killing one by one loses against a fork bomb: what dies makes room for more. So everybody first loses the right to fork and
+    /// is stopped, round after round until no new ones turn up; both are inherited, and cheap.
     pub fn kill_descendants(&mut self) -> Result<(), Errno> {
         if self.tree == Tree::Namespace {
             return Ok(());
+        }
+        let mut before = 0;
+        for _ in 0..STOP_ROUNDS {
+            let mut found = 0;
+            self.each(|_, pid| {
+                if let Some(pid) = Pid::from_raw(pid) {
+                    found += 1;
+                    // Root forks all the same; the signal has to do.
+                    let _ = rustix::process::prlimit(Some(pid), Resource::Nproc, NOTHING);
+                    let _ = rustix::process::kill_process(pid, Signal::STOP);
+                }
+                Ok(Next::GoOn)
+            })?;
+            if found == before {
+                break;
+            }
+            before = found;
         }
         self.each(|_, pid| {
             if let Some(pid) = Pid::from_raw(pid) {
                 let _ = rustix::process::kill_process(pid, Signal::KILL);
             }
-            Ok(())
+            Ok(Next::GoOn)
         })
     }
 
-    fn each(&mut self, mut visit: impl FnMut(BorrowedFd<'p>, i32) -> Result<(), Errno>) -> Result<(), Errno> {
+    fn each(&mut self, mut visit: impl FnMut(BorrowedFd<'p>, i32) -> Result<Next, Errno>) -> Result<(), Errno> {
         let proc = self.proc;
         match self.tree {
             Tree::Namespace => numbered_entries(proc, c".", |pid| visit(proc, pid)),
@@ -147,7 +174,9 @@ impl<'p> Census<'p> {
                 children(proc, root.as_raw_nonzero().get(), &mut self.found)?;
                 let mut next = 0;
                 while let Some(pid) = self.found.get(next).copied() {
-                    visit(proc, pid)?;
+                    if visit(proc, pid)? == Next::Stop {
+                        break;
+                    }
                     children(proc, pid, &mut self.found)?;
                     next += 1;
                 }
@@ -157,12 +186,21 @@ impl<'p> Census<'p> {
     }
 }
 
+/// What a visitor says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    GoOn,
+    Stop,
+}
+
 /// The children of every thread of a process, as long as there is room.
 fn children(proc: BorrowedFd<'_>, pid: i32, found: &mut Vec<i32>) -> Result<(), Errno> {
     let task = Path::new(format_args!("{pid}/task"));
     match rustix::fs::statat(proc, task.as_c_str()?, AtFlags::empty()) {
         Ok(stat) if has_one_thread(&stat) => children_of_thread(proc, pid, pid, found),
-        Ok(_) => numbered_entries(proc, task.as_c_str()?, |thread| children_of_thread(proc, pid, thread, found)),
+        Ok(_) => numbered_entries(proc, task.as_c_str()?, |thread| {
+            children_of_thread(proc, pid, thread, found).map(|()| Next::GoOn)
+        }),
         Err(error) => ignore_gone(error),
     }
 }
@@ -211,11 +249,9 @@ fn resident(proc: BorrowedFd<'_>, pid: i32) -> Result<(i32, u64), Errno> {
     }
     let mut speaker = (pid, 0);
     numbered_entries(proc, task.as_c_str()?, |thread| {
-        if speaker.1 == 0 {
-            // /proc does not list threads, but knows them by number.
-            speaker = (thread, pages_of(proc, thread)?);
-        }
-        Ok(())
+        // /proc does not list threads, but knows them by number.
+        speaker = (thread, pages_of(proc, thread)?);
+        Ok(if speaker.1 == 0 { Next::GoOn } else { Next::Stop })
     })?;
     Ok(speaker)
 }
@@ -243,7 +279,7 @@ fn proportional(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<u64>, Errno> {
 fn numbered_entries(
     proc: BorrowedFd<'_>,
     path: &CStr,
-    mut visit: impl FnMut(i32) -> Result<(), Errno>,
+    mut visit: impl FnMut(i32) -> Result<Next, Errno>,
 ) -> Result<(), Errno> {
     let listed = match rustix::fs::openat(proc, path, LIST, Mode::empty()) {
         Ok(listed) => listed,
@@ -257,8 +293,10 @@ fn numbered_entries(
             Err(error) => return ignore_gone(error),
         };
         let number = kernel_text::number(entry.file_name().to_bytes()).and_then(|number| i32::try_from(number).ok());
-        if let Some(number) = number {
-            visit(number)?;
+        if let Some(number) = number
+            && visit(number)? == Next::Stop
+        {
+            break;
         }
     }
     Ok(())
@@ -359,7 +397,7 @@ mod tests {
         }
     }
 
-    const ALL: Columns = Columns { resident: true, stat: true };
+    const ALL: Columns = Columns { resident: true, stat: true, enough_tasks: None };
 
     #[test]
     fn descendants_are_counted_at_any_depth_and_the_root_is_not() {

@@ -6,15 +6,16 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
-use rustix::thread::{CapabilitySet, CapabilitySets, SecureComputingMode};
+use rustix::thread::SecureComputingMode;
 
 use crate::plan::{Plan, Tier};
+use crate::privileges::{Privileges, Service};
 use crate::seccomp::Filter;
 use crate::sys::{self, SignalMask};
 
 pub struct Fence {
-    /// In namespaces of our own we have every capability over them; the command has none.
-    drop_capabilities: bool,
+    /// None: as an ordinary user we have nothing to give up.
+    privileges: Option<Privileges>,
     no_new_privs: bool,
     rlimits: Vec<(Resource, u64)>,
     ruleset: Option<OwnedFd>,
@@ -28,7 +29,7 @@ pub struct Fence {
 pub enum Step {
     FollowParent,
     Limits,
-    Capabilities,
+    Privileges,
     NoNewPrivs,
     Rlimit,
     Landlock,
@@ -50,7 +51,7 @@ impl Step {
         match self {
             Step::FollowParent => "the command can not be tied to its supervisor",
             Step::Limits => "the command can not be put under its limits",
-            Step::Capabilities => "the capabilities of the namespace can not be dropped",
+            Step::Privileges => "the user, the groups or the capabilities of the namespace can not be given up",
             Step::NoNewPrivs => "no_new_privs can not be set",
             Step::Rlimit => "a resource limit can not be set",
             Step::Landlock => "the Landlock rules can not be enforced",
@@ -72,7 +73,7 @@ impl Step {
 impl Fence {
     pub fn new(plan: &Plan, ruleset: Option<OwnedFd>, filter: Option<Filter>, limits: &[(Resource, u64)]) -> Fence {
         Fence {
-            drop_capabilities: plan.tier == Tier::Full,
+            privileges: privileges(plan),
             no_new_privs: plan.no_new_privs,
             rlimits: [&plan.rlimits[..], limits].concat(),
             ruleset,
@@ -90,8 +91,14 @@ impl Fence {
     pub fn enter(&self) -> Result<(), FenceError> {
         let at = |step| move |errno| FenceError { step, errno };
 
-        if self.drop_capabilities {
-            drop_capabilities().map_err(at(Step::Capabilities))?;
+        for (resource, value) in &self.rlimits {
+            // At least as tight as asked: an ordinary user can not raise the hard limit.
+            let hard = rustix::process::getrlimit(*resource).maximum.map_or(*value, |hard| hard.min(*value));
+            let limit = Rlimit { current: Some(hard), maximum: Some(hard) };
+            rustix::process::setrlimit(*resource, limit).map_err(at(Step::Rlimit))?;
+        }
+        if let Some(privileges) = self.privileges {
+            privileges.shed().map_err(at(Step::Privileges))?;
         }
         // An ordinary user may use Landlock and seccomp only after giving up on gaining privileges by exec.
         if self.no_new_privs {
@@ -99,12 +106,6 @@ impl Fence {
             if rustix::thread::no_new_privs() != Ok(true) {
                 return Err(FenceError { step: Step::Confirm, errno: Errno::PERM });
             }
-        }
-        for (resource, value) in &self.rlimits {
-            // At least as tight as asked: an ordinary user can not raise the hard limit.
-            let hard = rustix::process::getrlimit(*resource).maximum.map_or(*value, |hard| hard.min(*value));
-            let limit = Rlimit { current: Some(hard), maximum: Some(hard) };
-            rustix::process::setrlimit(*resource, limit).map_err(at(Step::Rlimit))?;
         }
         if let Some(ruleset) = &self.ruleset {
             sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(Step::Landlock))?;
@@ -131,17 +132,15 @@ impl Fence {
     }
 }
 
-/// All of them, and the right to get any back: also root, who gets a full set by every exec, ends with none.
-fn drop_capabilities() -> Result<(), Errno> {
-    for number in 0..u64::BITS {
-        match rustix::thread::remove_capability_from_bounding_set(CapabilitySet::from_bits_retain(1 << number)) {
-            Ok(()) => {}
-            Err(Errno::INVAL) => break, // the kernel knows no more
-            Err(errno) => return Err(errno),
+fn privileges(plan: &Plan) -> Option<Privileges> {
+    match &plan.container {
+        Some(container) => {
+            let clears_groups = container.clears_groups(plan.user.uid);
+            let service = Service { uid: container.uid, gid: container.gid, clears_groups };
+            Some(Privileges { kept: container.capabilities, service: Some(service) })
         }
+        None => (plan.tier == Tier::Full).then_some(Privileges::NONE),
     }
-    let none = CapabilitySet::empty();
-    rustix::thread::set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
 }
 
 /// What the command inherits from the core besides the fence: ordinary signals, and death with the supervisor.

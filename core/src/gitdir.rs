@@ -7,11 +7,13 @@
 mod config;
 
 use std::ffi::CStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::beneath;
+use crate::place::Identity;
 use crate::text::{AbsPath, Text};
 use crate::walk::{Dir, Ground};
 
@@ -59,19 +61,43 @@ pub fn role(path: &[u8]) -> Option<Role> {
     }
 }
 
-/// Is it harmless as it is now? Only a plain file under one name is ever: another name could be written unseen.
-pub fn is_harmless(role: Role, ground: &Ground, dir: &Dir<'_>, name: &CStr, buffer: &mut Vec<u8>) -> bool {
+/// What a name's content was found to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Judgement {
+    Harmless,
+    /// The object that is.
+    Harmful(Identity),
+    /// What had the name is gone. Git renames and removes its lock files while we look; what has the name now makes an event.
+    Gone,
+}
+
+/// Judges what has the name now. Only a plain file under one name is ever harmless: another name could be written unseen.
+pub fn judge(role: Role, ground: &Ground, dir: &Dir<'_>, name: &CStr, buffer: &mut Vec<u8>) -> Judgement {
+    let opened = beneath::look(dir.fd, name.to_bytes()).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
+    let Ok((stat, object)) = opened else { return Judgement::Gone };
+    let harmless = match (role, FileType::from_raw_mode(stat.st_mode)) {
+        (Role::Hooks, file_type) => file_type == FileType::Directory,
+        (Role::Hook, FileType::RegularFile) => name.to_bytes().ends_with(b".sample") && stat.st_nlink == 1,
+        (_, FileType::RegularFile) => match read(object.as_fd(), buffer) {
+            Ok(0) => return Judgement::Gone,
+            Ok(1) => content_is_harmless(role, ground, dir, buffer),
+            Ok(_) | Err(_) => false,
+        },
+        _ => false,
+    };
+    if harmless { Judgement::Harmless } else { Judgement::Harmful(Identity::from(&stat)) }
+}
+
+fn content_is_harmless(role: Role, ground: &Ground, dir: &Dir<'_>, content: &[u8]) -> bool {
     match role {
-        Role::Hooks => dir.stat(name).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory),
-        Role::Hook => name.to_bytes().ends_with(b".sample") && read(dir.fd, name, buffer).is_ok(),
-        _ if read(dir.fd, name, buffer).is_err() => false,
         // Not written yet.
-        _ if buffer.is_empty() => true,
-        Role::Config => config::is_harmless(buffer),
+        _ if content.is_empty() => true,
+        Role::Config => config::is_harmless(content),
         Role::Note => true,
-        Role::CommonDir => line(buffer) == Some(b"../.."),
-        Role::GitDir => line(buffer).is_some_and(|path| path.ends_with(b"/.git")),
-        Role::GitFile => leads_to_worktree(ground, dir, buffer),
+        Role::CommonDir => line(content) == Some(b"../.."),
+        Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
+        Role::GitFile => leads_to_worktree(ground, dir, content),
+        Role::Hooks | Role::Hook => false,
     }
 }
 
@@ -104,13 +130,11 @@ fn leads_to_worktree(ground: &Ground, dir: &Dir<'_>, content: &[u8]) -> bool {
     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
-fn read(dir: BorrowedFd<'_>, name: &CStr, buffer: &mut Vec<u8>) -> Result<(), Errno> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = rustix::fs::openat(dir, name, flags, Mode::empty())?;
-    let stat = rustix::fs::fstat(&file)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_nlink != 1 {
-        return Err(Errno::PERM);
-    }
+/// Reads a plain file that was opened for looking, and tells how many names it has after that.
+fn read(object: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
+    let mut link = [0; 32];
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(beneath::link_to(object, &mut link), flags, Mode::empty())?;
     buffer.clear();
     buffer.resize(LONGEST + 1, 0);
     let mut length = 0;
@@ -124,7 +148,7 @@ fn read(dir: BorrowedFd<'_>, name: &CStr, buffer: &mut Vec<u8>) -> Result<(), Er
         }
     }
     buffer.truncate(length);
-    Ok(())
+    Ok(rustix::fs::fstat(&file)?.st_nlink as u64)
 }
 
 #[cfg(test)]

@@ -61,6 +61,12 @@ pub fn open_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> 
     rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
 }
 
+/// The same through symlinks, which are resolved in that tree.
+pub fn follow_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+}
+
 /// Covers a name. Errno::STALE: something else has that name by now. A copy has identities of its own, and its names do not
 /// change behind our back.
 pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<(), Errno> {

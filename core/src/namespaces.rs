@@ -4,7 +4,7 @@
 //! when it ends, whatever ended it, nothing in its namespace lives on. It ends with the command, and with the supervisor.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -15,7 +15,9 @@ use rustix::thread::LinkNameSpaceType;
 use crate::channel::{self, Word};
 use crate::cover::Cover;
 use crate::fence::{self, Fence, FenceError};
+use crate::jail::JailError;
 use crate::mounts;
+use crate::privileges::Privileges;
 use crate::root::{self, Blueprint, RootError};
 use crate::session;
 use crate::sys::{self, SignalMask};
@@ -46,11 +48,13 @@ impl NamespacesError {
 
 /// A failure inside init, which can only tell of it.
 #[derive(Debug, thiserror::Error)]
-enum InitError {
+pub enum InitError {
     #[error("{what}: {}", crate::kernel_names::errno_text(*.errno))]
     Step { what: &'static str, errno: Errno },
     #[error(transparent)]
     Root(#[from] RootError),
+    #[error(transparent)]
+    Jail(JailError),
     #[error(transparent)]
     Fence(#[from] FenceError),
 }
@@ -59,6 +63,7 @@ impl InitError {
     fn hint(&self) -> &'static str {
         match self {
             InitError::Root(error) => error.hint(),
+            InitError::Jail(error) => error.hint(),
             InitError::Fence(error) => error.step.hint(),
             InitError::Step { .. } => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
         }
@@ -85,9 +90,42 @@ pub enum Started {
 /// What happens inside the fence: it becomes the command, or returns an errno (or 0, if it was no command).
 pub type Payload<'a> = &'a dyn Fn() -> i32;
 
+/// What init makes of its namespaces.
+pub trait Furnish {
+    /// Namespaces (CLONE_NEW*) beside those that every sandbox has.
+    fn kinds(&self) -> i32 {
+        0
+    }
+
+    /// Who we are in here, unless the supervisor says so when it admits us.
+    fn introduce(&self) -> Result<(), InitError> {
+        Ok(())
+    }
+
+    fn hostname(&self) -> &[u8];
+
+    /// Leaves this process in the new root. The descriptor is of its /proc.
+    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, InitError>;
+}
+
+impl Furnish for Blueprint<'_> {
+    fn introduce(&self) -> Result<(), InitError> {
+        let what = "the user can not be mapped into the namespace";
+        map_identity(self.plan.user.uid, self.gid).map_err(|errno| InitError::Step { what, errno })
+    }
+
+    fn hostname(&self) -> &[u8] {
+        self.namespaces.hostname.as_bytes()
+    }
+
+    fn furnish(&self, _: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, InitError> {
+        Ok(root::build(self, ruleset)?)
+    }
+}
+
 /// Starts init and, behind it, the command. `admit` is called with init's number before anything of the command runs.
 pub fn start(
-    blueprint: &Blueprint<'_>,
+    interior: &dyn Furnish,
     fence: &Fence,
     payload: Payload<'_>,
     mask: &SignalMask,
@@ -95,9 +133,9 @@ pub fn start(
 ) -> Result<Started, NamespacesError> {
     let (ours, theirs) = channel::pair().map_err(NamespacesError::Channel)?;
     let (mut supervisors_end, mut inits_end) = (Some(ours), Some(theirs));
-    let init = sys::fork_into(KINDS, || {
+    let init = sys::fork_into(KINDS | interior.kinds(), || {
         supervisors_end = None;
-        inits_end.take().map_or(125, |channel| init(blueprint, fence, payload, mask, channel))
+        inits_end.take().map_or(125, |channel| init(interior, fence, payload, mask, channel))
     })
     .map_err(NamespacesError::Enter)?;
     drop(inits_end);
@@ -213,8 +251,8 @@ pub fn try_out() -> Usable {
 }
 
 /// The life of init. What it returns is seen by nobody but a debugger: its words count.
-fn init(blueprint: &Blueprint<'_>, fence: &Fence, payload: Payload<'_>, mask: &SignalMask, channel: OwnedFd) -> i32 {
-    match set_up(blueprint, fence, payload, mask, &channel) {
+fn init(interior: &dyn Furnish, fence: &Fence, payload: Payload<'_>, mask: &SignalMask, channel: OwnedFd) -> i32 {
+    match set_up(interior, fence, payload, mask, &channel) {
         Ok(Ok(command)) => mourn(command, channel),
         Ok(Err(errno)) => {
             let _ = channel::send(&channel, &Word::NotExecuted(errno), &[]);
@@ -230,7 +268,7 @@ fn init(blueprint: &Blueprint<'_>, fence: &Fence, payload: Payload<'_>, mask: &S
 
 /// From a fork in new namespaces to the running command, or to the reason why it could not be executed.
 fn set_up(
-    blueprint: &Blueprint<'_>,
+    interior: &dyn Furnish,
     fence: &Fence,
     payload: Payload<'_>,
     mask: &SignalMask,
@@ -238,8 +276,7 @@ fn set_up(
 ) -> Result<Result<Pid, i32>, InitError> {
     let step = |what| move |errno| InitError::Step { what, errno };
     follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
-    map_identity(blueprint.plan.user.uid, blueprint.gid)
-        .map_err(step("the user can not be mapped into the namespace"))?;
+    interior.introduce()?;
     let namespace = |name: &str| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         rustix::fs::open(format!("/proc/self/ns/{name}"), flags, Mode::empty())
@@ -248,10 +285,9 @@ fn set_up(
     let mount = namespace("mnt").map_err(step("the mount namespace can not be opened"))?;
     // The supervisor puts us under limits first.
     channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
-    let proc = root::build(blueprint, fence.ruleset())?;
-    if !blueprint.namespaces.hostname.as_bytes().is_empty() {
-        let name = blueprint.namespaces.hostname.as_bytes();
-        rustix::system::sethostname(name).map_err(step("the host name can not be set"))?;
+    let proc = interior.furnish(channel, fence.ruleset())?;
+    if !interior.hostname().is_empty() {
+        rustix::system::sethostname(interior.hostname()).map_err(step("the host name can not be set"))?;
     }
     // The command runs with our user: nothing but this keeps it from tracing us.
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
@@ -280,7 +316,7 @@ fn set_up(
 }
 
 /// Dies with the supervisor. It may have died before we asked for that: then its end of the channel is closed.
-fn follow_supervisor(channel: &OwnedFd) -> Result<(), Errno> {
+pub fn follow_supervisor(channel: &OwnedFd) -> Result<(), Errno> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut hung_up = [PollFd::new(channel, PollFlags::empty())];
     rustix::event::poll(&mut hung_up, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))?;
@@ -303,6 +339,8 @@ fn write_once(name: &str, text: &str) -> Result<(), Errno> {
 /// Buries whoever ends, until the command does. Returning ends the namespace.
 fn mourn(command: Pid, channel: OwnedFd) -> i32 {
     sys::close_all_but(&channel);
+    // Whatever gets hold of us gains nothing by it. Should it fail, we are no more than we were.
+    let _ = Privileges::NONE.shed();
     loop {
         let (pid, status) = match rustix::process::wait(WaitOptions::UNTRACED) {
             Ok(Some(ended)) => ended,

@@ -1,6 +1,8 @@
 //! The plan: read from a sealed descriptor, parsed strictly, checked again. Nothing in it is believed because
 //! the compiler would not have written it: an unknown key, a duplicate, a missing key or a contradiction is refused.
 
+mod container;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -15,6 +17,8 @@ use crate::limits;
 use crate::rights::{self, Rights, Scopes};
 use crate::syscalls;
 use crate::text::{AbsPath, Text};
+
+pub use container::{Container, IdRange};
 
 pub const TMP_TOKEN: &[u8] = b"<tmp>";
 const SIZE_LIMIT: u64 = 1 << 20;
@@ -44,6 +48,9 @@ pub struct Plan {
     pub namespaces: Option<Namespaces>,
     #[serde(deserialize_with = "present")]
     pub workspace: Option<Workspace>,
+    /// A root directory of its own, in place of the host's places.
+    #[serde(deserialize_with = "present")]
+    pub container: Option<Container>,
     pub limits: limits::Requested,
     /// Where sessions keep what has to outlive them.
     pub sessions: AbsPath,
@@ -265,6 +272,8 @@ pub enum PlanError {
     Session(Text),
     #[error("the copy-on-write workspace {0} is no writable grant")]
     Workspace(AbsPath),
+    #[error("the plan is of a container with {0}")]
+    Container(&'static str),
     #[error("the environment uses <tmp>, but the plan makes no private temporary directory")]
     TokenWithoutTemp,
 }
@@ -328,6 +337,7 @@ impl Plan {
             return Err(PlanError::NeedsNoNewPrivs);
         }
         self.check_tier()?;
+        self.container.as_ref().map_or(Ok(()), |container| container.check(self))?;
         self.landlock.as_ref().map_or(Ok(()), Landlock::check)?;
         if let (Some(landlock), Some(files)) = (&self.landlock, &self.files) {
             landlock.check_grants(files)?;

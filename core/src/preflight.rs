@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::event::Enforcement;
 use crate::files::Files;
+use crate::jail::Jail;
 use crate::journal::Journal;
 use crate::json::{self, Invalid};
 use crate::plan::{self, Grant, Plan};
@@ -114,6 +115,9 @@ fn grant_fields(out: &mut String, grant: &Grant) {
 /// The command `preflight`: everything short of running.
 pub fn report(plan: &Plan, uid: u32) -> Result<String, Refusal> {
     let mut preflight = Preflight::prepare(plan)?;
+    if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
+        Jail::prepare(plan, namespaces, container)?;
+    }
     if let Some(journal) = &plan.journal
         && Journal::inspect(journal, uid)?
         && let Some(files) = &mut preflight.files

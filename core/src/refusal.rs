@@ -7,6 +7,7 @@ use crate::fence::{FenceError, Step};
 use crate::files::FilesError;
 use crate::guard::GuardError;
 use crate::host;
+use crate::jail::JailError;
 use crate::journal::JournalError;
 use crate::limits::LimitsError;
 use crate::names::NamesError;
@@ -38,6 +39,8 @@ pub enum Refusal {
     Fence(#[from] FenceError),
     #[error(transparent)]
     Namespaces(#[from] NamespacesError),
+    #[error(transparent)]
+    Jail(#[from] JailError),
     #[error(transparent)]
     Names(#[from] NamesError),
     #[error(transparent)]
@@ -89,6 +92,7 @@ impl Refusal {
             Refusal::Filter(_) => "list fewer system calls",
             Refusal::Temp(_) => "check that the directory exists and that you may write to it",
             Refusal::Namespaces(error) => error.hint(),
+            Refusal::Jail(error) => error.hint(),
             Refusal::Session(error) => error.hint(),
             Refusal::Names(error) => error.hint(),
             Refusal::Guard(error) => error.hint(),

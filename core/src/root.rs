@@ -102,11 +102,12 @@ const DEVICE_LINKS: [(&CStr, &CStr); 5] = [
 ];
 
 /// What tells of, or reaches, the machine rather than the processes in the sandbox.
-const PROC_MASKS: [&CStr; 10] = [
+const PROC_MASKS: [&CStr; 11] = [
     c"proc/kcore",
     c"proc/keys",
     c"proc/key-users",
     c"proc/timer_list",
+    c"proc/timer_stats",
     c"proc/sched_debug",
     c"proc/latency_stats",
     c"proc/sysrq-trigger",
@@ -115,11 +116,17 @@ const PROC_MASKS: [&CStr; 10] = [
     c"proc/asound",
 ];
 
+/// What sets the machine.
+const PROC_LOCKS: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq"];
+
 /// Detached mounts and where they will go.
 struct Clones<'a> {
     trees: Vec<(&'a Placed<'a>, OwnedFd)>,
-    devices: Vec<(CString, OwnedFd)>,
+    devices: Devices,
 }
+
+/// By the name each gets inside.
+pub type Devices = Vec<(CString, OwnedFd)>;
 
 /// Leaves this process in the new root. The descriptor is of its /proc, which shows the processes of the sandbox and no other.
 pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd> {
@@ -133,8 +140,8 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
     let root = set_on_stage(&base)?;
     let root = root.as_fd();
     make_tmp(root, blueprint)?;
-    make_dev(root, &clones)?;
-    let proc = make_proc(root, blueprint)?;
+    make_dev(root, &clones.devices)?;
+    let proc = make_proc(root, blueprint.namespaces.nested, blueprint.pid_max)?;
     for (placed, tree) in &clones.trees {
         put_in_place(root, placed, tree)?;
     }
@@ -196,27 +203,36 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
         };
         trees.push((placed, tree));
     }
+    let mut devices = take_devices(blueprint.terminal)?;
+    for grant in &blueprint.files.made {
+        if within(&grant.path, b"/dev") && !is_own_device(&grant.path) {
+            take_device(&mut devices, grant.path.as_c_str(), grant.path.as_c_str(), grant.optional)?;
+        }
+    }
+    Ok(Clones { trees, devices })
+}
+
+/// The devices that every program expects, and the caller's terminal.
+pub fn take_devices(terminal: Option<&CStr>) -> Result<Devices> {
     let mut devices = Vec::with_capacity(DEVICES.len() + 1);
-    let mut device = |host: &CStr, inside: &CStr, optional: bool| match clone_device(host) {
+    for host in DEVICES {
+        take_device(&mut devices, host, host, host == c"/dev/tty")?;
+    }
+    if let Some(terminal) = terminal {
+        take_device(&mut devices, terminal, c"/dev/console", true)?;
+    }
+    Ok(devices)
+}
+
+fn take_device(devices: &mut Devices, host: &CStr, inside: &CStr, optional: bool) -> Result<()> {
+    match clone_device(host) {
         Ok(tree) => {
             devices.push((inside.to_owned(), tree));
             Ok(())
         }
         Err(_) if optional => Ok(()),
         Err(errno) => Err(failed("can not copy the mount of", host.to_bytes())(errno)),
-    };
-    for host in DEVICES {
-        device(host, host, host == c"/dev/tty")?;
     }
-    for grant in &blueprint.files.made {
-        if within(&grant.path, b"/dev") && !is_own_device(&grant.path) {
-            device(grant.path.as_c_str(), grant.path.as_c_str(), grant.optional)?;
-        }
-    }
-    if let Some(terminal) = blueprint.terminal {
-        device(terminal, c"/dev/console", true)?;
-    }
-    Ok(Clones { trees, devices })
 }
 
 /// Is there without being copied from the host, or is the directory of such things.
@@ -255,13 +271,13 @@ fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<()> {
     attach_at(root, b"/tmp", &tmp)
 }
 
-fn make_dev(root: BorrowedFd<'_>, clones: &Clones<'_>) -> Result<()> {
+pub fn make_dev(root: BorrowedFd<'_>, devices: &Devices) -> Result<()> {
     attach_at(root, b"/dev", &new_tmpfs(c"0755", Some(c"1m"), PLAIN | NO_EXEC)?)?;
     let made = |name: &CStr| {
         let path = name.to_bytes().to_vec();
         move |errno| RootError { act: "can not make", path, errno }
     };
-    for (path, tree) in &clones.devices {
+    for (path, tree) in devices {
         put_file(root, path.to_bytes())?;
         attach_at(root, path.to_bytes(), tree)?;
     }
@@ -280,30 +296,32 @@ fn make_dev(root: BorrowedFd<'_>, clones: &Clones<'_>) -> Result<()> {
         .map_err(failed("can not lock", b"/dev"))
 }
 
-fn make_proc(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<OwnedFd> {
+pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Result<OwnedFd> {
     let made = |act| failed(act, b"/proc");
     let proc = mounts::new_fs(c"proc", &[], PLAIN | NO_EXEC).map_err(made("can not mount"))?;
     attach_at(root, b"/proc", &proc)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(root, c"proc", flags, Mode::empty()).map_err(made("can not open"))?;
-    if !blueprint.namespaces.nested {
+    if !nested {
         write_number(root, c"proc/sys/user/max_user_namespaces", 0)?;
     }
-    if let Some(pid_max) = blueprint.pid_max {
+    if let Some(pid_max) = pid_max {
         write_number(root, c"proc/sys/kernel/pid_max", pid_max)?;
     }
     for name in PROC_MASKS {
         let Ok(target) = mounts::open_inside(root, name) else { continue }; // not in this kernel
         mask_at(root, target).map_err(failed("can not mask", name.to_bytes()))?;
     }
-    let sys = mounts::open_inside(root, c"proc/sys").map_err(made("can not open sys in"))?;
-    let locked =
-        mounts::clone_tree(&sys, PLAIN | NO_EXEC | READ_ONLY).map_err(made("can not copy the mount of sys in"))?;
-    mounts::attach(locked, sys).map_err(made("can not lock sys in"))?;
+    for name in PROC_LOCKS {
+        let Ok(target) = mounts::open_inside(root, name) else { continue };
+        let locked = mounts::clone_tree(&target, PLAIN | NO_EXEC | READ_ONLY);
+        let locked = locked.and_then(|locked| mounts::attach(locked, target));
+        locked.map_err(failed("can not lock", name.to_bytes()))?;
+    }
     Ok(opened)
 }
 
-fn mask_at(root: BorrowedFd<'_>, target: OwnedFd) -> std::result::Result<(), Errno> {
+pub fn mask_at(root: BorrowedFd<'_>, target: OwnedFd) -> std::result::Result<(), Errno> {
     let stat = rustix::fs::fstat(&target)?;
     let directory = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory;
     let source = mounts::open_inside(root, if directory { mounts::MASK_DIR } else { mounts::MASK_FILE })?;
@@ -419,7 +437,15 @@ fn add_rule(
 ) -> std::result::Result<(), Errno> {
     let name = CString::new(&grant.path.as_bytes()[1..]).map_err(|_| Errno::INVAL)?;
     // A link (/dev/ptmx, /dev/fd) has no rights of its own; what it leads to is granted or not.
-    let opened = mounts::open_inside(root, &name)?;
+    add_rule_at(mounts::open_inside(root, &name)?, plan, grant, ruleset)
+}
+
+pub fn add_rule_at(
+    opened: OwnedFd,
+    plan: &Plan,
+    grant: &Grant,
+    ruleset: BorrowedFd<'_>,
+) -> std::result::Result<(), Errno> {
     let stat = rustix::fs::fstat(&opened)?;
     let rights = plan.rights(&grant.access);
     let rights = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
@@ -431,7 +457,7 @@ fn add_rule(
 }
 
 /// Afterwards the old tree can not be reached by any name: pivoting, unlike chroot, takes it away.
-fn leave_old_root(root: BorrowedFd<'_>) -> Result<()> {
+pub fn leave_old_root(root: BorrowedFd<'_>) -> Result<()> {
     let failure = || failed("can not leave the old root for", b"/");
     rustix::process::fchdir(root).map_err(failure())?;
     rustix::process::pivot_root(c".", c".").map_err(failure())?;

@@ -19,6 +19,7 @@ use crate::event::{Enforcement, Event, Start};
 use crate::fence::{self, Fence};
 use crate::files::Files;
 use crate::guard::Guard;
+use crate::jail::Jail;
 use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::limits::{Exceeded, Limits};
@@ -132,6 +133,10 @@ fn fenced(
         let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
         let fence = Fence::new(&plan, ruleset, preflight.filter, limits.rlimits());
         let command = command(&plan, argv, temp.as_ref());
+        if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
+            let jail = Jail::prepare(&plan, namespaces, container)?;
+            return start_jailed(jail, &fence, &command, terminal.as_deref(), &limits, &mask);
+        }
         match (&plan.namespaces, &plan.files, preflight.files) {
             (Some(namespaces), Some(requested), Some(files)) => {
                 let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
@@ -231,6 +236,24 @@ fn start_enclosed(
             session.map(Session::close);
             return Err(error.into());
         }
+    })
+}
+
+fn start_jailed(
+    jail: Jail<'_>,
+    fence: &Fence,
+    command: &Command,
+    terminal: Option<&CStr>,
+    limits: &Limits,
+    mask: &SignalMask,
+) -> Result<Attempt, Refusal> {
+    let payload = || command.exec().raw_os_error();
+    let started = jail.start(fence, &payload, mask, terminal, limits)?;
+    Ok(match started? {
+        namespaces::Started::Running(sandbox) => {
+            Ok(Running { subject: Subject::Sandbox(sandbox), guard: None, session: None })
+        }
+        namespaces::Started::NotExecuted(errno) => Err(not_executed(command, Errno::from_raw_os_error(errno))),
     })
 }
 

@@ -49,7 +49,21 @@ impl Store {
         &self.path
     }
 
-    pub fn take(&mut self, dir: BorrowedFd<'_>, name: &CStr, spared: &Spared<'_>) -> Result<Outcome, Errno> {
+    /// Takes what has the name; with `judged`, only if it is that.
+    pub fn take(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+        judged: Option<Identity>,
+        spared: &Spared<'_>,
+    ) -> Result<Outcome, Errno> {
+        let spared = |identity| spared(identity) || judged.is_some_and(|judged| judged != identity);
+        match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if spared(Identity::from(&stat)) => return Ok(Outcome::Left),
+            Ok(_) => {}
+            Err(Errno::NOENT) => return Ok(Outcome::Left),
+            Err(error) => return Err(error),
+        }
         let (number, slot) = self.slot()?;
         let outcome = match rename(dir, name, slot.as_fd(), name) {
             Err(Errno::ACCESS | Errno::PERM) => with_rights(dir, name, || rename(dir, name, slot.as_fd(), name)),
@@ -58,18 +72,18 @@ impl Store {
         let whole = match outcome {
             Ok(()) => {
                 let stat = rustix::fs::statat(&slot, name, AtFlags::SYMLINK_NOFOLLOW)?;
-                if spared(Identity::from(&stat)) {
-                    rename(slot.as_fd(), name, dir, name)?;
+                // If the name has yet another owner by now, it stays here, and is said.
+                if spared(Identity::from(&stat)) && rename(slot.as_fd(), name, dir, name).is_ok() {
                     self.discard(number);
                     return Ok(Outcome::Left);
                 }
                 true
             }
             Err(Errno::XDEV) => {
-                let mut copy = Copy { bytes: COPY_LIMIT, entries: ENTRY_LIMIT, deep: 0, whole: true, spared };
+                let mut copy = Copy { bytes: COPY_LIMIT, entries: ENTRY_LIMIT, deep: 0, whole: true, spared: &spared };
                 match copy.carry(dir, name, slot.as_fd()) {
                     Ok(()) => copy.whole,
-                    Err(Errno::NOENT) => {
+                    Err(Errno::NOENT | Errno::BUSY) => {
                         self.discard(number);
                         return Ok(Outcome::Left);
                     }

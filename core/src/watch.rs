@@ -18,8 +18,12 @@ const LONGEST: Duration = Duration::from_millis(500);
 const DOUBT: Duration = Duration::from_millis(10);
 /// Of a counter in the kernel that will not be missed.
 const RELAXED: Duration = Duration::from_millis(200);
-/// A tree whose orphans are buried unseen loses their time at every look that comes too late.
-const LONGEST_FOR_CPU: Duration = Duration::from_secs(1);
+/// Of the time of living processes: who ends unseen between two looks, and is waited for by nobody, takes his along.
+const LONGEST_FOR_LIVING: Duration = Duration::from_millis(250);
+/// Of the clock of a group, which misses nothing.
+const LONGEST_FOR_CLOCK: Duration = Duration::from_secs(1);
+/// How long the kernel's word on shared pages is believed, at least and at most: it is the only costly one.
+const BELIEF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 /// What two processors can fill. A tree that was seen to be faster is believed.
 const BYTES_PER_SECOND: u64 = 2 << 30;
 const TASKS_PER_SECOND: u64 = 2_000;
@@ -46,6 +50,10 @@ struct Memory {
     held: Held,
     bytes: u64,
     last: Option<(Instant, u64)>,
+    /// How much of what the processes have is counted more than once, and until when that is believed. Pages that are written
+    /// stop being shared, so it can only become less.
+    shared: u64,
+    believed_until: Option<Instant>,
     doubted: bool,
 }
 
@@ -80,6 +88,8 @@ impl<'a> Watch<'a> {
                 held,
                 bytes: held.value.saturating_mul(MEBIBYTE),
                 last: None,
+                shared: 0,
+                believed_until: None,
                 doubted: false,
             }),
             full_group: memory.filter(in_group),
@@ -152,7 +162,7 @@ impl<'a> Watch<'a> {
     }
 
     fn look(&mut self, now: Instant) -> Result<Verdict, Errno> {
-        let mut pause = LONGEST_FOR_CPU;
+        let mut pause = LONGEST_FOR_CLOCK;
         if let Some(held) = self.full_group {
             if self.limits.groups().oom_kills() > 0 {
                 return Ok(Verdict::Exceeded(held.into()));
@@ -163,21 +173,23 @@ impl<'a> Watch<'a> {
         let columns = Columns {
             resident: self.memory.is_some(),
             stat: self.tasks.is_some() || (self.cpu.is_some() && clock.is_none()),
+            enough_tasks: self
+                .tasks
+                .as_ref()
+                .filter(|tasks| tasks.held.means == Means::Watchdog)
+                .map(|tasks| tasks.most),
         };
-        let needed = columns != Columns::default();
-        let count = if needed { self.census.count(columns)? } else { Default::default() };
+        let count = if columns.resident || columns.stat { self.census.count(columns)? } else { Default::default() };
 
         if let Some(tasks) = &self.tasks {
             match tasks.held.means {
-                Means::UserNamespace => {
-                    if count.tasks >= tasks.most {
-                        self.limits.crowded.set(true);
-                    }
-                    pause = pause.min(LONGEST);
-                }
-                _ if count.tasks > tasks.most => return Ok(Verdict::Exceeded(tasks.held.into())),
-                _ => pause = pause.min(time_to_fill(tasks.most - count.tasks, TASKS_PER_SECOND)),
+                // The kernel refuses and keeps no account of it. What can be seen is that every place is taken, but for one that whoever
+                // made the namespace may hold.
+                Means::UserNamespace if count.tasks >= tasks.held.value => self.limits.crowded.set(true),
+                Means::Watchdog if count.tasks > tasks.most => return Ok(Verdict::Exceeded(tasks.held.into())),
+                _ => {}
             }
+            pause = pause.min(time_to_fill(tasks.most.saturating_sub(count.tasks), TASKS_PER_SECOND));
         }
         if let Some(cpu) = &mut self.cpu {
             let used = match clock {
@@ -187,13 +199,11 @@ impl<'a> Watch<'a> {
             if used >= cpu.limit {
                 return Ok(Verdict::Exceeded(cpu.held.into()));
             }
-            pause = pause.min(((cpu.limit - used) / cpu.processors.max(1)).max(SHORTEST));
+            let longest = if clock.is_some() { LONGEST_FOR_CLOCK } else { LONGEST_FOR_LIVING };
+            pause = pause.min(((cpu.limit - used) / cpu.processors.max(1)).clamp(SHORTEST, longest));
         }
         if let Some(memory) = &mut self.memory {
-            let mut used = count.resident_bytes;
-            if used > memory.bytes {
-                used = self.census.proportional_bytes()?;
-            }
+            let used = memory.used(now, count.resident_bytes, || self.census.proportional_bytes())?;
             if used > memory.bytes {
                 if memory.doubted {
                     return Ok(Verdict::Exceeded(memory.held.into()));
@@ -214,6 +224,30 @@ enum Verdict {
 }
 
 impl Memory {
+    /// What the tree has, every page counted once. `resident` counts some of them for each who has them: more than this it can not be.
+    /// Only when that is too much is the costly question asked.
+    fn used(
+        &mut self,
+        now: Instant,
+        resident: u64,
+        proportional: impl FnOnce() -> Result<u64, Errno>,
+    ) -> Result<u64, Errno> {
+        if resident <= self.bytes {
+            self.believed_until = None;
+            return Ok(resident);
+        }
+        let guess = resident.saturating_sub(self.shared);
+        if guess <= self.bytes && self.believed_until.is_some_and(|until| now < until) {
+            return Ok(guess);
+        }
+        let before = Instant::now();
+        let used = proportional()?.min(resident);
+        let cost = before.elapsed();
+        self.shared = resident - used;
+        self.believed_until = Some(now + cost.saturating_mul(COST_FACTOR).clamp(BELIEF.0, BELIEF.1));
+        Ok(used)
+    }
+
     fn pause_after(&mut self, now: Instant, used: u64) -> Duration {
         let seen = self.last.map_or(0, |(then, before)| {
             let elapsed_ms = now.duration_since(then).as_millis().max(1) as u64;
@@ -257,7 +291,7 @@ mod tests {
 
     fn memory() -> Memory {
         let held = Held { limit: Limit::Memory, value: 4096, means: Means::Watchdog };
-        Memory { held, bytes: 4096 << 20, last: None, doubted: false }
+        Memory { held, bytes: 4096 << 20, last: None, shared: 0, believed_until: None, doubted: false }
     }
 
     #[test]
@@ -271,6 +305,23 @@ mod tests {
         assert_eq!(steady.pause_after(after(600), 2 << 30), Duration::from_millis(100));
         // What shrinks does not.
         assert_eq!(steady.pause_after(after(700), 1 << 30), LONGEST);
+    }
+
+    #[test]
+    fn shared_pages_are_asked_about_only_when_it_matters() {
+        let now = Instant::now();
+        let later = now + BELIEF.0;
+        let unasked = || Err(Errno::INVAL);
+        let mut memory = memory();
+        let gigabytes = |count: u64| count << 30;
+        assert_eq!(memory.used(now, gigabytes(4), unasked), Ok(gigabytes(4)));
+        // Of 10, 8 were counted twice.
+        assert_eq!(memory.used(now, gigabytes(10), || Ok(gigabytes(2))), Ok(gigabytes(2)));
+        assert_eq!(memory.used(now, gigabytes(11), unasked), Ok(gigabytes(3)));
+        // What grows beyond the limit all the same is asked about at once, and anything after a while.
+        assert_eq!(memory.used(now, gigabytes(13), || Ok(gigabytes(5))), Ok(gigabytes(5)));
+        assert_eq!(memory.used(now, gigabytes(12), unasked), Ok(gigabytes(4)));
+        assert_eq!(memory.used(later, gigabytes(12), || Ok(gigabytes(12))), Ok(gigabytes(12)));
     }
 
     #[test]

@@ -153,7 +153,7 @@ def test_what_the_landlock_tier_can_not_hold_is_refused_with_its_line(fence: Fen
 def test_container_directives_are_refused_in_a_rootless_run(fence: Fence) -> None:
     """C-153"""
     outcome = refused(fence, "--profile", policy(fence, "inherit ai-agent\nrootdir /srv/root\n", "c.conf"))
-    assert "rootdir is not enforced" in outcome.stderr
+    assert "rootdir is for containers" in outcome.stderr
 
 
 @pytest.mark.parametrize(

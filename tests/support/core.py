@@ -76,6 +76,7 @@ def plan_for(
         },
         "namespaces": None,
         "workspace": None,
+        "container": None,
         "limits": dict.fromkeys(("memory_mb", "processes", "cpu_s", "open_files", "file_size_mb", "wall_s")),
         "sessions": str(tester.home / ".local" / "state" / "paddock" / "sessions"),
         "seccomp": {"default": "allow", "syscalls": sorted(block), "namespaces": False, "sockets": list(SOCKETS)},

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::beneath;
 use crate::cover::{Cover, CoverKind};
-use crate::gitdir::{self, Role};
+use crate::gitdir::{self, Judgement, Role};
 use crate::links;
 use crate::names::{Look, Names};
 use crate::place::Identity;
@@ -193,10 +193,10 @@ impl Visit<'_> {
         Ok(())
     }
 
-    fn take(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<(), GuardError> {
+    fn take(&mut self, dir: &Dir<'_>, name: &CStr, judged: Option<Identity>) -> Result<(), GuardError> {
         let path = dir.absolute(name.to_bytes())?;
         let Post { store, covered, .. } = &mut *self.post;
-        match store.take(dir.fd, name, &|identity| covered.binary_search(&identity).is_ok()) {
+        match store.take(dir.fd, name, judged, &|identity| covered.binary_search(&identity).is_ok()) {
             Ok(Outcome::Taken { kept, whole }) => {
                 self.post.taken += 1;
                 self.post.events.push(GuardEvent::Taken { path, kept, whole });
@@ -222,22 +222,24 @@ impl Visit<'_> {
         }
         let path = dir.absolute(entry.name.to_bytes())?;
         let Some(role) = gitdir::role(path.as_bytes()) else {
-            self.take(dir, entry.name)?;
+            self.take(dir, entry.name, None)?;
             return Ok(None);
         };
         // Watched first, then read: what is written after the reading makes an event.
         let watched = (role != Role::Hooks && !self.post.finishing).then(|| self.watch_content(dir, entry.name));
         let mut content = std::mem::take(&mut self.post.content);
-        let harmless = gitdir::is_harmless(role, self.ground, dir, entry.name, &mut content);
+        let judgement = gitdir::judge(role, self.ground, dir, entry.name, &mut content);
         self.post.content = content;
-        if harmless {
-            return Ok((role == Role::Hooks).then_some(Below::Carved));
-        }
+        let judged = match judgement {
+            Judgement::Harmless => return Ok((role == Role::Hooks).then_some(Below::Carved)),
+            Judgement::Gone => return Ok(None),
+            Judgement::Harmful(judged) => judged,
+        };
         if let Some(Some(watch)) = watched {
             let _ = inotify::remove_watch(self.inotify, watch);
             self.post.nodes.remove(watch);
         }
-        self.take(dir, entry.name)?;
+        self.take(dir, entry.name, Some(judged))?;
         Ok(None)
     }
 
@@ -277,7 +279,7 @@ impl Visit<'_> {
         if !self.post.guards_git || !trap || known || !dir.tree.writable || dir.below != Below::Plain {
             return Ok(());
         }
-        self.take(dir, c"HEAD")
+        self.take(dir, c"HEAD", None)
     }
 }
 
@@ -345,7 +347,7 @@ impl Visitor for Visit<'_> {
             Verdict::Protect(_) | Verdict::Way if self.post.was_covered(identity) => Ok(Some(Below::Locked)),
             Verdict::Protect(_) => self.judge_new(dir, entry, &stat),
             Verdict::Way if dir.tree.writable && entry.look.way_to_protected => {
-                self.take(dir, entry.name)?;
+                self.take(dir, entry.name, None)?;
                 Ok(None)
             }
             // A socket made from inside is the command's own, and who made it can not be told.

@@ -147,7 +147,7 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
         "files": {
             "grants": all, "closed": [], "unwritable": [], "reached": [], "deny": [], "protect": [], "opened": [],
         },
-        "namespaces": null, "workspace": null, "sessions": "/nonexistent/sessions",
+        "namespaces": null, "workspace": null, "container": null, "sessions": "/nonexistent/sessions",
         "limits": {
             "memory_mb": null, "processes": null, "cpu_s": null, "open_files": null, "file_size_mb": null, "wall_s": null,
         },

@@ -17,6 +17,7 @@ from paddock.errors import EXIT_PADDOCK, Bug, PaddockError, UsageError
 COMMANDS = MappingProxyType(
     {
         "run": "run a command behind the fence",
+        "jail": "run a command in a container, with a root directory of its own",
         "check": "validate policy files",
         "explain": "the merged policy and the plan, each grant with its source",
         "why": "what the fence answers for one path, and because of which line",

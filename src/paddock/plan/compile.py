@@ -26,7 +26,7 @@ from paddock.plan.model import (
     User,
 )
 from paddock.plan.paths import within
-from paddock.plan.pending import refuse_pending
+from paddock.plan.pending import refuse_container, refuse_pending
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.plan.tier import USEFUL_ABI, choose_tier, lacking, remedy
 from paddock.plan.workspace import workspace_of
@@ -37,24 +37,19 @@ NOTHING_SURVEYED = Terrain()
 
 
 def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED) -> Plan:
+    refuse_container(policy)
     refuse_pending(policy)
-    _refuse_privileged(policy, host)
+    refuse_privileged(policy, host)
     tier = choose_tier(policy, host)
-    strict = policy.filesystem.require_enforced is None or policy.filesystem.require_enforced.value
-    missing = list(lacking(policy, host, tier))
-    if missing and strict:
-        raise HostError(
-            f"this machine can not hold the policy: {missing[0]}"
-            + (f" (and {len(missing) - 1} more: {'; '.join(missing[1:])})" if missing[1:] else ""),
-            hint=remedy(host),
-        )
-    journal = _journal(policy, host)
+    strict = is_strict(policy)
+    missing = what_is_missing(policy, host, tier)
+    journal = journal_of(policy, host)
     laid = lay_out(
         policy,
         host,
         terrain,
         tier,
-        journals=tuple(sorted({_default_journal(host), *((journal.dir,) if journal else ())})),
+        journals=journals_of(host, journal),
         chosen_journal=journal.dir if journal and policy.audit.dir else None,
     )
     landlock = _landlock(policy, host, tier, laid)
@@ -82,6 +77,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         landlock=landlock,
         namespaces=_namespaces(policy) if tier is Tier.FULL else None,
         workspace=workspace_of(policy, host, tier, files),
+        container=None,
         limits=Limits(**{limit.name: limit.value for limit in policy.limits if limit.name != "tmp_mb"}),
         sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=seccomp,
@@ -92,7 +88,23 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
     )
 
 
-_LOST = {
+def is_strict(policy: Policy) -> bool:
+    return policy.filesystem.require_enforced is None or policy.filesystem.require_enforced.value
+
+
+def what_is_missing(policy: Policy, host: Host, tier: Tier) -> list[str]:
+    """What the policy accepts to run without; an error, where it does not."""
+    missing = list(lacking(policy, host, tier))
+    if missing and is_strict(policy):
+        raise HostError(
+            f"this machine can not hold the policy: {missing[0]}"
+            + (f" (and {len(missing) - 1} more: {'; '.join(missing[1:])})" if missing[1:] else ""),
+            hint=remedy(host),
+        )
+    return missing
+
+
+LOST = {
     Switch.LANDLOCK: "every file of yours is open to the command",
     Switch.SECCOMP: "every system call is open to the command",
     Switch.NO_NEW_PRIVS: "set-user-id programs can raise the command's rights",
@@ -106,7 +118,7 @@ _NESTED = "the command may make user namespaces: more of the kernel can be reach
 
 
 def _warnings(policy: Policy, tier: Tier, landlock: Landlock | None) -> Iterator[Notice]:
-    said = [f"{switch.value} is off: {_LOST[switch]}" for switch in policy.off]
+    said = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
     if policy.network and policy.network.mode and policy.network.mode.value is NetworkMode.HOST:
         said.append('network.mode = "host": the network is not fenced')
     if reaches_services(tier, landlock):
@@ -118,7 +130,7 @@ def _warnings(policy: Policy, tier: Tier, landlock: Landlock | None) -> Iterator
     return (Notice(level=Level.WARNING, text=text) for text in said)
 
 
-def _refuse_privileged(policy: Policy, host: Host) -> None:
+def refuse_privileged(policy: Policy, host: Host) -> None:
     if Switch.NO_NEW_PRIVS not in policy.off or host.uid == 0:
         return
     for switch in (Switch.LANDLOCK, Switch.SECCOMP):
@@ -135,7 +147,12 @@ def _default_journal(host: Host) -> str:
     return f"/var/tmp/paddock-audit-{host.uid}"
 
 
-def _journal(policy: Policy, host: Host) -> Journal | None:
+def journals_of(host: Host, journal: Journal | None) -> tuple[str, ...]:
+    """The default one, which other runs write, and this run's."""
+    return tuple(sorted({_default_journal(host), *((journal.dir,) if journal else ())}))
+
+
+def journal_of(policy: Policy, host: Host) -> Journal | None:
     if Switch.AUDIT in policy.off:
         return None
     place = policy.audit.dir.value if policy.audit.dir else _default_journal(host)

@@ -117,6 +117,47 @@ class Workspace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class IdRange:
+    """``count`` numbers from ``inside`` up are the ones from ``outside`` up on the host."""
+
+    inside: int
+    outside: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mappers:
+    """Programs that map subordinate ranges for an ordinary user: newuidmap, newgidmap."""
+
+    uid: str
+    gid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    path: str
+    optional: bool
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A root directory of its own. Paths of grants, masks and the working directory are those inside."""
+
+    rootdir: str
+    uid: int  # who the command is, by the numbers inside
+    gid: int
+    uid_map: tuple[IdRange, ...]
+    gid_map: tuple[IdRange, ...]
+    mappers: Mappers | None
+    netns: str | None  # one that exists, in place of a new one
+    loopback: bool
+    cgroups: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    masks: tuple[Mask, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """For all processes of the run together. ``None``: no limit."""
 
@@ -152,6 +193,7 @@ class Plan:
     landlock: Landlock | None
     namespaces: Namespaces | None
     workspace: Workspace | None
+    container: Container | None
     limits: Limits
     sessions: str  # where sessions keep what outlives them: names taken away, copies of workspaces
     seccomp: Seccomp | None

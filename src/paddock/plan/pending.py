@@ -12,6 +12,16 @@ from paddock.errors import PolicyError
 from paddock.policy.model import Action, Network, NetworkMode, Policy, Source
 
 
+def refuse_container(policy: Policy) -> None:
+    """A container's settings mean nothing to `paddock run`: they are refused, not ignored."""
+    for setting in policy.container:
+        raise PolicyError(
+            f"{setting.key} is for containers, which `paddock run` does not make",
+            where=str(setting.source),
+            hint="paddock jail --profile FILE -- COMMAND",
+        )
+
+
 def refuse_pending(policy: Policy) -> None:
     asked = list(_pending(policy))
     if not asked:
@@ -38,8 +48,6 @@ def _pending(policy: Policy) -> Iterator[tuple[str, Source]]:
         yield from _network(policy.network)
     for setting in policy.tools:
         yield f"tools.{setting.key}", setting.source
-    for setting in policy.container:
-        yield setting.key, setting.source
 
 
 def _network(network: Network) -> Iterator[tuple[str, Source]]:

@@ -26,7 +26,8 @@ PROJECT_FILE = "paddock.toml"
 
 
 def load(request: Request, origin: Origin) -> Policy:
-    layers = Layers(origin)
+    # A container has its own files: what a profile grants of the host's means nothing there.
+    layers = Layers(origin, default=DEFAULT if request.container is None else FLOOR)
     unasked = _project_file(request, origin)
     if unasked is not None:
         layers.add(unasked, agreed=request.trust_required)
@@ -52,7 +53,7 @@ def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
 
 def _project_file(request: Request, origin: Origin) -> Found | None:
     """``./paddock.toml``, when nothing else was asked for. Found is found: a dangling link is an error later on."""
-    if request.names_a_policy or request.is_custom:
+    if request.names_a_policy or request.is_custom or request.container is not None:
         return None
     if not exists(path := os.path.join(origin.cwd, PROJECT_FILE)):
         if origin.trusted.knows(path):
@@ -73,7 +74,7 @@ def select(request: Request, origin: Origin) -> Iterator[Found]:
     for path in request.policies:
         yield search.at_path(path, flag("--policy"), relative_to=origin.cwd)
     if not request.names_a_policy:
-        name = FLOOR if request.is_custom else profile_for(request.command)
+        name = FLOOR if request.is_custom or request.container is not None else profile_for(request.command)
         yield search.find(name, flag("the default profile"), relative_to=origin.cwd)
 
 
@@ -92,6 +93,9 @@ def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
 
 def writable_trees(policy: Policy) -> list[str]:
     """Where the command will be able to write, by the places' real names."""
+    rootdirs = [str(setting.value) for setting in policy.container if setting.key == "rootdir"]
+    if rootdirs:
+        return [os.path.realpath(path) for path in rootdirs]
     return [
         os.path.realpath(Glob.parse(grant.pattern).prefix)
         for grant in policy.filesystem.grants

@@ -249,7 +249,7 @@ class Policy:
     audit: Audit = Audit()
     rules: tuple[Rule, ...] = ()
     tools: tuple[Setting, ...] = ()
-    container: tuple[Setting, ...] = ()  # rootdir, uid, gid, username, netns, loopback, cgroup, cap-allow, mount-mask
+    container: tuple[Setting, ...] = ()  # by the names of the line format: rootdir, uid, cap-allow …
     off: tuple[Switch, ...] = ()
     tier: Tier | None = None  # what the command line names; no file can
     resume: str | None = None  # the copy-on-write session to go on with

@@ -17,6 +17,15 @@ class GrantFlag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DirectiveFlag:
+    """``-u 33`` is DirectiveFlag(key="uid", value=33, flag="-u"): a directive as a profile writes it."""
+
+    key: str
+    value: str | int | bool
+    flag: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """Profiles are merged first, then policies, then the flags: what is more particular lies on top."""
 
@@ -39,6 +48,7 @@ class Request:
     strict_globs: bool = False
     workdir: str | None = None
     command: str | None = None  # argv[0] of what is to run
+    container: tuple[DirectiveFlag, ...] | None = None  # None: no container is asked for
     trust_required: bool = True  # False: only to read and check, as `paddock check` does; never to run
 
     @property

@@ -65,6 +65,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "cgroup",
         "cap_allow",
         "mount_mask",
+        "hostname",
+        "id_map",
     ),
 }
 
@@ -93,6 +95,10 @@ PATH_RULE_OPS = ("read", "write", "execute")
 COMMAND_RULE_KEYS = ("action", "exe", "argv_regex", "command_regex", "reason")
 
 SECTIONS = (*KEYS, "rule")
+
+CONTAINER_LISTS = ("cgroup", "cap-allow", "mount-mask")  # may be repeated
+ID_MAPS = ("shifted", "identity")
+HOSTNAME_LIMIT = 64
 
 _CAPABILITIES = """
     CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE

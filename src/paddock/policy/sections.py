@@ -27,6 +27,8 @@ from paddock.policy.schema import (
     CAPABILITIES,
     ENDPOINT_KEYS,
     GRANT_KEYS,
+    HOSTNAME_LIMIT,
+    ID_MAPS,
     INJECT_MODES,
     KEYS,
     LIMITS,
@@ -184,6 +186,14 @@ class Sections:
                         source, f"no kernel has a capability {written!r}", hint=did_you_mean(name, CAPABILITIES)
                     )
                 return name
+            case "netns" if written.startswith("/"):
+                return self.values.path(written, source)
+            case "id_map":
+                if written not in ID_MAPS:
+                    raise wrong(source, f"{written!r} is not one of {', '.join(ID_MAPS)}")
+                return written
+            case "hostname" if len(written) > HOSTNAME_LIMIT:
+                raise wrong(source, f"a host name has at most {HOSTNAME_LIMIT} letters")
             case _:
                 word = self.values.expander.text(written, source)
                 if not word or not word.replace("-", "").replace("_", "").replace(".", "").isalnum():

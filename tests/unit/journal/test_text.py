@@ -27,6 +27,19 @@ def test_a_start_event_shows_who_where_and_what_was_applied() -> None:
     )
 
 
+def test_an_exceeded_limit_shows_which_one_and_what_held_it() -> None:
+    raw = EVENTS.read_text().splitlines()[2]
+    shown = line(Event(file="f", line=3, raw=raw.encode(), fields=json.loads(raw)))
+    assert shown == (
+        "[2026-11-15 05:00:01] session=c3ab8ff13720e8ad event=limit.exceeded limit=memory_mb value=512 "
+        "means=watchdog ended=true unwatched=false"
+    )
+
+
+def test_means_of_two_words_stay_one_value() -> None:
+    assert line(event(event="limit.exceeded", means="cgroup v1")).endswith('event=limit.exceeded means="cgroup v1"')
+
+
 def test_a_value_can_not_forge_a_field() -> None:
     """C-095"""
     shown = line(event(event="session.start", cwd="/a event=FAKE\n[2026-01-01 00:00:00] user=root"))

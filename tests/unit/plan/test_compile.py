@@ -35,7 +35,7 @@ SIMPLE = policy(files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "<tmp>/
 
 def test_the_golden_plan_and_a_compiled_one_fit_the_schema() -> None:
     schema = json.loads((SCHEMA / "plan.schema.json").read_text())
-    for name in ("plan.json", "plan-landlock.json"):
+    for name in ("plan.json", "plan-landlock.json", "plan-container.json"):
         jsonschema.validate(json.loads((SCHEMA / "examples" / name).read_text()), schema)
     for host in (HOST, FULL):
         jsonschema.validate(json.loads(compile_plan(SIMPLE, host).canonical()), schema)
@@ -119,16 +119,21 @@ PENDING = [
         "network hosts",
     ),
     ({"tools": (Setting(key="read_only", value=True, source=source(3)),)}, "tools.read_only"),
-    ({"container": (Setting(key="rootdir", value="/srv/root", source=source(3)),)}, "rootdir"),
     ({"rules": (Rule(id="r", action=Action.DENY, matches=(), reason=None, source=source(3)),)}, "rule"),
 ]
 
 
 @pytest.mark.parametrize(("part", "key"), PENDING)
 def test_a_key_that_no_layer_enforces_yet_stops_the_run_and_is_named(part: dict[str, object], key: str) -> None:
-    """C-153 among them"""
     with pytest.raises(PolicyError, match=f"{key} is not enforced"):
         compile_plan(replace(SIMPLE, **part), HOST)  # type: ignore[arg-type]
+
+
+def test_what_is_for_containers_is_refused_by_run_and_named() -> None:
+    """C-153"""
+    setting = Setting(key="rootdir", value="/srv/root", source=source(3))
+    with pytest.raises(PolicyError, match=r"p\.toml:3: rootdir is for containers"):
+        compile_plan(replace(SIMPLE, container=(setting,)), HOST)
 
 
 def test_values_that_ask_for_nothing_are_no_promise() -> None:

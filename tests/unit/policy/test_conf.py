@@ -38,6 +38,8 @@ cgroup /sys/fs/cgroup/c
 cap-allow CAP_NET_RAW
 cap-allow cap_chown
 mount-mask /proc/timer_list
+hostname box
+id-map identity
 """
 
 
@@ -64,6 +66,8 @@ def test_every_directive_reaches_the_model(world: World) -> None:
         "username": "ada",
         "netns": "blue",
         "loopback": True,
+        "hostname": "box",
+        "id-map": "identity",
         "cgroup": ("/sys/fs/cgroup/a b", "/sys/fs/cgroup/c"),
         "cap-allow": ("CAP_NET_RAW", "CAP_CHOWN"),
         "mount-mask": ("/proc/timer_list",),

@@ -34,6 +34,7 @@ def test_the_samples_are_there() -> None:
     """F-165 to F-171."""
     expected = """
         strict.toml permissive.toml curl-deny.toml read-only-git.toml seal.toml combined.toml example.toml my-agent.conf
+            container.conf
     """
     assert sorted(words(expected)) == FILES
 
