@@ -171,11 +171,6 @@ impl Guard {
         self.post.blind.then(|| PATROL.saturating_sub(self.last_patrol.elapsed()))
     }
 
-    /// How many names were taken away.
-    pub fn taken(&self) -> usize {
-        self.post.taken
-    }
-
     /// Judges what has appeared since.
     pub fn turn(
         &mut self,

@@ -15,7 +15,7 @@ use crate::chores::Duties;
 use crate::command::Command;
 use crate::enclosure::Enclosure;
 use crate::environment;
-use crate::event::{Enforcement, Event, Start};
+use crate::event::{Event, Start};
 use crate::fence::{self, Fence};
 use crate::files::Files;
 use crate::guard::Guard;
@@ -101,7 +101,7 @@ fn fenced(
     // Everything that can be wrong with paths, rules and filter is found before anything is made.
     let preflight = Preflight::prepare(&plan)?;
     let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
-    announce(&plan, &preflight, quiet);
+    announce(&plan, &preflight, &limits, quiet);
 
     if journal.is_none() && plan.temp.is_none() && plan.namespaces.is_none() && !limits.need_supervisor() {
         // Nothing has to be done afterwards, so nobody has to wait: the command takes this process over.
@@ -121,14 +121,13 @@ fn fenced(
         None => None,
     };
     let started = (|| {
-        let (requested, actual) = (preflight.requested(&plan), preflight.actual(&plan));
         let mut preflight = preflight;
         if let (Some(temp), Some(files), Some(requested)) = (&temp, &mut preflight.files, &plan.temp) {
             files.grant_temp(temp.dir(), plan.rights(&requested.access))?;
         }
         let terminal = ancestry::terminal();
         if let Some(journal) = journal {
-            record_start(journal, &plan, plan_bytes, &argv, terminal.as_deref(), requested, actual, &preflight)?;
+            record_start(journal, &plan, plan_bytes, &argv, terminal.as_deref(), &preflight)?;
         }
         let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
         let fence = Fence::new(&plan, ruleset, preflight.filter, limits.rlimits());
@@ -148,7 +147,7 @@ fn fenced(
     // While the command runs, only what its end needs stays in memory.
     drop(plan);
     let outcome = match started {
-        Ok(Ok(running)) => running.to_the_end(limits, journal, quiet),
+        Ok(Ok(running)) => running.until_the_end(limits, journal, quiet),
         Ok(Err(not_executed)) => Ok(not_executed),
         Err(refusal) => Err(refusal),
     };
@@ -166,7 +165,7 @@ struct Running {
 }
 
 impl Running {
-    fn to_the_end(self, limits: Limits, journal: Option<&Journal>, quiet: bool) -> Result<Outcome, Refusal> {
+    fn until_the_end(self, limits: Limits, journal: Option<&Journal>, quiet: bool) -> Result<Outcome, Refusal> {
         if let Some(session) = &self.session {
             session.settle();
         }
@@ -272,8 +271,6 @@ fn record_start(
     plan_bytes: &[u8],
     argv: &[CString],
     tty: Option<&CStr>,
-    requested: Enforcement,
-    actual: Enforcement,
     preflight: &Preflight<'_>,
 ) -> Result<(), Refusal> {
     journal.append(&Event::Start(Start {
@@ -286,8 +283,8 @@ fn record_start(
         command: argv,
         profile: plan.profiles.first().map_or(b"", |profile| profile.as_bytes()),
         plan: &journal::hash(plan_bytes),
-        requested,
-        actual,
+        requested: preflight.requested(plan),
+        actual: preflight.actual(plan),
     }))?;
     // What the user accepted as weaker is never silent.
     let noticed = plan.notices.iter().filter(|notice| notice.level == Level::Unenforced);
@@ -298,7 +295,7 @@ fn record_start(
     Ok(())
 }
 
-fn announce(plan: &Plan, preflight: &Preflight<'_>, quiet: bool) {
+fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool) {
     let chatty = !quiet
         && plan.notices.iter().any(|notice| notice.level == Level::Info)
         && rustix::termios::isatty(rustix::stdio::stderr());
@@ -308,6 +305,9 @@ fn announce(plan: &Plan, preflight: &Preflight<'_>, quiet: bool) {
             Level::Info if chatty => stderr::say("paddock", &notice.text.to_string()),
             Level::Info => {}
         }
+    }
+    for held in limits.held().iter().filter(|_| chatty) {
+        stderr::say("paddock", &format!("limit {held}"));
     }
     for warning in preflight.warnings() {
         stderr::say("paddock", &format!("warning: {warning}"));

@@ -11,10 +11,9 @@ use std::collections::BTreeSet;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{Access, AtFlags, FileType, OFlags, Stat};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::beneath;
 use crate::cover::{Cover, CoverKind};
 use crate::links;
 use crate::names::{Look, Names, Rule, StateId};
@@ -81,22 +80,6 @@ pub fn survey<E: From<WalkError>>(
     found.covers.sort_by(|one, other| one.path.cmp(&other.path).then(weight(one).cmp(&weight(other))));
     found.covers.dedup_by(|later, kept| later.path == kept.path && (later.kind == CoverKind::Pin || *later == *kept));
     Ok(found)
-}
-
-/// Other names of files that lie elsewhere, in the trees: for what is closed without a pattern.
-pub fn names_of_same<E: From<WalkError>>(
-    names: &mut Names,
-    ground: &Ground,
-    walker: &mut Walker,
-    closed: &[Identity],
-) -> Result<Vec<Cover>, E> {
-    let linked: Vec<Linked> =
-        closed.iter().map(|identity| Linked { identity: *identity, kind: CoverKind::Mask }).collect();
-    let mut others = OtherNames::<E>::new(&linked);
-    for index in 0..ground.trees.len() {
-        walker.tree(names, ground, index, &mut others)?;
-    }
-    Ok(others.covers)
 }
 
 /// A mask makes the rest needless, a lock a pin.
@@ -287,26 +270,24 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
     }
 
     fn unlistable(&mut self, tree: &Rooted, path: &[u8]) -> Result<Option<OwnedFd>, E> {
-        out_of_reach(tree, path)?;
+        if let Some(stat) = out_of_reach(tree, path)? {
+            self.found.covers.push(cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
+        }
         Ok(None)
     }
 }
 
-/// A directory that we can not list is out of the command's reach, too, unless it can change its mode or knows names in it.
-fn out_of_reach(tree: &Rooted, path: &[u8]) -> Result<(), WalkError> {
-    let closed = || -> Result<bool, Errno> {
-        let dir = tree.open(path, OFlags::PATH)?;
-        if rustix::fs::fstat(&dir)?.st_uid == rustix::process::getuid().as_raw() {
-            return Ok(false);
+/// A directory that we can not list is closed as a whole: whoever knows names in it could still open them. One that the command
+/// could open up by itself, because it is ours and can be changed, is not for us to hide. None: it is gone.
+fn out_of_reach(tree: &Rooted, path: &[u8]) -> Result<Option<Stat>, WalkError> {
+    let failed = |source| WalkError::List { path: tree.path.clone(), source };
+    match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
+        Ok(stat) if tree.writable && stat.st_uid == rustix::process::getuid().as_raw() => {
+            Err(WalkError::List { path: tree.absolute(path)?, source: Errno::ACCESS })
         }
-        let mut buffer = [0; 32];
-        let link = beneath::link_to(&dir, &mut buffer);
-        let entered = rustix::fs::accessat(rustix::fs::CWD, link, Access::EXEC_OK, AtFlags::empty());
-        Ok(entered == Err(Errno::ACCESS))
-    };
-    match closed() {
-        Ok(true) | Err(Errno::NOENT) => Ok(()),
-        _ => Err(WalkError::List { path: tree.absolute(path)?, source: Errno::ACCESS }),
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(source) => Err(failed(source)),
     }
 }
 

@@ -45,10 +45,6 @@ impl Store {
         Store { path, dir: None, next: 1 }
     }
 
-    pub fn path(&self) -> &AbsPath {
-        &self.path
-    }
-
     /// Takes what has the name; with `judged`, only if it is that.
     pub fn take(
         &mut self,

@@ -88,7 +88,9 @@ def test_a_policy_beside_the_work_can_not_rewrite_itself(fence: Fence) -> None:
     )
     assert paddock(fence, "trust", str(file)).exit_code == 0
     loose = f'[meta]\ninherit = "read-only"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
-    rewritten = paddock(fence, "run", "--policy", "p.toml", "--", "sh", "-c", f"printf '{loose}' > p.toml")
+    rewrite = ("--policy", "p.toml", "--", "sh", "-c", f"printf '{loose}' > p.toml")
+    assert "Read-only file system" in paddock(fence, "run", "--tier", "full", *rewrite).stderr
+    rewritten = paddock(fence, "run", "--tier", "landlock", *rewrite)
     assert rewritten.exit_code == 0, rewritten
     again = paddock(fence, "run", "--policy", "p.toml", "--", "cat", str(fence.ground.secret))
     assert again.exit_code == 125, again
@@ -156,7 +158,10 @@ def test_a_directory_swapped_for_a_link_does_not_carry_trust_elsewhere(fence: Fe
     loose = f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
     swap = f"printf '{loose}' > {codex}/q.toml; rm -r pd; ln -s {codex} pd"
     flags = ("--policy", "./pd/q.toml")
-    assert paddock(fence, "run", *flags, "--allow", str(codex), "--", "sh", "-c", swap).exit_code == 0
+    swapping = (*flags, "--allow", str(codex), "--", "sh", "-c", swap)
+    assert "busy" in paddock(fence, "run", "--tier", "full", *swapping).stderr
+    fence.ground.put(fence.ground.project / "pd" / "q.toml", '[meta]\ninherit = "ai-agent"\n')
+    assert paddock(fence, "run", "--tier", "landlock", *swapping).exit_code == 0
     later = paddock(fence, "run", *flags, "--", "cat", str(fence.ground.secret))
     assert later.exit_code == 125, later
     assert SECRET not in later.stdout
@@ -200,7 +205,8 @@ def test_a_profile_that_became_unreadable_is_not_skipped(fence: Fence) -> None:
 def test_a_trusted_project_policy_that_is_gone_is_missed(fence: Fence) -> None:
     fence.ground.put(fence.ground.project / "paddock.toml", '[meta]\ninherit = "strict"\n')
     assert paddock(fence, "trust").exit_code == 0
-    assert paddock(fence, "run", "--", "rm", "paddock.toml").exit_code == 0
+    assert "busy" in paddock(fence, "run", "--tier", "full", "--", "rm", "paddock.toml").stderr
+    assert paddock(fence, "run", "--tier", "landlock", "--", "rm", "paddock.toml").exit_code == 0
     later = paddock(fence, "run", "--", "true")
     assert later.exit_code == 125, later
     assert "it is gone" in later.stderr

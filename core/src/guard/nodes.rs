@@ -106,6 +106,7 @@ impl Nodes {
         numbers.filter(|(_, number)| !condition(&self.slots[**number as usize])).map(|(watch, _)| *watch).collect()
     }
 
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.by_watch.len()
     }
