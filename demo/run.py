@@ -75,18 +75,22 @@ class Aftermath:
         return self.scene.token in (self.reported[act]["loot"] or "")
 
 
+# Landlock says no; in the full tier the file is not even there, or lies on a read-only mount.
+FILE_REFUSALS = ("EACCES", "ENOENT", "EROFS")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Act:
     name: str
     label: str
     happened: Callable[[Aftermath], bool]
-    refusals: tuple[str, ...] = ("EACCES",)  # errors that count as a refusal by the kernel; empty: nothing to see
+    refusals: tuple[str, ...] = FILE_REFUSALS  # errors that count as a refusal by the kernel
     privileged: bool = False  # the bare kernel already refuses it to an ordinary user
 
 
 def _loot(name: str, label: str, *refusals: str) -> Act:
     return Act(
-        name=name, label=label, happened=lambda after: after.shows_secret(name), refusals=refusals or ("EACCES",)
+        name=name, label=label, happened=lambda after: after.shows_secret(name), refusals=refusals or FILE_REFUSALS
     )
 
 
@@ -106,9 +110,14 @@ ACTS = (
         name="link-key-into-workspace",
         label="hard-link the key into the workspace",
         happened=lambda after: (after.scene.workspace / "harmless").exists(),
-        refusals=("EACCES", "EXDEV"),
+        refusals=(*FILE_REFUSALS, "EXDEV"),
     ),
-    Act(name="list-home", label="list the home directory", happened=lambda after: after.error("list-home") is None),
+    Act(
+        name="list-home",
+        label="list the home directory",
+        happened=lambda after: "thesis.txt" in (after.reported["list-home"]["loot"] or ""),
+        refusals=(*FILE_REFUSALS, "not there"),
+    ),
     Act(
         name="append-bashrc",
         label="append to ~/.bashrc",
@@ -141,13 +150,13 @@ ACTS = (
         happened=lambda after: after.reported["preload-in-environment"]["loot"] is not None,
         refusals=("not there",),
     ),
-    _loot("environment-of-others", "read another process's environment", "EACCES", "EPERM"),
+    _loot("environment-of-others", "read another process's environment", "EACCES", "EPERM", "ENOENT"),
     _call("ptrace", "ptrace another process", "EPERM"),
     Act(
         name="kill-others",
         label="kill another process",
         happened=lambda after: not after.victim_alive,
-        refusals=("EPERM",),
+        refusals=("EPERM", "ESRCH"),
     ),
     _call("unshare", "unshare: make a user namespace", "EPERM"),
     _call("mount", "mount a file system", "EPERM"),

@@ -20,7 +20,9 @@ from tests.support.tester import Outcome
 
 
 def paddock(fence: Fence, *words: Word, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> Outcome:
-    return fence.tester.run([fence.installation.paddock, *words], cwd=cwd or fence.ground.project, env=env)
+    tier = ["--tier", fence.tier] if words[0] == "run" and "--tier" not in words else []
+    argv = [fence.installation.paddock, words[0], *tier, *words[1:]]
+    return fence.tester.run(argv, cwd=cwd or fence.ground.project, env=env)
 
 
 def loose(fence: Fence) -> str:

@@ -192,6 +192,16 @@ def test_doctor_says_no_on_a_kernel_without_landlock(fence: Fence) -> None:
         assert "Traceback" not in told.stderr
 
 
+@pytest.mark.parametrize("options", [("--no-landlock", "38"), ("--landlock-abi", "1"), ("--landlock-abi", "5")])
+def test_mounts_hold_the_files_where_landlock_can_not(full: Fence, options: tuple[Word, ...]) -> None:
+    prefix = older(full, *options)
+    assert full.inside(full.probe("read", full.ground.secret), prefix=prefix).answer == "ENOENT"
+    assert full.inside(full.probe("create", full.ground.outside / "new"), prefix=prefix).answer in ("ENOENT", "EROFS")
+    assert full.inside(full.probe("create", "new"), prefix=prefix).answer == "ok"
+    assert full.inside(full.probe("read", "own.txt"), prefix=prefix).answer == "ok mine"
+    assert full.outside(full.probe("read", full.ground.secret)).answer.startswith("ok ")
+
+
 def test_secrets_stay_secret_on_every_refusal(fence: Fence) -> None:
     for options in (("--no-landlock", "38"), ("--no-seccomp", "1")):
         refused = fence.inside(["cat", fence.ground.secret], prefix=older(fence, *options))

@@ -96,18 +96,19 @@ def _denied(plan: Plan) -> list[str]:
     """By name; places stand beside the grants they are kept out of, or are closed as a whole."""
     if plan.files is None or not plan.files.deny:
         return []
-    return [f"closed, also when they appear: {_names(plan.files.deny)}"]
+    return [f"closed, also when they appear: {_names(plan.files.deny, plan.cwd)}"]
 
 
 def _protected(plan: Plan) -> list[str]:
     if plan.files is None or not plan.files.protect:
         return []
-    return [f"read-only in what can be written, taken away when they appear: {_names(plan.files.protect)}"]
+    return [f"read-only in what can be written, taken away when they appear: {_names(plan.files.protect, plan.cwd)}"]
 
 
-def _names(patterns: Iterable[str]) -> str:
+def _names(patterns: Iterable[str], cwd: str) -> str:
     """``/home/ada/project/**/.vscode`` by its name alone; what is meant as one place by its whole path."""
-    return " ".join(dict.fromkeys(pattern.partition("**/")[2] or pattern for pattern in patterns))
+    names = (pattern.partition("**/")[2] or pattern.replace(f"{cwd}/", "<cwd>/", 1) for pattern in patterns)
+    return " ".join(dict.fromkeys(names))
 
 
 def _workspace(plan: Plan) -> list[str]:

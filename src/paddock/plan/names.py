@@ -39,7 +39,8 @@ def names_of(policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked
     exact.update(path for opening in terrain.openings for path in opening.locked)
     opened = {text for text in ground.opened() if not any(Glob.parse(text).matches(path) for path in exact)}
     protect = {*ground.protected(), *exact}
-    warnings = [*ground.exposed(), *(_said(one) for one in by_hand)]
+    secrets = {deny.pattern for deny in policy.filesystem.denies if deny.optional and deny.source.builtin}
+    warnings = [*ground.exposed(), *(_said(one, secrets) for one in by_hand)]
     return Names(
         deny=tuple(sorted(set(ground.denied(closed)))),
         protect=tuple(sorted(protect)) if ground.writable else (),
@@ -140,8 +141,10 @@ class _Ground:
         return any(within(prefix, tree) and pattern != tree for tree in self.writable)
 
 
-def _said(one: Sourced[str]) -> str:
+def _said(one: Sourced[str], secrets: set[str]) -> str:
     """The line for a name that a policy opens."""
+    if one.value in secrets:
+        return f"{one.source}: {one.value} is not kept closed: a profile closes it because it may hold secrets"
     why = protected_because(one.value) or "every protected name that matches it can be written"
     return f"{one.source}: {one.value} is not kept read-only: {why}"
 

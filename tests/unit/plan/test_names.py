@@ -153,6 +153,9 @@ def test_a_policy_opens_a_name_and_that_is_said_with_the_reason() -> None:
 def test_a_deny_of_the_profiles_is_opened_by_the_same_key_and_a_persons_is_not() -> None:
     ours = replace(opening("**/.env"), denies=(builtin("**/.env", optional=True), builtin("**/id_rsa", optional=True)))
     assert laid(ours).deny == (f"{WS}/**/id_rsa",)
+    assert warnings(compile_plan(policy(ours), FULL)) == [
+        "p.toml:5: **/.env is not kept closed: a profile closes it because it may hold secrets"
+    ]
     theirs = replace(opening("**/.env"), denies=(deny("**/.env", optional=True),))
     assert laid(theirs).deny == ("**/.env",)
 
