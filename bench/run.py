@@ -306,7 +306,8 @@ def main() -> int:
         works = work(bench, max(5, rounds // 5))
         print("file work, ratio to the limit")
         print(*works, sep="\n")
-    missed = [row for row in (*launches, *crowds, *works) if not row.kept]
+    rows: list[Row | Crowd] = [*launches, *crowds, *works]
+    missed = [row for row in rows if not row.kept]
     print(f"{len(missed)} budgets missed" if missed else "every budget kept")
     return 1 if missed else 0
 
