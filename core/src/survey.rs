@@ -109,7 +109,13 @@ pub fn cover(path: AbsPath, stat: &Stat, kind: CoverKind) -> Result<Cover, WalkE
 }
 
 /// The directories below the root of its tree that a match rests on, as paths relative to the tree.
-pub fn pins(names: &Names, tree: &Rooted, path: &[u8], rule: u16, folding: bool) -> Result<Vec<Vec<u8>>, WalkError> {
+pub fn pins(
+    names: &mut Names,
+    tree: &Rooted,
+    path: &[u8],
+    rule: u16,
+    folding: bool,
+) -> Result<Vec<Vec<u8>>, WalkError> {
     let depth = tree.depth();
     let rests = names.rests_on(rule, tree.absolute(path)?.as_bytes(), folding);
     let prefix = |end: usize| path.split(|byte| *byte == b'/').take(end + 1 - depth).collect::<Vec<_>>().join(&b'/');
@@ -120,6 +126,7 @@ pub fn pins(names: &Names, tree: &Rooted, path: &[u8], rule: u16, folding: bool)
 struct LinkFound {
     path: AbsPath,
     verdict: Verdict,
+    dir: StateId,
     next: StateId,
 }
 
@@ -135,7 +142,7 @@ impl LinkFound {
         match self.verdict {
             Verdict::Deny(_) => names.add_path(Rule::Deny, followed.end.as_bytes()),
             Verdict::Protect(_) if tree.writable => names.add_path(Rule::Protect, followed.end.as_bytes()),
-            Verdict::Way => names.add_alias(self.next, followed.end.as_bytes()),
+            Verdict::Way => names.add_alias(self.dir, self.next, followed.end.as_bytes()),
             Verdict::Protect(_) | Verdict::Link(_) | Verdict::Socket | Verdict::Free => {}
         }
     }
@@ -208,7 +215,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         }
         if file_type == FileType::Symlink && !matches!(entry.verdict, Verdict::Socket | Verdict::Link(_)) {
             let (verdict, next) = (entry.verdict, entry.look.next);
-            self.links.push(LinkFound { path: dir.absolute(name)?, verdict, next });
+            self.links.push(LinkFound { path: dir.absolute(name)?, verdict, dir: dir.state, next });
         }
         match entry.verdict {
             Verdict::Deny(_) => {

@@ -174,7 +174,7 @@ impl Visit<'_> {
         Ok(())
     }
 
-    fn pin(&mut self, names: &Names, dir: &Dir<'_>, path: &[u8], rule: Option<u16>) -> Result<(), WalkError> {
+    fn pin(&mut self, names: &mut Names, dir: &Dir<'_>, path: &[u8], rule: Option<u16>) -> Result<(), WalkError> {
         let Some(rule) = rule.filter(|_| dir.tree.writable && !self.post.finishing) else { return Ok(()) };
         for path in survey::pins(names, dir.tree, path, rule, dir.folding)? {
             self.post.covers.extend(survey::pin(dir.tree, &path)?);
