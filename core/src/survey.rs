@@ -15,11 +15,12 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::cover::{Cover, CoverKind};
+use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names, Rule, StateId};
 use crate::place::Identity;
 use crate::text::AbsPath;
-use crate::walk::{Below, Dir, Entry, GitParts, Ground, Rooted, Verdict, Visitor, WalkError, Walker};
+use crate::walk::{Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
 
 /// What a link leads to may hold another.
 const MAX_ROUNDS: usize = 16;

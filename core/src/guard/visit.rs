@@ -12,13 +12,14 @@ use rustix::io::Errno;
 use crate::beneath;
 use crate::cover::{Cover, CoverKind};
 use crate::gitdir::{self, Judgement, Role};
+use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names};
 use crate::place::Identity;
 use crate::survey;
 use crate::taken::{Outcome, Store};
 use crate::text::AbsPath;
-use crate::walk::{Below, Dir, Entry, GitParts, Ground, LIST, Rooted, Verdict, Visitor, WalkError};
+use crate::walk::{Below, Dir, Entry, GitParts, LIST, Verdict, Visitor, WalkError};
 
 use super::nodes::{Nodes, UNWATCHED};
 use super::{APPEAR, DISAPPEAR, GuardError, GuardEvent, MAX_TAKEN, WRITTEN, watch};

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 
 use super::*;
+use crate::ground::Tree;
 use crate::scene::{self, DENIED, PROTECTED, Scene, absolute};
-use crate::walk::Tree;
 
 fn seen(names: &mut Names, trees: &[Tree], left_out: &[AbsPath]) -> Result<Survey, WalkError> {
     let ground = Ground::open(trees, left_out)?;
