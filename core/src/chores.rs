@@ -51,6 +51,7 @@ impl<'a> Duties<'a> {
                     let _ = journal.append(&Event::Partial { text: text.as_bytes() });
                 }
             }
+            guard.disband();
         }
         self.exceeded
     }

@@ -3,7 +3,6 @@
 
 use std::ffi::{CStr, CString};
 
-use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
@@ -14,7 +13,6 @@ use crate::ground::Tree;
 use crate::guard::Guard;
 use crate::names::{Names, Rule};
 use crate::namespaces::{self, NamespacesError, Payload, Started};
-use crate::place::Identity;
 use crate::plan::{self, Namespaces, Plan};
 use crate::refusal::Refusal;
 use crate::root::Blueprint;
@@ -127,16 +125,10 @@ fn arm(
             watched: placed.grant.writes(),
         })
         .collect();
-    let (guard, found) = Guard::arm(names, &trees, &left_out, &with_other_names(&requested.closed), taken)?;
+    let closed = files.closed_with_other_names(requested);
+    let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, taken)?;
     covers.extend(found);
     Ok(Some(guard))
-}
-
-/// Closed files that have further names (hard links): those may lie in a grant.
-fn with_other_names(closed: &[AbsPath]) -> Vec<Identity> {
-    let stats = closed.iter().filter_map(|path| rustix::fs::lstat(path.as_c_str()).ok());
-    let several = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1;
-    stats.filter(several).map(|stat| Identity::from(&stat)).collect()
 }
 
 /// By the part of a pattern before its first wildcard. A floating one has none, and may lie anywhere.

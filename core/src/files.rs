@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
 use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetError};
-use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::cover::{Cover, CoverKind};
@@ -118,6 +118,7 @@ pub struct Files<'p> {
     /// Closed and unwritable places whose names go through a symlink.
     linked: Vec<&'p AbsPath>,
     checked_devices: Vec<u64>,
+    home: Glance<'p>,
 }
 
 /// Something opened for a rule.
@@ -170,6 +171,7 @@ impl<'p> Files<'p> {
             granted: Vec::with_capacity(requested.grants.len()),
             linked: through_links(requested, &home),
             checked_devices: Vec::new(),
+            home,
         };
         if plan.container.is_some() {
             // None of them is a place of the host: their rules are made when the container has its root.
@@ -180,7 +182,7 @@ impl<'p> Files<'p> {
         }
         check_own_ways(plan, requested, &files.linked)?;
         for grant in &requested.grants {
-            if grant.optional && home.of(&grant.path) == Seen::Missing {
+            if grant.optional && files.home.of(&grant.path) == Seen::Missing {
                 files.skipped.push(grant);
             } else if plan.tier == Tier::Full && root::is_made(&grant.path) {
                 files.made.push(grant);
@@ -224,6 +226,30 @@ impl<'p> Files<'p> {
             }
         }
         Ok(covers)
+    }
+
+    /// Closed files, and files right in closed directories, that have other names: under one of those they may lie in a grant.
+    pub fn closed_with_other_names(&self, requested: &plan::Files) -> Vec<Identity> {
+        let mut found = Vec::new();
+        let mut note = |stat: &Stat| {
+            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1 {
+                found.push(Identity::from(stat));
+            }
+        };
+        for path in requested.closed.iter().filter(|path| self.home.of(path) != Seen::Missing) {
+            let Ok(stat) = rustix::fs::stat(path.as_c_str()) else { continue };
+            note(&stat);
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let Ok(dir) = rustix::fs::open(path.as_c_str(), flags, Mode::empty()) else { continue };
+            let mut buffer = Vec::with_capacity(16 * 1024);
+            let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
+            while let Some(Ok(entry)) = entries.next() {
+                if let Ok(stat) = rustix::fs::statat(&dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
+                    note(&stat);
+                }
+            }
+        }
+        found
     }
 
     /// The private temporary directory, made after everything else was prepared.
