@@ -9,6 +9,7 @@ use rustix::process::Pid;
 use crate::cover::Cover;
 use crate::fence::Fence;
 use crate::files::{Files, Placed};
+use crate::ground::Tree;
 use crate::guard::Guard;
 use crate::names::{Names, Rule};
 use crate::namespaces::{self, NamespacesError, Payload, Started};
@@ -18,7 +19,6 @@ use crate::root::Blueprint;
 use crate::session::Session;
 use crate::sys::SignalMask;
 use crate::text::{AbsPath, Text};
-use crate::walk::Tree;
 
 pub struct Enclosure<'p> {
     plan: &'p Plan,

@@ -13,9 +13,10 @@ use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::beneath;
+use crate::ground::Ground;
 use crate::place::Identity;
 use crate::text::{AbsPath, Text};
-use crate::walk::{Dir, Ground};
+use crate::walk::Dir;
 
 /// No configuration that git writes by itself is longer.
 const LONGEST: usize = 64 * 1024;

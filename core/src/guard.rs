@@ -27,12 +27,13 @@ use rustix::net::{
 
 use crate::beneath;
 use crate::cover::{Cover, CoverKind};
+use crate::ground::{Ground, Tree};
 use crate::names::Names;
 use crate::place::Identity;
 use crate::survey::{self, Survey};
 use crate::taken::Store;
 use crate::text::AbsPath;
-use crate::walk::{Below, Dir, GitParts, Ground, Tree, WalkError, Walker};
+use crate::walk::{Below, Dir, GitParts, WalkError, Walker};
 
 use nodes::{NO_NODE, Nodes};
 use visit::{Post, Visit};

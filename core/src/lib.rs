@@ -22,6 +22,7 @@ mod fence;
 mod files;
 mod gitdir;
 mod glance;
+mod ground;
 mod guard;
 mod host;
 mod identity;

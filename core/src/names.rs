@@ -1,20 +1,25 @@
 //! Names by pattern: which names stay closed, which are read-only wherever they can be written, and what that rests on.
 //!
-//! Patterns are matched on the way down: a directory has a [`State`], and one look at an entry's name gives what the entry is and
-//! the state of what lies below it. States are few and kept once. Nearly every name means nothing, and is done with after one
-//! look into a table of the names that begin a pattern.
+//! Patterns are matched on the way down: a directory has a state, and one look at an entry's name gives what the entry is and the
+//! state of what lies below it. A plan has hundreds of patterns and a tree has thousands of names, nearly all of which are in none
+//! of them; those are done with after one look into a table of words.
 
 mod fold;
 mod pattern;
+mod state;
 #[cfg(test)]
 mod tests;
+mod words;
 
-use std::collections::HashMap;
+use std::ops::Range;
 
 use crate::text::Text;
 
 pub use pattern::PatternError;
-use pattern::{Part, Pattern, Root, Word};
+use pattern::{Part, Root};
+pub use state::StateId;
+use state::{Active, State, States};
+use words::{STAR, WordId, Words};
 
 /// What a pattern is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +37,7 @@ pub enum Rule {
 }
 
 /// A system's trees hold hundreds of thousands of names, none of them a user's, and can not be written.
-const SYSTEM: [&str; 16] = [
+const SYSTEM: [&str; 17] = [
     "/usr",
     "/bin",
     "/sbin",
@@ -49,57 +54,32 @@ const SYSTEM: [&str; 16] = [
     "/nix",
     "/gnu",
     "/snap",
+    "/run",
 ];
-const RUNTIME: &str = "/run";
 
 /// Everything a plan says about names.
 #[derive(Debug)]
 pub struct Names {
-    rules: Vec<(Rule, Pattern)>,
-    added: Vec<(Rule, Pattern)>,
-    exact: Index,
-    folded: Index,
-    states: Vec<State>,
-    /// Beside each state, once it was asked.
-    short: Vec<Option<Short>>,
-    known: HashMap<State, StateId>,
-    epoch: u32,
+    words: Words,
+    /// The parts of all patterns, one pattern after the other.
+    parts: Vec<Part>,
+    rules: Vec<Pattern>,
+    /// Not taken in yet.
+    added: Vec<Pattern>,
+    states: States,
     /// Whether anything inside a git directory is protected, and with it the way there.
     pub guards_git: bool,
-    /// What one look gathers; kept for its memory.
+    /// Used by each look, and kept for their memory.
+    found: Vec<WordId>,
     ahead: State,
-    scratch: Vec<u8>,
+    new_loops: Vec<Active>,
 }
 
-/// A state, good until patterns are added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct StateId {
-    index: u32,
-    epoch: u32,
-}
-
-/// How far patterns have come at a directory.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct State {
-    active: Vec<Active>,
-    /// Are patterns that begin with `**` looked for here?
-    floating: bool,
-}
-
-/// The short way through a state: nearly every name is none that its patterns wait for, and all of those are answered alike.
-#[derive(Debug)]
-struct Short {
-    /// Sorted.
-    awaited: Vec<Box<[u8]>>,
-    wild: Vec<Active>,
-    otherwise: Look,
-}
-
-/// The part of a pattern that comes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-struct Active {
-    rule: u16,
-    at: u16,
+#[derive(Clone, Debug)]
+struct Pattern {
+    rule: Rule,
+    root: Root,
+    parts: Range<usize>,
 }
 
 /// What one name turned out to be.
@@ -135,15 +115,6 @@ pub struct Start {
     pub denied: bool,
 }
 
-/// The names that begin a floating pattern.
-#[derive(Debug, Default)]
-struct Index {
-    /// Open addressing; 0 is free, n stands for groups[n - 1].
-    table: Vec<u16>,
-    groups: Vec<(Box<[u8]>, Vec<u16>)>,
-    wild: Vec<u16>,
-}
-
 #[derive(Debug, thiserror::Error)]
 pub enum NamesError {
     #[error(transparent)]
@@ -161,100 +132,120 @@ impl NamesError {
     }
 }
 
-const MAX_RULES: usize = 4096;
+/// Numbers of rules and words are short.
+const MAX_RULES: usize = 8192;
+const MAX_PARTS: usize = 60_000;
 
 impl Names {
     pub fn new(deny: &[Text], protect: &[Text], opened: &[Text]) -> Result<Names, NamesError> {
-        let given = [(Rule::Deny, deny), (Rule::Protect, protect), (Rule::Opened, opened)];
-        let mut rules = Vec::new();
-        for (rule, patterns) in given {
+        let mut names = Names {
+            words: Words::new(),
+            parts: Vec::new(),
+            rules: Vec::with_capacity(deny.len() + protect.len() + opened.len() + SYSTEM.len()),
+            added: Vec::new(),
+            states: States::default(),
+            guards_git: false,
+            found: Vec::new(),
+            ahead: State { loops: 0, steps: Vec::new() },
+            new_loops: Vec::new(),
+        };
+        for (rule, patterns) in [(Rule::Deny, deny), (Rule::Protect, protect), (Rule::Opened, opened)] {
             for text in patterns {
-                rules.push((rule, Pattern::parse(text)?));
+                let start = names.parts.len();
+                let root = pattern::parse(text, &mut names.words, &mut names.parts)?;
+                names.rules.push(Pattern { rule, root, parts: start..names.parts.len() });
+                names.check_number()?;
             }
         }
-        for path in SYSTEM.iter().chain([&RUNTIME]) {
-            rules.push((Rule::System, Pattern::at(path.as_bytes(), &[])));
+        for path in SYSTEM {
+            let start = names.parts.len();
+            pattern::literal(path.as_bytes(), &mut names.words, &mut names.parts);
+            names.rules.push(Pattern { rule: Rule::System, root: Root::Slash, parts: start..names.parts.len() });
         }
-        let mut names = Names {
-            rules,
-            added: Vec::new(),
-            exact: Index::default(),
-            folded: Index::default(),
-            states: Vec::new(),
-            short: Vec::new(),
-            known: HashMap::new(),
-            epoch: 0,
-            guards_git: false,
-            ahead: State { active: Vec::new(), floating: true },
-            scratch: Vec::new(),
-        };
-        names.prepare()?;
+        names.prepare();
         Ok(names)
     }
 
-    /// Is there anything to look for?
+    /// Is there nothing to look for?
     pub fn is_empty(&self) -> bool {
-        self.rules.iter().all(|(rule, _)| *rule == Rule::System)
+        self.rules.iter().all(|pattern| pattern.rule == Rule::System)
     }
 
     /// One more path to look for, from [`Names::settle`] on.
     pub fn add_path(&mut self, rule: Rule, path: &[u8]) {
-        self.added.push((rule, Pattern::at(path, &[])));
+        self.add(rule, path, 0..0);
     }
 
-    /// What patterns expect below a directory, they expect below `path` as well: a symlink leads there. From
-    /// [`Names::settle`] on.
-    pub fn add_alias(&mut self, state: StateId, path: &[u8]) {
-        for Active { rule, at } in &self.states[state.index as usize].active {
-            let (rule, pattern) = &self.rules[usize::from(*rule)];
+    /// What patterns expect below an entry, which is a symlink, they expect below `path` as well: it leads there. From
+    /// [`Names::settle`] on. Patterns that do not name the link are not concerned.
+    pub fn add_alias(&mut self, dir: StateId, entry: StateId, path: &[u8]) {
+        let known = &self.states.get(dir).1.active;
+        let (state, loops) = self.states.get(entry);
+        let new = loops.active.iter().filter(|active| known.binary_search(active).is_err()).chain(&state.steps);
+        for Active { rule, at } in new.copied().collect::<Vec<_>>() {
+            let Pattern { rule, parts, .. } = &self.rules[usize::from(rule)];
             if matches!(rule, Rule::Deny | Rule::Protect) {
-                self.added.push((*rule, Pattern::at(path, &pattern.parts[usize::from(*at)..])));
+                self.add(*rule, path, parts.start + usize::from(at)..parts.end);
             }
         }
+    }
+
+    fn add(&mut self, rule: Rule, path: &[u8], rest: Range<usize>) {
+        let start = self.parts.len();
+        pattern::literal(path, &mut self.words, &mut self.parts);
+        self.parts.extend_from_within(rest);
+        self.added.push(Pattern { rule, root: Root::Slash, parts: start..self.parts.len() });
     }
 
     /// Takes in what was added; false if all of it was known. Every state given out before is void.
     pub fn settle(&mut self) -> Result<bool, NamesError> {
         let before = self.rules.len();
-        for rule in std::mem::take(&mut self.added) {
-            if !self.rules.contains(&rule) {
-                self.rules.push(rule);
+        for new in std::mem::take(&mut self.added) {
+            let same = |known: &Pattern| {
+                known.rule == new.rule
+                    && known.root == new.root
+                    && self.parts[known.parts.clone()] == self.parts[new.parts.clone()]
+            };
+            if !self.rules.iter().any(same) {
+                self.rules.push(new);
             }
+            self.check_number()?;
         }
         let changed = self.rules.len() > before;
         if changed {
-            self.prepare()?;
+            self.prepare();
         }
         Ok(changed)
     }
 
-    fn prepare(&mut self) -> Result<(), NamesError> {
-        if self.rules.len() > MAX_RULES {
-            return Err(NamesError::TooMany(self.rules.len()));
+    fn check_number(&self) -> Result<(), NamesError> {
+        match self.rules.len() > MAX_RULES || self.parts.len() > MAX_PARTS {
+            true => Err(NamesError::TooMany(self.rules.len())),
+            false => Ok(()),
         }
-        self.exact = Index::new(&self.rules, false);
-        self.folded = Index::new(&self.rules, true);
-        self.states.clear();
-        self.short.clear();
-        self.known.clear();
-        self.epoch += 1;
-        let git = Part::Name(Word::literal(b".git"));
-        self.guards_git =
-            self.rules.iter().any(|(rule, pattern)| *rule == Rule::Protect && pattern.parts.contains(&git));
-        Ok(())
     }
 
-    /// Where a walk begins: at a path, or at a directory above one. `own`: the tree was asked for by name, so it is searched
-    /// although it may lie in one of the system's.
+    fn prepare(&mut self) {
+        self.states.clear();
+        let git = Part::Name(self.words.intern(b".git", false));
+        let about_git =
+            |pattern: &Pattern| pattern.rule == Rule::Protect && self.parts[pattern.parts.clone()].contains(&git);
+        self.guards_git = self.rules.iter().any(about_git);
+    }
+
+    /// Where a walk begins. `own`: the tree was asked for by name, so it is searched although it may lie in one of the system's.
     pub fn start(&mut self, path: &[u8], own: bool) -> Start {
-        self.ahead.active.clear();
         let mut hits = Hits::default();
-        for (index, (rule, pattern)) in self.rules.iter().enumerate() {
-            if pattern.root == Root::Slash {
-                hits.advance(&mut self.ahead.active, *rule, pattern, Active { rule: index as u16, at: 0 });
-            }
+        self.ahead.steps.clear();
+        self.new_loops.clear();
+        for (index, pattern) in self.rules.iter().enumerate().filter(|(_, pattern)| pattern.root != Root::Temp) {
+            let parts = &self.parts[pattern.parts.clone()];
+            let first = Active { rule: index as u16, at: 0 };
+            hits.advance(pattern.rule, parts, first, &mut self.ahead.steps, &mut self.new_loops);
         }
-        let mut look = hits.into_look(self.intern(true));
+        let loops = std::mem::take(&mut self.new_loops);
+        self.ahead.loops = self.states.loops(true, loops, |active| word_at(&self.rules, &self.parts, active));
+        let mut look = hits.into_look(self.intern());
         let mut denied = look.deny.is_some();
         for name in pattern::components(path) {
             look = self.look_at(look.next, name, false, own);
@@ -265,126 +256,61 @@ impl Names {
 
     /// Looks at one entry of a directory. `folding`: the directory takes names that differ only in case for one.
     pub fn look(&mut self, state: StateId, name: &[u8], folding: bool) -> Look {
-        if !folding {
-            return match self.glance(state, name) {
-                Some(look) => look,
-                None => self.look_at(state, name, false, false),
-            };
-        }
-        let mut folded = std::mem::take(&mut self.scratch);
-        fold::fold(name, &mut folded);
-        let look = self.look_at(state, &folded, true, false);
-        self.scratch = folded;
-        look
+        self.look_at(state, name, folding, false)
     }
 
-    /// The answer, if no pattern waits for this name.
-    fn glance(&mut self, state: StateId, name: &[u8]) -> Option<Look> {
-        let number = state.index as usize;
-        if self.short[number].is_none() {
-            self.short[number] = Some(self.shorten(state));
-        }
-        let short = self.short[number].as_ref()?;
-        let word_at = |rule: u16, at: usize| match &self.rules[usize::from(rule)].1.parts[at] {
-            Part::Name(word) => word.matches(name, false),
-            Part::AnyDepth => false,
-        };
-        if short.awaited.binary_search_by(|awaited| (**awaited).cmp(name)).is_ok()
-            || short.wild.iter().any(|active| word_at(active.rule, usize::from(active.at)))
-        {
-            return None;
-        }
-        let floating = self.states[number].floating;
-        if floating && (!self.exact.named(name).is_empty() || self.exact.wild.iter().any(|rule| word_at(*rule, 1))) {
-            return None;
-        }
-        Some(short.otherwise)
-    }
-
-    fn shorten(&mut self, state: StateId) -> Short {
-        let (mut awaited, mut wild) = (Vec::new(), Vec::new());
-        for active in &self.states[state.index as usize].active {
-            match &self.rules[usize::from(active.rule)].1.parts[usize::from(active.at)] {
-                Part::Name(word) if word.wild => wild.push(*active),
-                Part::Name(word) => awaited.push(word.text(false).into()),
-                Part::AnyDepth => {}
-            }
-        }
-        awaited.sort_unstable();
-        awaited.dedup();
-        // No name holds a NUL. What matches it all the same, a lone `*`, matches every name, and none is answered from here.
-        let otherwise = self.look_at(state, b"\0", false, false);
-        Short { awaited, wild, otherwise }
-    }
-
-    fn look_at(&mut self, state: StateId, name: &[u8], folding: bool, own: bool) -> Look {
-        let here = &self.states[state.index as usize];
-        let index = if folding { &self.folded } else { &self.exact };
-        let ahead = &mut self.ahead.active;
+    fn look_at(&mut self, id: StateId, name: &[u8], folding: bool, own: bool) -> Look {
+        self.words.matching(name, folding, &mut self.found);
+        let (state, loops) = self.states.get(id);
         let mut hits = Hits::default();
-        let mut moved = false;
-        ahead.clear();
-        if here.floating {
-            let mut begin = |rule: u16| {
-                let (kind, pattern) = &self.rules[usize::from(rule)];
-                moved = true;
-                hits.advance(ahead, *kind, pattern, Active { rule, at: 2 });
-            };
-            index.named(name).iter().copied().for_each(&mut begin);
-            for rule in &index.wild {
-                if let Part::Name(word) = &self.rules[usize::from(*rule)].1.parts[1]
-                    && word.matches(name, folding)
-                {
-                    begin(*rule);
-                }
+        for rule in &loops.ending {
+            let pattern = &self.rules[usize::from(*rule)];
+            hits.accept(pattern.rule, *rule, &self.parts[pattern.parts.clone()]);
+        }
+        if self.found.is_empty() && !self.states.is_starred(id) {
+            if state.steps.is_empty() {
+                return hits.into_look(id);
+            }
+            self.ahead.loops = state.loops;
+            self.ahead.steps.clear();
+            return hits.into_look(self.intern());
+        }
+        self.found.push(STAR);
+        self.ahead.loops = state.loops;
+        self.ahead.steps.clear();
+        self.new_loops.clear();
+        for word in &self.found {
+            let here = |step: &&Active| word_at(&self.rules, &self.parts, **step) == Some(*word);
+            for met in loops.after(*word).chain(state.steps.iter().filter(here).copied()) {
+                let pattern = &self.rules[usize::from(met.rule)];
+                let next = Active { at: met.at + 1, ..met };
+                let parts = &self.parts[pattern.parts.clone()];
+                hits.advance(pattern.rule, parts, next, &mut self.ahead.steps, &mut self.new_loops);
             }
         }
-        for active in &here.active {
-            let (kind, pattern) = &self.rules[usize::from(active.rule)];
-            let next = Active { rule: active.rule, at: active.at + 1 };
-            match &pattern.parts[usize::from(active.at)] {
-                // It may go on, and so may what comes after it.
-                Part::AnyDepth => {
-                    ahead.push(*active);
-                    match usize::from(next.at) == pattern.parts.len() {
-                        true => hits.accept(*kind, next.rule, pattern),
-                        false => ahead.push(next),
-                    }
-                }
-                Part::Name(word) if word.matches(name, folding) => {
-                    moved = true;
-                    hits.advance(ahead, *kind, pattern, next);
-                }
-                Part::Name(_) => {}
+        self.new_loops.retain(|active| loops.active.binary_search(active).is_err());
+        let leaves_floating = hits.system && !own && loops.floating;
+        if leaves_floating || !self.new_loops.is_empty() {
+            let mut all = [&loops.active[..], &self.new_loops].concat();
+            let floats = |active: &Active| self.rules[usize::from(active.rule)].root == Root::Anywhere;
+            let floating = loops.floating && !leaves_floating;
+            if leaves_floating {
+                all.retain(|active| !floats(active));
+                self.ahead.steps.retain(|active| !floats(active));
             }
+            self.ahead.loops = self.states.loops(floating, all, |active| word_at(&self.rules, &self.parts, active));
         }
-        if !moved && *ahead == here.active {
-            return hits.into_look(state);
-        }
-        let floating = here.floating && (own || !hits.system);
-        hits.into_look(self.intern(floating))
+        hits.into_look(self.intern())
     }
 
     /// The state made of what was gathered.
-    fn intern(&mut self, floating: bool) -> StateId {
-        let ahead = &mut self.ahead;
-        ahead.floating = floating;
-        ahead.active.retain(|active| floating || self.rules[usize::from(active.rule)].1.root != Root::Anywhere);
-        ahead.active.sort_unstable();
-        ahead.active.dedup();
-        if let Some(id) = self.known.get(ahead) {
-            return *id;
-        }
-        let id = StateId { index: self.states.len() as u32, epoch: self.epoch };
-        self.states.push(ahead.clone());
-        self.short.push(None);
-        self.known.insert(ahead.clone(), id);
-        id
+    fn intern(&mut self) -> StateId {
+        self.states.state(&mut self.ahead, |active| word_at(&self.rules, &self.parts, active))
     }
 
     /// Was the state given out after patterns were added last?
     pub fn is_current(&self, state: StateId) -> bool {
-        state.epoch == self.epoch
+        self.states.is_current(state)
     }
 
     /// Is it the name of a git directory, or of the file that leads to one?
@@ -399,17 +325,26 @@ impl Names {
 
     /// Could anything match below a directory in this state?
     pub fn expects(&self, state: StateId) -> bool {
-        let state = &self.states[state.index as usize];
-        (state.floating && (!self.exact.groups.is_empty() || !self.exact.wild.is_empty())) || !state.active.is_empty()
+        let (state, loops) = self.states.get(state);
+        loops.floating || !loops.active.is_empty() || !state.steps.is_empty()
     }
 
-    /// How many names above a match must keep theirs, or it would not match any more: their depths, counted from the root.
-    pub fn rests_on(&self, rule: u16, path: &[u8], folding: bool) -> Vec<usize> {
-        let mut depths = self.rules[usize::from(rule)].1.rests_on(path, folding);
+    /// Which names above a match must keep theirs, or it would not match any more: their depths, counted from the root.
+    pub fn rests_on(&mut self, rule: u16, path: &[u8], folding: bool) -> Vec<usize> {
+        let parts = &self.parts[self.rules[usize::from(rule)].parts.clone()];
+        let mut depths = pattern::rests_on(parts, &mut self.words, path, folding).unwrap_or_default();
         // The match itself is covered.
         let own = pattern::components(path).count().saturating_sub(1);
         depths.retain(|depth| *depth < own);
         depths
+    }
+}
+
+/// The word that a pattern expects at a place; None at its end and at a `**`.
+fn word_at(rules: &[Pattern], parts: &[Part], active: Active) -> Option<WordId> {
+    match parts[rules[usize::from(active.rule)].parts.clone()].get(usize::from(active.at)) {
+        Some(Part::Name(word)) => Some(*word),
+        Some(Part::AnyDepth) | None => None,
     }
 }
 
@@ -427,34 +362,30 @@ struct Hits {
 
 impl Hits {
     /// A pattern has come to `next`, by a name.
-    fn advance(&mut self, ahead: &mut Vec<Active>, kind: Rule, pattern: &Pattern, next: Active) {
-        let left = &pattern.parts[usize::from(next.at)..];
-        let left = match left {
+    fn advance(&mut self, kind: Rule, parts: &[Part], next: Active, steps: &mut Vec<Active>, loops: &mut Vec<Active>) {
+        let left = match &parts[usize::from(next.at)..] {
             [Part::AnyDepth, rest @ ..] => {
-                ahead.push(next);
-                if !rest.is_empty() {
-                    ahead.push(Active { at: next.at + 1, ..next });
-                }
+                loops.push(next);
                 rest
             }
-            _ => {
+            left => {
                 if !left.is_empty() {
-                    ahead.push(next);
+                    steps.push(next);
                 }
                 self.opened_below |= kind == Rule::Opened && !left.is_empty();
                 left
             }
         };
         match (kind, left) {
-            (_, []) => self.accept(kind, next.rule, pattern),
+            (_, []) => self.accept(kind, next.rule, parts),
             (Rule::Deny, _) => self.way_to_denied = true,
             (Rule::Protect, _) => self.way_to_protected = true,
             (Rule::Link | Rule::Opened | Rule::System, _) => {}
         }
     }
 
-    fn accept(&mut self, kind: Rule, rule: u16, pattern: &Pattern) {
-        let weight = pattern.parts.iter().rev().take_while(|part| **part != Part::AnyDepth).count();
+    fn accept(&mut self, kind: Rule, rule: u16, parts: &[Part]) {
+        let weight = parts.iter().rev().take_while(|part| **part != Part::AnyDepth).count();
         let least = |best: &mut Option<(u16, usize)>| {
             if best.is_none_or(|(_, other)| weight < other) {
                 *best = Some((rule, weight));
@@ -481,64 +412,4 @@ impl Hits {
             next,
         }
     }
-}
-
-impl Index {
-    fn new(rules: &[(Rule, Pattern)], folding: bool) -> Index {
-        let mut index = Index::default();
-        let mut literals: Vec<(&[u8], u16)> = Vec::new();
-        for (number, (_, pattern)) in rules.iter().enumerate() {
-            if pattern.root != Root::Anywhere {
-                continue;
-            }
-            match &pattern.parts[1] {
-                Part::Name(word) if !word.wild => literals.push((word.text(folding), number as u16)),
-                _ => index.wild.push(number as u16),
-            }
-        }
-        literals.sort_unstable();
-        for (name, number) in literals {
-            match index.groups.last_mut() {
-                Some((last, numbers)) if **last == *name => numbers.push(number),
-                _ => index.groups.push((name.into(), vec![number])),
-            }
-        }
-        index.table = vec![0; (index.groups.len() * 4).next_power_of_two()];
-        let mask = index.table.len() - 1;
-        for (number, (name, _)) in index.groups.iter().enumerate() {
-            let mut slot = hash(name) & mask;
-            while index.table[slot] != 0 {
-                slot = (slot + 1) & mask;
-            }
-            index.table[slot] = number as u16 + 1;
-        }
-        index
-    }
-
-    /// The floating patterns that begin with just this name.
-    fn named(&self, name: &[u8]) -> &[u16] {
-        let mask = self.table.len() - 1;
-        let mut slot = hash(name) & mask;
-        loop {
-            match self.table[slot] {
-                0 => return &[],
-                number => {
-                    let (known, rules) = &self.groups[usize::from(number) - 1];
-                    if **known == *name {
-                        return rules;
-                    }
-                }
-            }
-            slot = (slot + 1) & mask;
-        }
-    }
-}
-
-/// FNV-1a. Who makes names collide here makes his own lookups slow, by as many comparisons as there are patterns.
-fn hash(name: &[u8]) -> usize {
-    let mut value: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in name {
-        value = (value ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    (value ^ (value >> 29)) as usize
 }

@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::ground::Tree;
 use crate::names::Names;
 use crate::text::{AbsPath, Text};
-use crate::walk::Tree;
 
 /// The thread of a test run by root goes on as an ordinary user.
 pub fn become_ordinary() {

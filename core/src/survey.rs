@@ -15,11 +15,12 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::cover::{Cover, CoverKind};
+use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names, Rule, StateId};
 use crate::place::Identity;
 use crate::text::AbsPath;
-use crate::walk::{Below, Dir, Entry, GitParts, Ground, Rooted, Verdict, Visitor, WalkError, Walker};
+use crate::walk::{Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
 
 /// What a link leads to may hold another.
 const MAX_ROUNDS: usize = 16;
@@ -109,7 +110,13 @@ pub fn cover(path: AbsPath, stat: &Stat, kind: CoverKind) -> Result<Cover, WalkE
 }
 
 /// The directories below the root of its tree that a match rests on, as paths relative to the tree.
-pub fn pins(names: &Names, tree: &Rooted, path: &[u8], rule: u16, folding: bool) -> Result<Vec<Vec<u8>>, WalkError> {
+pub fn pins(
+    names: &mut Names,
+    tree: &Rooted,
+    path: &[u8],
+    rule: u16,
+    folding: bool,
+) -> Result<Vec<Vec<u8>>, WalkError> {
     let depth = tree.depth();
     let rests = names.rests_on(rule, tree.absolute(path)?.as_bytes(), folding);
     let prefix = |end: usize| path.split(|byte| *byte == b'/').take(end + 1 - depth).collect::<Vec<_>>().join(&b'/');
@@ -120,6 +127,7 @@ pub fn pins(names: &Names, tree: &Rooted, path: &[u8], rule: u16, folding: bool)
 struct LinkFound {
     path: AbsPath,
     verdict: Verdict,
+    dir: StateId,
     next: StateId,
 }
 
@@ -135,7 +143,7 @@ impl LinkFound {
         match self.verdict {
             Verdict::Deny(_) => names.add_path(Rule::Deny, followed.end.as_bytes()),
             Verdict::Protect(_) if tree.writable => names.add_path(Rule::Protect, followed.end.as_bytes()),
-            Verdict::Way => names.add_alias(self.next, followed.end.as_bytes()),
+            Verdict::Way => names.add_alias(self.dir, self.next, followed.end.as_bytes()),
             Verdict::Protect(_) | Verdict::Link(_) | Verdict::Socket | Verdict::Free => {}
         }
     }
@@ -208,7 +216,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         }
         if file_type == FileType::Symlink && !matches!(entry.verdict, Verdict::Socket | Verdict::Link(_)) {
             let (verdict, next) = (entry.verdict, entry.look.next);
-            self.links.push(LinkFound { path: dir.absolute(name)?, verdict, next });
+            self.links.push(LinkFound { path: dir.absolute(name)?, verdict, dir: dir.state, next });
         }
         match entry.verdict {
             Verdict::Deny(_) => {

@@ -12,13 +12,14 @@ use rustix::io::Errno;
 use crate::beneath;
 use crate::cover::{Cover, CoverKind};
 use crate::gitdir::{self, Judgement, Role};
+use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names};
 use crate::place::Identity;
 use crate::survey;
 use crate::taken::{Outcome, Store};
 use crate::text::AbsPath;
-use crate::walk::{Below, Dir, Entry, GitParts, Ground, LIST, Rooted, Verdict, Visitor, WalkError};
+use crate::walk::{Below, Dir, Entry, GitParts, LIST, Verdict, Visitor, WalkError};
 
 use super::nodes::{Nodes, UNWATCHED};
 use super::{APPEAR, DISAPPEAR, GuardError, GuardEvent, MAX_TAKEN, WRITTEN, watch};
@@ -174,7 +175,7 @@ impl Visit<'_> {
         Ok(())
     }
 
-    fn pin(&mut self, names: &Names, dir: &Dir<'_>, path: &[u8], rule: Option<u16>) -> Result<(), WalkError> {
+    fn pin(&mut self, names: &mut Names, dir: &Dir<'_>, path: &[u8], rule: Option<u16>) -> Result<(), WalkError> {
         let Some(rule) = rule.filter(|_| dir.tree.writable && !self.post.finishing) else { return Ok(()) };
         for path in survey::pins(names, dir.tree, path, rule, dir.folding)? {
             self.post.covers.extend(survey::pin(dir.tree, &path)?);

@@ -28,7 +28,7 @@ def test_a_start_event_shows_who_where_and_what_was_applied() -> None:
 
 
 def test_an_exceeded_limit_shows_which_one_and_what_held_it() -> None:
-    (raw,) = [one for one in EVENTS.read_text().splitlines() if '"event":"limit.exceeded"' in one]
+    raw = next(raw for raw in EVENTS.read_text().splitlines() if '"limit.exceeded"' in raw)
     shown = line(Event(file="f", line=3, raw=raw.encode(), fields=json.loads(raw)))
     assert shown == (
         "[2026-11-15 05:00:01] session=c3ab8ff13720e8ad event=limit.exceeded limit=memory_mb value=512 "
