@@ -102,7 +102,7 @@ fn a_closed_place_behind_a_shut_directory_stops_the_run() {
         assert_eq!(attempt(&asked, "read", &token), "allowed");
         for (key, operation) in [("closed", "read"), ("unwritable", "write")] {
             asked["files"]["closed"] = json!([]);
-            asked["landlock"][key] = json!([closed]);
+            asked["files"][key] = json!([closed]);
             if key == "closed" {
                 assert_eq!(attempt(&asked, operation, &token), "denied");
             }
