@@ -97,13 +97,13 @@ def recover(roots: Roots, record: Record) -> list[str]:
             with parent_of(roots.lower, step.path) as (parent, name):
                 kernel.mend(step.temporary, name, parent)
                 _settle(roots, record.unfinished.token, step, staged.get(step.path), parent, name)
+        except _LeftError as left:
+            if left.stranded:
+                problems.append(f"{step.path}: {left.reason}")
         except FileNotFoundError:  # its directory is not there any more
             continue
         except OSError as error:
             problems.append(f"{step.path}: {error.strerror}")
-        except _LeftError as left:
-            if left.stranded:
-                problems.append(f"{step.path}: {left.reason}")
     record.end(record.unfinished.token)
     return problems
 
@@ -217,7 +217,7 @@ class _Application:
         places = [one for one in (*early, *late) if isinstance(one, _Place)]
         steps = [one.step for one in (*early, *late) if isinstance(one, _Place)]
         removals = {change.path: self._step(change, places=False) for change in late if isinstance(change, Change)}
-        modes = [change for change in changes if change.kind is Kind.MODE or change.makes_directory]
+        modes = [change for change in changes if change.in_place or change.makes_directory]
         intent = Intent(
             token=self.token, steps=(*steps, *removals.values()), directories=self._touched_directories(changes)
         )
@@ -253,7 +253,7 @@ class _Application:
         late: list[_Place | Change] = []
         tops: dict[str, _Place] = {}
         for change in changes:
-            if change.kind is Kind.MODE:
+            if change.in_place:
                 continue
             if change.kind is Kind.DELETED:
                 late.append(change)
@@ -281,9 +281,9 @@ class _Application:
         """Those that nobody else touched so far, with the modes they have, and may have from now on."""
         touched: dict[str, tuple[int, ...]] = {}
         for change in changes:
-            if change.new and change.new.type is Type.DIRECTORY:
-                before = change.old.permissions if change.old else _OWNER
-                touched[change.path] = (before, change.new.permissions, _OWNER)
+            both = [one.permissions for one in (change.old, change.new) if one and one.type is Type.DIRECTORY]
+            if both:
+                touched[change.path] = (*both, _OWNER)
         for path in {next(above(change.path), ROOT) for change in changes} - touched.keys():
             found = self._directory(path)
             if found and is_clean(path, found, self.terms.started_ns, self.record):
@@ -326,7 +326,7 @@ class _Application:
         else:
             with parent_of(self.roots.upper, change.path) as (upper, upper_name):
                 _copy(upper_name, upper, name, parent, change.new.mode)
-            if change.kind is Kind.CHANGED and change.old:
+            if change.kind in (Kind.CHANGED, Kind.MODE) and change.old:
                 with contextlib.suppress(OSError):  # a group one is not in
                     os.chown(name, -1, change.old.group, dir_fd=parent, follow_symlinks=False)
         made = entry(name, parent)

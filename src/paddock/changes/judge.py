@@ -1,7 +1,7 @@
 """What stands in the way of each change: the host's own changes, masks, protected names, and other changes.
 
-The host changed a file if its ctime is later than the session's start, unless it is just as an apply of this very
-session left it. ctime can not be set by anybody, and moves with content, mode, link and rename alike. A change that is
+The host changed a file if its ctime is later than the session's start, unless an apply of this very session knows it
+as it is. ctime can not be set by anybody, and moves with content, mode, link and rename alike. A change that is
 none (``touch``) costs a person a question; one that is overlooked costs their work.
 """
 
@@ -98,8 +98,7 @@ def _conflict(change: Change, terms: Terms, record: Record) -> str | None:
         return _deleted_meanwhile(change, terms, record)
     if change.old.type is Type.DIRECTORY:
         return None if is_clean(change.path, change.old, terms.started_ns, record) else _HOST_CHANGED
-    own = record.own.get(change.path)
-    if change.old.ctime_ns <= terms.started_ns or (own and own.same(change.old.identity)):
+    if change.old.ctime_ns <= terms.started_ns or change.old.identity in record.known:
         return None
     return _HOST_CHANGED
 

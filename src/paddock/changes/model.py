@@ -41,6 +41,7 @@ class Entry:
     ctime_ns: int
     inode: int
     group: int
+    links: int
     target: str | None = None  # of a symlink
 
     @classmethod
@@ -53,6 +54,7 @@ class Entry:
             ctime_ns=facts.st_ctime_ns,
             inode=facts.st_ino,
             group=facts.st_gid,
+            links=facts.st_nlink,
             target=target,
         )
 
@@ -120,6 +122,11 @@ class Change:
     @property
     def takes_away_directory(self) -> bool:
         return self.old is not None and self.old.type is Type.DIRECTORY and self.kind in (Kind.DELETED, Kind.TYPE)
+
+    @property
+    def in_place(self) -> bool:
+        """A mode that is changed where it is. A file with another name is replaced: the other name keeps its mode."""
+        return self.kind is Kind.MODE and not (self.old and self.old.type is Type.FILE and self.old.links > 1)
 
     @property
     def makes_directory(self) -> bool:

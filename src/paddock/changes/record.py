@@ -46,10 +46,15 @@ class Intent:
 
 @dataclass(slots=True)
 class Record:
-    """Of all applies so far. Reading and writing go by the descriptor of the session's directory."""
+    """Of all applies so far. Reading and writing go by the descriptor of the session's directory.
+
+    ``known`` are files that an apply made, or found unchanged by the host. Their ctime tells nothing any more: to move
+    one aside and back changes it, or to remove another name of it. ``directories`` are those it found unchanged, with
+    the permissions they may have since.
+    """
 
     directory: int
-    own: dict[str, Identity] = field(default_factory=dict)  # as an apply left them
+    known: set[Identity] = field(default_factory=set)
     directories: dict[str, set[int]] = field(default_factory=dict)
     unfinished: Intent | None = None
     staged: dict[str, Identity] | None = None  # of the unfinished one, by path; None: it did not come that far
@@ -130,12 +135,13 @@ class Record:
                 ),
                 directories={path: tuple(modes) for path, modes in line["directories"].items()},
             )
+            self.known.update(step.old for step in self.unfinished.steps if step.old and not step.keep)
             for path, modes in self.unfinished.directories.items():
                 self.directories.setdefault(path, set()).update(modes)
         elif "staged" in line:
             found = {path: _identity_in(one) for path, one in line["files"].items()}
             self.staged = {path: one for path, one in found.items() if one}
-            self.own.update(self.staged)
+            self.known.update(self.staged.values())
         else:
             assert line["end"]
             self.unfinished = self.staged = None
