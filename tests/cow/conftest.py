@@ -15,7 +15,9 @@ from tests.support.ground import Ground
 from tests.support.installation import Installation
 from tests.support.tester import Tester
 
-_TRY = "import overlay; overlay.enter_namespaces(); overlay.mount_tmpfs('/tmp', '1m'); print('mounted')"
+_TRY = (
+    "from tests.support import overlay; overlay.enter_namespaces(); overlay.mount_tmpfs('/tmp', '1m'); print('mounted')"
+)
 
 
 @pytest.fixture(scope="session", name="bench")
@@ -33,9 +35,7 @@ def _bench(tester: Tester, installation: Installation) -> Iterator[support.Workb
 
 
 @pytest.fixture
-def cow(
-    tester: Tester, installation: Installation, bench: support.Workbench, ground: Ground
-) -> Iterator[support.Cow]:
+def cow(tester: Tester, installation: Installation, bench: support.Workbench, ground: Ground) -> Iterator[support.Cow]:
     made = support.Cow(tester=tester, installation=installation, bench=bench, ground=ground)
     yield made
     for name in made.made:

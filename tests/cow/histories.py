@@ -31,8 +31,6 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-import overlay
-
 from paddock.changes import kernel
 from paddock.changes.apply import Outcome, Roots, apply, recover
 from paddock.changes.judge import Selection, Terms, judge
@@ -40,6 +38,7 @@ from paddock.changes.model import Change, Obstacle, inside
 from paddock.changes.record import TEMPORARY, Record
 from paddock.changes.renames import with_renames
 from paddock.changes.scan import scan
+from tests.support import overlay
 
 STEPS = 60
 Tree = dict[str, tuple[Any, ...]]
@@ -55,8 +54,9 @@ class History:
 
     def go(self, steps: int) -> None:
         acts = [
-            self.write, self.write, self.append, self.truncate, self.save, self.directory, self.directory, self.remove,
-            self.move, self.move, self.link, self.hard_link, self.mode, self.become_file, self.become_directory, self.fifo,
+            self.write, self.write, self.append, self.truncate, self.save, self.directory, self.directory,
+            self.remove, self.move, self.move, self.link, self.hard_link, self.mode, self.become_file,
+            self.become_directory, self.fifo,
         ]  # fmt: skip
         for _ in range(steps):
             act = self.random.choice(acts)
@@ -315,13 +315,15 @@ def steps(case: Case) -> list[str]:
 def killed(case: Case) -> list[str]:
     wrong: list[str] = []
     expected = case.expected()
-    in_steps = case.random.random() < 0.3  # a file system without exchange: what changes its type is missing for a moment
+    in_steps = (
+        case.random.random() < 0.3
+    )  # a file system without exchange: what changes its type is missing for a moment
     for _ in range(6):
         survived = _killed_after(case, case.random.randint(1, 200), in_steps=in_steps)
         now: Tree = apart(lambda: tree_of(case.workspace))
         for path in sorted(now.keys() | case.before.keys()):
             old, new, is_now = case.before.get(path), expected.get(path), now.get(path)
-            if _own(path) or is_now == old or is_now == new or (is_now and is_now[0] == "directory"):
+            if _own(path) or is_now in (old, new) or (is_now and is_now[0] == "directory"):
                 continue
             if is_now and old and is_now[0] == old[0] == "file" and is_now[3] == old[3] and new and is_now[1] == new[1]:
                 continue  # its mode first

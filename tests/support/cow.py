@@ -1,10 +1,11 @@
-"""Copy-on-write sessions for the tests: made by hand on real overlay mounts, looked at and applied by the real command."""
+"""Copy-on-write sessions for the tests: made by hand on real overlay mounts, applied by the real command."""
 
 from __future__ import annotations
 
 import json
 import os
 import secrets
+import shlex
 import shutil
 import stat
 import sys
@@ -40,9 +41,11 @@ class Workbench:
 @contextmanager
 def workbench(directory: Path, tester: Tester, installation: Installation) -> Iterator[Workbench]:
     python = installation.root / "bin" / "python3" if tester.disposable else Path(sys.executable)
-    bench = Workbench(directory=directory, python=python)
-    bench.script(SUPPORT / "overlay.py")
-    yield bench
+    package = directory / "tests" / "support"  # the scripts import what they need by the name it has here
+    package.mkdir(parents=True)
+    for name in ("__init__.py", "../__init__.py", "overlay.py"):
+        shutil.copy(SUPPORT / name, package / name)
+    yield Workbench(directory=directory, python=python)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,12 @@ class Cow:
         return self.made[-1]
 
     def command(
-        self, words: Sequence[str], *, masked: Sequence[str] = (), name: str | None = None, protect: Sequence[str] = PROTECT
+        self,
+        words: Sequence[str],
+        *,
+        masked: Sequence[str] = (),
+        name: str | None = None,
+        protect: Sequence[str] = PROTECT,
     ) -> list[str | Path]:
         name = name or secrets.token_hex(8)
         self.made.append(name)
@@ -95,9 +103,17 @@ class Cow:
         loaded: list[dict[str, Any]] = json.loads(shown.stdout)["changes"]
         return loaded
 
-    def put(self, path: str, text: str = "", *, mode: int = 0o644) -> Path:
-        """As the host would: with a new content, in place."""
-        return self.ground.put(self.workspace / path, text, mode=mode)
+    def put(self, path: str, text: str = "") -> Path:
+        """As the host does: a new content, in place, and nothing else is touched."""
+        self.host(
+            f"mkdir -p {shlex.quote(os.path.dirname(path) or '.')}; printf %s {shlex.quote(text)} > {shlex.quote(path)}"
+        )
+        return self.workspace / path
+
+    def host(self, script: str) -> None:
+        """Somebody who works in the workspace while the session runs, or after it."""
+        done = self.tester.run(["sh", "-euc", script], cwd=self.workspace)
+        assert done.exit_code == 0, done
 
     def upper(self, session: str) -> Path:
         return self.store / session / "upper"
@@ -116,6 +132,8 @@ def tree(root: Path) -> dict[str, tuple[Any, ...]]:
                 entry = ("link", os.readlink(path))
             elif stat.S_ISDIR(facts.st_mode):
                 entry = ("directory", mode)
+            elif not stat.S_ISREG(facts.st_mode):
+                entry = ("special",)
             else:
                 entry = ("file", mode, facts.st_mtime_ns, path.read_bytes())
             found[str(path.relative_to(root))] = entry

@@ -1,6 +1,7 @@
-"""A copy-on-write session made by hand, as the core makes one; runs as the tester, with nothing but Python's own library.
+"""A copy-on-write session made by hand, as the core makes one; runs as the tester, with Python's own library alone.
 
     overlay.py STORE ID WORKSPACE PLAN MASKED -- COMMAND …    run the command on an overlay over WORKSPACE, in a session
+    overlay.py --tmpfs SIZE AT -- COMMAND …                   run the command where a file system of that size is at AT
 
 PLAN and MASKED are JSON. The session is locked while the command runs, and complete on the disk before it starts.
 """
@@ -77,7 +78,7 @@ def tick() -> None:
 
 
 def on_overlay(place: str, workspace: str, act: Callable[[], None], masks: Sequence[str] = ()) -> int:
-    """``act`` in a child that sees the session's overlay at the workspace. Masked names are whiteouts in a layer between."""
+    """``act`` in a child that sees the session's overlay at the workspace; masks are whiteouts in a layer between."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -110,7 +111,17 @@ def _mask_layer(layer: str, workspace: str, masks: Sequence[str]) -> str:
     return layer
 
 
+def on_tmpfs(size: str, at: str, command: list[str]) -> None:
+    enter_namespaces()
+    mount_tmpfs(at, size)
+    os.chdir("/")
+    os.chdir(at)
+    os.execvp(command[0], command)
+
+
 def main() -> int:
+    if sys.argv[1] == "--tmpfs":
+        on_tmpfs(sys.argv[2], sys.argv[3], sys.argv[5:])
     store, name, workspace, plan, masked, dashes, *command = sys.argv[1:]
     assert dashes == "--"
     os.makedirs(store, mode=0o700, exist_ok=True)
