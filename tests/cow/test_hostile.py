@@ -110,9 +110,9 @@ def test_a_diff_is_what_a_person_expects(cow: Cow) -> None:
 
 def test_a_directory_that_is_swapped_for_a_link_leads_nowhere(cow: Cow) -> None:
     script = cow.bench.script(Path(__file__).with_name("races.py"))
-    base = cow.ground.outside / "race"
+    base = Path("/dev/shm", f"paddock-race-{os.getpid()}")
     found = {}
-    for how, rounds in (("names", "10"), ("apply", "60")):
+    for how, rounds in (("names", "10"), ("apply", "40")):
         done = cow.tester.run([*script, how, base, rounds], cwd=cow.bench.directory, timeout_s=120)
         assert done.exit_code == 0, done
         found[how] = json.loads(done.stdout)
