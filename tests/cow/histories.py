@@ -41,6 +41,7 @@ from paddock.changes.scan import scan
 from tests.support import overlay
 
 STEPS = 60
+ACTS = ("os.", "shutil.", "open", "renameat2")
 Tree = dict[str, tuple[Any, ...]]
 
 
@@ -319,7 +320,7 @@ def killed(case: Case) -> list[str]:
         case.random.random() < 0.3
     )  # a file system without exchange: what changes its type is missing for a moment
     for _ in range(6):
-        survived = _killed_after(case, case.random.randint(1, 200), in_steps=in_steps)
+        survived = _killed_after(case, case.random.randint(1, 25 if in_steps else 200), in_steps=in_steps)
         now: Tree = apart(lambda: tree_of(case.workspace))
         for path in sorted(now.keys() | case.before.keys()):
             old, new, is_now = case.before.get(path), expected.get(path), now.get(path)
@@ -347,7 +348,7 @@ def _killed_after(case: Case, acts: int, *, in_steps: bool) -> bool:
 
         def count(event: str, _: object = None) -> None:
             nonlocal left
-            if event.startswith(("os.", "shutil.", "renameat2")) or event == "open":
+            if event in ("os.rename", "os.link", "os.remove") if in_steps else event.startswith(ACTS):
                 left -= 1
                 if left == 0:
                     os.kill(os.getpid(), signal.SIGKILL)
