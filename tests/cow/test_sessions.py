@@ -104,8 +104,9 @@ def test_broken_sessions_are_shown_with_their_error_and_can_be_discarded(cow: Co
     (cow.store / "taken-away" / "taken" / "0").mkdir(parents=True)
     cow.tester.give(cow.store)
     found = rows(cow)
-    for name in (*damaged, "half", "taken-away"):
+    for name in (*damaged, "half"):
         assert found[name]["state"] == "broken", name
+    assert found["taken-away"]["state"] == "taken"
     assert "session.json is not understood" in str(found["torn"]["error"])
     assert "version 2" in str(found["newer"]["error"])
     assert "of session" in str(found["other-id"]["error"])
@@ -173,7 +174,12 @@ def test_an_interrupted_removal_is_finished_by_the_next(cow: Cow) -> None:
 
 
 def test_a_name_that_is_no_session_id_reaches_no_file(cow: Cow) -> None:
-    for name in ("..", "../sessions", ".", "a/b", "-", "x" * 100):
+    session = cow.session("echo 1 > f")
+    (cow.store / "inner" / "upper").mkdir(parents=True)
+    before = set(tree(cow.store.parent))
+    for name in ("..", f"../sessions/{session}", ".", "inner/upper", "-", "x" * 100, ""):
         shown = cow.paddock("discard", "--", name)
         assert shown.exit_code == 125
-    assert cow.store.exists() or not cow.made
+        assert "there is no session" in shown.stderr
+    assert set(tree(cow.store.parent)) == before
+    cow.made.append("inner")

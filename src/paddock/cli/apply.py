@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from paddock.changes.apply import KEPT, Outcome, choose
+from paddock.changes.model import Obstacle
 from paddock.cli.changes import as_json, headline
 from paddock.cli.chosen import Words, check_named
 from paddock.cli.options import Parser, split_command
@@ -71,6 +72,8 @@ def _show(outcome: Outcome, session: Session, *, dry_run: bool) -> None:
     for change in outcome.left:
         assert change.obstacle is not None
         say(f"left ({change.obstacle.value}): {headline(change)}: {change.reason}")
+    if any(change.obstacle is Obstacle.CONFLICT for change in outcome.left):
+        say("to let the session win there: paddock apply --overwrite PATH …; the host's version is kept")
     done = "would be applied" if dry_run else "applied"
     left = f", {len(outcome.left)} left" if outcome.left else ""
     say(f"{len(outcome.applied)} {done} to {session.workspace}{left}")

@@ -10,7 +10,7 @@ from paddock.cli.text import complain, say
 from paddock.errors import SessionError
 from paddock.policy import Origin
 from paddock.session.review import recovered
-from paddock.session.sessions import Broken, Session, discard, look, store_of
+from paddock.session.sessions import Broken, Session, Taken, discard, look, store_of
 
 
 def execute(arguments: list[str]) -> int:
@@ -23,7 +23,7 @@ def execute(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
     store = store_of(origin.state_dir)
-    one: Session | Broken
+    one: Session | Taken | Broken
     if options.session is None:
         one, _ = Words(before=(), after=None).session(origin, newest=False)
     else:

@@ -13,7 +13,7 @@ from paddock.cli.text import say
 from paddock.errors import SessionError
 from paddock.policy import Origin
 from paddock.session.review import reviewed
-from paddock.session.sessions import Broken, Session, listed, store_of
+from paddock.session.sessions import Broken, Session, Taken, listed, store_of
 
 
 def execute(arguments: list[str]) -> int:
@@ -29,9 +29,10 @@ def execute(arguments: list[str]) -> int:
     return 0
 
 
-def _row(session: Session | Broken) -> dict[str, Any]:
-    if isinstance(session, Broken):
-        return {"id": session.id, "place": session.place, "state": "broken", "error": session.reason}
+def _row(session: Session | Taken | Broken) -> dict[str, Any]:
+    if not isinstance(session, Session):
+        state = "taken" if isinstance(session, Taken) else "broken"
+        return {"id": session.id, "place": session.place, "state": state, "error": session.reason}
     row: dict[str, Any] = {
         "id": session.id,
         "place": session.place,
@@ -58,8 +59,8 @@ def _row(session: Session | Broken) -> dict[str, Any]:
 
 
 def _line(row: dict[str, Any]) -> str:
-    if row["state"] == "broken":
-        return f"{row['id']}  broken: {row['error']}"
+    if row["state"] in ("taken", "broken"):
+        return f"{row['id']}  {row['state']}: {row['error']}"
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["started_ns"] // 10**9))
     if row["error"]:
         what = row["error"]

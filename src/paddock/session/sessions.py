@@ -92,6 +92,13 @@ class Session(Kept):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Taken(Kept):
+    """What a run on the live workspace left: protected names that were taken away, for review."""
+
+    reason: str = "is no copy-on-write session; it holds names that were taken away from the workspace (taken/)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Broken(Kept):
     """No session one could diff or apply, and why."""
 
@@ -102,22 +109,22 @@ def store_of(state_dir: str) -> str:
     return f"{state_dir}/{STORE}"
 
 
-def listed(store: str) -> list[Session | Broken]:
-    """Newest first, broken ones last."""
+def listed(store: str) -> list[Session | Taken | Broken]:
+    """Newest first; what is no session last."""
     try:
         names = sorted(name for name in os.listdir(store) if not name.startswith("."))
     except FileNotFoundError:
         return []
     found = [_read(store, name) for name in names]
     whole = sorted((one for one in found if isinstance(one, Session)), key=lambda one: -one.started_ns)
-    return [*whole, *(one for one in found if isinstance(one, Broken))]
+    return [*whole, *(one for one in found if not isinstance(one, Session))]
 
 
 def is_session(store: str, name: str) -> bool:
     return _ID.fullmatch(name) is not None and os.path.isdir(os.path.join(store, name))
 
 
-def look(store: str, name: str) -> Session | Broken:
+def look(store: str, name: str) -> Session | Taken | Broken:
     if not is_session(store, name):
         raise SessionError(f"there is no session {name}", hint="`paddock sessions` lists them")
     return _read(store, name)
@@ -126,7 +133,7 @@ def look(store: str, name: str) -> Session | Broken:
 def find(store: str, name: str) -> Session:
     """One that can be looked at, applied and resumed."""
     found = look(store, name)
-    if isinstance(found, Broken):
+    if not isinstance(found, Session):
         raise SessionError(
             f"session {name}: {found.reason}", hint=f"look at {found.place}; `paddock discard {name}` removes it"
         )
@@ -148,15 +155,15 @@ def discard(store: str, one: Kept) -> None:
                 remove_all(left, fd)
 
 
-def _read(store: str, name: str) -> Session | Broken:
+def _read(store: str, name: str) -> Session | Taken | Broken:
     place = os.path.join(store, name)
     try:
         with _opened(place) as fd:
             return replace(_parsed(_content("session.json", fd), name), place=place)
     except FileNotFoundError:
-        reason = "has no session.json"
         if os.path.isdir(os.path.join(place, "taken")) and not os.path.isdir(os.path.join(place, "upper")):
-            reason = "no copy-on-write session: holds names that a run on the live workspace had to give up (taken/)"
+            return Taken(id=name, place=place)
+        reason = "has no session.json"
     except OSError as error:
         reason = f"can not be read: {error.strerror}"
     except (ValueError, KeyError, TypeError, GlobError) as error:
