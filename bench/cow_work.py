@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from paddock.changes.apply import Roots, apply
+from paddock.changes.apply import apply
 from paddock.changes.judge import Terms, judge
 from paddock.changes.record import Record
 from paddock.changes.renames import with_renames
 from paddock.changes.scan import scan
+from paddock.changes.settle import Roots
 from tests.support import overlay
 
 STATUS = ["git", "status", "--porcelain"]

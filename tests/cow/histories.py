@@ -32,12 +32,13 @@ from collections.abc import Callable
 from typing import Any
 
 from paddock.changes import kernel
-from paddock.changes.apply import Outcome, Roots, apply, recover
+from paddock.changes.apply import Outcome, apply
 from paddock.changes.judge import Selection, Terms, judge
 from paddock.changes.model import Change, Obstacle, inside
 from paddock.changes.record import TEMPORARY, Record
 from paddock.changes.renames import with_renames
 from paddock.changes.scan import scan
+from paddock.changes.settle import Roots, recover
 from tests.support import overlay
 
 STEPS = 60

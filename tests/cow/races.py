@@ -17,10 +17,11 @@ import time
 from typing import Any
 
 from paddock.changes import kernel
-from paddock.changes.apply import Roots, apply
+from paddock.changes.apply import apply
 from paddock.changes.judge import Terms, judge
 from paddock.changes.record import Record
 from paddock.changes.scan import scan
+from paddock.changes.settle import Roots
 
 FILES = 40
 

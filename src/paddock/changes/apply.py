@@ -20,47 +20,27 @@ import errno
 import itertools
 import os
 import secrets
-import shutil
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from paddock.changes import kernel
-from paddock.changes.copy import copy_attributes, copy_content, copy_times
+from paddock.changes.copy import copy_entry
 from paddock.changes.judge import Terms, is_clean
-from paddock.changes.model import PERMISSIONS, ROOT, Change, Entry, Identity, Kind, Obstacle, Type, above, inside
+from paddock.changes.model import ROOT, Change, Entry, Identity, Kind, Obstacle, Type, above, inside
 from paddock.changes.record import TEMPORARY, Intent, Record, Step
-from paddock.changes.tree import entry, handle, opened_directory, opened_file, parent_of, remove, set_mode
+from paddock.changes.settle import LeftError, Roots, recover, settle
+from paddock.changes.tree import entry, handle, opened_directory, parent_of, set_mode
 
-KEPT = "kept"
 _OWNER = 0o700
 # Whatever is next would fail the same way.
 _HOPELESS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
-_NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Roots:
-    """Descriptors of the three directories of a session."""
-
-    upper: int
-    lower: int
-    state: int  # session.json, the record, what is kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     applied: tuple[Change, ...]
     left: tuple[Change, ...]  # each with its obstacle
-
-
-class _LeftError(Exception):
-    """The host was faster."""
-
-    def __init__(self, reason: str = "changed on the host while it was applied", *, stranded: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.stranded = stranded  # a version of the host's had to stay under a temporary name
 
 
 def choose(changes: list[Change], terms: Terms) -> Outcome:
@@ -84,106 +64,6 @@ def apply(roots: Roots, changes: list[Change], terms: Terms, record: Record) -> 
         applied=tuple(change for change in chosen.applied if change.path not in late),
         left=(*chosen.left, *late.values()),
     )
-
-
-def recover(roots: Roots, record: Record) -> list[str]:
-    """Settle what an interrupted apply left, so that nothing of it lies about; says what could not be."""
-    if record.unfinished is None:
-        return []
-    staged = record.staged or {}
-    problems = []
-    for step in record.unfinished.steps:
-        try:
-            with parent_of(roots.lower, step.path) as (parent, name):
-                kernel.mend(step.temporary, name, parent)
-                _settle(roots, record.unfinished.token, step, staged.get(step.path), parent, name)
-        except _LeftError as left:
-            if left.stranded:
-                problems.append(f"{step.path}: {left.reason}")
-        except FileNotFoundError:  # its directory is not there any more
-            continue
-        except OSError as error:
-            problems.append(f"{step.path}: {error.strerror}")
-    record.end(record.unfinished.token)
-    return problems
-
-
-def _settle(roots: Roots, token: str, step: Step, staged: Identity | None, parent: int, name: str) -> None:
-    """Decide over what lies under the temporary name: our own file goes, the host's judged one too, any other goes
-    back."""
-    aside = entry(step.temporary, parent)
-    if aside is None:
-        return
-    judged = step.old is not None and step.old.same(aside.identity)
-    if step.places and (aside.inode == staged.inode if staged else not judged):
-        _remove_own(step.temporary, parent)
-        raise _LeftError
-    reason = "changed on the host while it was applied"
-    if judged:
-        try:
-            if step.keep and aside.type in (Type.FILE, Type.LINK):
-                _keep(roots.state, token, step, parent)
-            remove(step.temporary, parent)
-            return
-        except OSError as error:  # the host put something into the directory; or there is no room to keep the file
-            reason = f"what the host has there can not be removed: {error.strerror}"
-    now = entry(name, parent)
-    if now is None:
-        kernel.rename_new(step.temporary, name, parent)
-    elif staged and now.inode == staged.inode:
-        kernel.exchange(step.temporary, name, parent)
-        _remove_own(step.temporary, parent)
-    else:  # a third version has come: nothing is thrown away
-        raise _LeftError(f"{reason}; an earlier version is now {step.temporary}", stranded=True)
-    raise _LeftError(reason)
-
-
-def _remove_own(name: str, parent: int) -> None:
-    found = entry(name, parent)
-    if found and found.type is Type.DIRECTORY:
-        shutil.rmtree(name, dir_fd=parent)  # by descriptors, and not deeper than a scan goes
-    else:
-        os.unlink(name, dir_fd=parent)
-
-
-def _keep(state: int, token: str, step: Step, parent: int) -> None:
-    """The host's version, on the disk of the session's state before it leaves the workspace."""
-    parts = [KEPT, token, *step.path.split("/")]
-    name = parts.pop()
-    fd = os.dup(state)
-    try:
-        for part in parts:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(part, _OWNER, dir_fd=fd)
-            child = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=fd)
-            os.close(fd)
-            fd = child
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=fd)  # an interrupted apply may have come this far
-        _copy(step.temporary, parent, name, fd, None)
-        kernel.sync(fd)
-    finally:
-        os.close(fd)
-
-
-def _copy(source_name: str, source: int, name: str, target: int, mode: int | None) -> None:
-    """A file or symlink, new under its name. ``mode`` None: as it is."""
-    found = entry(source_name, source)
-    if found is None or found.type not in (Type.FILE, Type.LINK):
-        raise OSError(errno.ESTALE, "is no longer a file", source_name)
-    if found.target is not None:
-        os.symlink(found.target, name, dir_fd=target)
-        os.utime(name, ns=(found.mtime_ns, found.mtime_ns), dir_fd=target, follow_symlinks=False)
-        return
-    with opened_file(source_name, source) as old:
-        fd = os.open(name, _NEW_FILE, 0o600, dir_fd=target)
-        try:
-            copy_content(old, fd)
-            copy_attributes(old, fd)
-            os.fchmod(fd, (found.mode if mode is None else mode) & PERMISSIONS)
-            copy_times(old, fd)
-        finally:
-            os.close(fd)
 
 
 @dataclass(slots=True)
@@ -215,18 +95,16 @@ class _Application:
     def carry_out(self, changes: list[Change]) -> dict[str, Change]:
         early, late = self._plan(changes)
         places = [one for one in (*early, *late) if isinstance(one, _Place)]
-        steps = [one.step for one in (*early, *late) if isinstance(one, _Place)]
         removals = {change.path: self._step(change, places=False) for change in late if isinstance(change, Change)}
         modes = [change for change in changes if change.in_place or change.makes_directory]
-        intent = Intent(
-            token=self.token, steps=(*steps, *removals.values()), directories=self._touched_directories(changes)
-        )
-        self.record.intend(intent)
+        steps = (*(place.step for place in places), *removals.values())
+        directories = self._touched_directories(changes)
+        self.record.intend(Intent(token=self.token, steps=steps, directories=directories))
         try:
             for place in places:
                 self._stage(place)
             for change in modes:
-                if change.kind is Kind.MODE and change.old and change.old.type is Type.FILE and change.new:
+                if change.old and change.new and change.new.type is Type.FILE:
                     self.staged[change.path] = replace(change.old.identity, mode=change.new.permissions)
             kernel.sync(self.roots.lower)
             self.record.stage(self.token, self.staged)
@@ -325,7 +203,7 @@ class _Application:
             os.mkdir(name, _OWNER, dir_fd=parent)
         else:
             with parent_of(self.roots.upper, change.path) as (upper, upper_name):
-                _copy(upper_name, upper, name, parent, change.new.mode)
+                copy_entry(upper_name, upper, name, parent, change.new.mode)
             if change.kind in (Kind.CHANGED, Kind.MODE) and change.old:
                 with contextlib.suppress(OSError):  # a group one is not in
                     os.chown(name, -1, change.old.group, dir_fd=parent, follow_symlinks=False)
@@ -346,8 +224,8 @@ class _Application:
                     self._put_new(step, parent, name)
                 else:
                     kernel.exchange(step.temporary, name, parent)
-                _settle(self.roots, self.token, step, self.staged[change.path], parent, name)
-        except (OSError, _LeftError) as error:
+                settle(self.roots, self.token, step, self.staged[change.path], parent, name)
+        except (OSError, LeftError) as error:
             for one in place.all:
                 self._leave(one, error)
 
@@ -355,7 +233,7 @@ class _Application:
         try:
             kernel.rename_new(step.temporary, name, parent)
         except FileExistsError:
-            raise _LeftError("created on the host while it was applied") from None
+            raise LeftError("created on the host while it was applied") from None
 
     def _commit_removal(self, change: Change, step: Step) -> None:
         try:
@@ -364,10 +242,10 @@ class _Application:
                     os.rmdir(name, dir_fd=parent)  # the kernel sees to it that nothing is in it
                     return
                 kernel.rename_new(name, step.temporary, parent)
-                _settle(self.roots, self.token, step, None, parent, name)
+                settle(self.roots, self.token, step, None, parent, name)
         except FileNotFoundError:  # gone, and it was to go
             return
-        except (OSError, _LeftError) as error:
+        except (OSError, LeftError) as error:
             self._leave(change, error)
 
     def _commit_mode(self, change: Change) -> None:
@@ -381,14 +259,14 @@ class _Application:
                 if expected is None:
                     expected = self.staged[change.path]
                 if not expected.same(Entry.of(facts).identity):
-                    raise _LeftError
+                    raise LeftError
                 # Never set-user-id. A directory keeps what hands its group on to new files.
                 special = facts.st_mode & (stat.S_ISGID | stat.S_ISVTX) if stat.S_ISDIR(facts.st_mode) else 0
                 set_mode(fd, change.new.permissions | special)
-        except (OSError, _LeftError) as error:
+        except (OSError, LeftError) as error:
             self._leave(change, error)
 
-    def _leave(self, change: Change, error: OSError | _LeftError) -> None:
+    def _leave(self, change: Change, error: OSError | LeftError) -> None:
         if isinstance(error, OSError):
             if error.errno in _HOPELESS:
                 raise error

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
-from paddock.changes.apply import KEPT, Outcome, choose
+from paddock.changes.apply import Outcome, choose
 from paddock.changes.model import Obstacle
+from paddock.changes.settle import KEPT
 from paddock.cli.changes import as_json, headline
 from paddock.cli.chosen import Words, check_named
 from paddock.cli.options import Parser, split_command

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paddock.changes.apply import Roots
 from paddock.changes.model import Change, Entry, Kind, Obstacle, Type
+from paddock.changes.settle import Roots
 from paddock.changes.text import Line, Tag, count, is_binary, unified
 from paddock.changes.tree import opened_file, parent_of
 from paddock.cli.text import printable

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from paddock.changes.apply import Outcome, Roots, apply, recover
+from paddock.changes.apply import Outcome, apply
 from paddock.changes.judge import Selection, Terms, judge
 from paddock.changes.model import Change
 from paddock.changes.record import Record
 from paddock.changes.renames import with_renames
 from paddock.changes.scan import scan
+from paddock.changes.settle import Roots, recover
 from paddock.session.sessions import Session
 
 

@@ -15,8 +15,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from paddock.changes.apply import Roots
 from paddock.changes.protection import Protection
+from paddock.changes.settle import Roots
 from paddock.changes.tree import DIRECTORY, remove_all
 from paddock.errors import SessionError
 from paddock.policy.glob import GlobError

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from paddock.changes import kernel
-from paddock.changes.apply import Outcome, Roots, apply, recover
+from paddock.changes.apply import Outcome, apply
 from paddock.changes.judge import Selection, Terms, judge
 from paddock.changes.model import Obstacle
 from paddock.changes.record import Record
 from paddock.changes.scan import scan
+from paddock.changes.settle import Roots, recover
 
 
 class Ground:
