@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.cow import Cow, tree
+from tests.support.cow import SUPPORT, Cow, tree
 
 # What the session did to a file, and what the host did meanwhile → what diff says. No entry: no change is left.
 SESSION = {
@@ -191,6 +191,20 @@ def test_a_selection_brings_the_directories_it_needs_and_nothing_else(cow: Cow) 
     below = cow.paddock("apply", "m/b", "c", cwd=cow.workspace / "n")
     assert below.exit_code == 0, "paths are meant from where one stands"
     assert cow.diff() == {}
+
+
+def test_where_another_file_system_is_mounted_nothing_is_applied(cow: Cow) -> None:
+    cow.put("sub/f", "1\n")
+    session = cow.session("echo 2 > sub/f; echo 2 > sub/new; echo 2 > own.txt")
+    script = cow.bench.script(SUPPORT / "overlay.py")
+    mounted = [*script, "--tmpfs", "1m", cow.workspace / "sub", "--"]
+    words = ["sh", "-c", f"echo theirs > f; {cow.installation.paddock} apply {session}; cat f; ls"]
+    applied = cow.tester.run([*mounted, *words], cwd=cow.workspace)
+    assert applied.stdout.count("another file system is mounted there") == 3, applied
+    assert applied.stdout.endswith("theirs\nf\n"), applied
+    assert (cow.workspace / "own.txt").read_text() == "2\n"
+    assert (cow.workspace / "sub" / "f").read_text() == "1\n"
+    assert cow.diff() == {"sub/f": "changed", "sub/new": "added"}, "the control: without it nothing stands in the way"
 
 
 def test_a_dry_run_says_it_and_changes_nothing(cow: Cow) -> None:

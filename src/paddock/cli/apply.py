@@ -27,7 +27,8 @@ def execute(arguments: list[str]) -> int:
         "changed since the session started, and protected names that are not named, are left. Exit 0: all that was "
         "asked for is applied; 1: something was left.",
     )
-    parser.add_argument("words", nargs="*", metavar="[SESSION] [PATH …]", help="only these paths; after -- only paths")
+    parser.usage = "paddock apply [--dry-run] [--overwrite] [--json] [SESSION] [PATH …]"
+    parser.add_argument("words", nargs="*", metavar="SESSION, PATH", help="only these paths; after -- only paths")
     parser.add_argument("--dry-run", action="store_true", help="say what would be done; change nothing")
     parser.add_argument(
         "--overwrite",
@@ -53,6 +54,8 @@ def execute(arguments: list[str]) -> int:
         say(json.dumps({"session": session.id, "dry_run": options.dry_run, **answer}))
     else:
         _show(outcome, session, dry_run=options.dry_run)
+        if not (options.dry_run or outcome.left or selection.paths):
+            say(f"to remove the session: paddock discard {session.id}")
     return EXIT_LEFT if outcome.left else 0
 
 
@@ -80,5 +83,3 @@ def _show(outcome: Outcome, session: Session, *, dry_run: bool) -> None:
     say(f"{len(outcome.applied)} {done} to {session.workspace}{left}")
     if any(change.overwrites for change in outcome.applied) and not dry_run:
         say(f"the host's versions are in {session.place}/{KEPT}")
-    if not dry_run and not outcome.left:
-        say(f"to remove the session: paddock discard {session.id}")

@@ -19,7 +19,8 @@ def execute(arguments: list[str]) -> int:
         "What a copy-on-write session changed, to be read (not a patch). Without SESSION: the newest one of this "
         "directory that has ended. A running session can be looked at, too.",
     )
-    parser.add_argument("words", nargs="*", metavar="[SESSION] [PATH …]", help="only these paths; after -- only paths")
+    parser.usage = "paddock diff [--stat] [--json] [SESSION] [PATH …]"
+    parser.add_argument("words", nargs="*", metavar="SESSION, PATH", help="only these paths; after -- only paths")
     parser.add_argument("--stat", action="store_true", help="one line for each change, no content")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(words)

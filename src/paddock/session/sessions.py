@@ -150,9 +150,12 @@ def discard(store: str, one: Kept) -> None:
     sweeps what it left."""
     with _opened(store) as fd:
         os.rename(one.id, _LEAVING + one.id, src_dir_fd=fd, dst_dir_fd=fd)
+        with contextlib.suppress(FileNotFoundError):  # another discard sweeps it already
+            remove_all(_LEAVING + one.id, fd)
         for left in os.listdir(fd):
             if left.startswith(_LEAVING):
-                remove_all(left, fd)
+                with contextlib.suppress(OSError):  # one that can not be removed is not in the way
+                    remove_all(left, fd)
 
 
 def _read(store: str, name: str) -> Session | Taken | Broken:
