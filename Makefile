@@ -5,12 +5,14 @@ BIN    := $(VENV)/bin
 CORE   := $(shell find core/src core/build.rs core/Cargo.toml core/Cargo.lock src/paddock/policy/syscalls.tsv 2>/dev/null)
 
 # A static musl starts in half the time of a static glibc. Where its target can not be had, the host's own serves.
-# The other architecture's is for lint: it has to compile, and its filters are tested on this one.
+# The other architecture's is for lint: it has to compile, and its filters are tested on this one. So is another system's,
+# for which the programs compile to a refusal.
 MUSL      := $(shell uname -m)-unknown-linux-musl
 OTHER     := $(if $(filter x86_64,$(shell uname -m)),aarch64,x86_64)-unknown-linux-musl
+FOREIGN   := x86_64-apple-darwin
 HAVE       = $(shell test -d "$$(rustc --print sysroot)/lib/rustlib/$(1)" && echo yes)
-ifneq ($(call HAVE,$(MUSL))$(call HAVE,$(OTHER)),yesyes)
-$(shell rustup target add $(MUSL) $(OTHER) >/dev/null 2>&1)
+ifneq ($(call HAVE,$(MUSL))$(call HAVE,$(OTHER))$(call HAVE,$(FOREIGN)),yesyesyes)
+$(shell rustup target add $(MUSL) $(OTHER) $(FOREIGN) >/dev/null 2>&1)
 endif
 ifeq ($(call HAVE,$(MUSL)),yes)
 export CARGO_BUILD_TARGET := $(MUSL)
@@ -18,7 +20,7 @@ export CARGO_BUILD_TARGET := $(MUSL)
 WHEEL_TAGS := --compatibility manylinux2014 musllinux_1_2
 endif
 
-.PHONY: setup test lint bench demo wheel clean
+.PHONY: setup test lint deny bench demo wheel clean
 
 setup: $(VENV)/.installed
 
@@ -33,6 +35,7 @@ $(VENV)/.installed: $(VENV)/.tools $(CORE)
 	touch $@
 
 test: setup
+	cargo test --quiet --locked --manifest-path core/Cargo.toml --features force-unsupported --test unsupported
 	cargo test --quiet --locked --manifest-path core/Cargo.toml
 	$(BIN)/python -m pytest
 
@@ -43,6 +46,11 @@ lint: setup
 	cargo fmt --check --manifest-path core/Cargo.toml
 	cargo clippy --quiet --locked --all-targets --manifest-path core/Cargo.toml -- -D warnings
 	$(if $(call HAVE,$(OTHER)),cargo check --quiet --locked --manifest-path core/Cargo.toml --target $(OTHER))
+	$(if $(call HAVE,$(FOREIGN)),cargo check --quiet --locked --all-targets --manifest-path core/Cargo.toml --target $(FOREIGN))
+
+# Not part of lint: cargo-deny takes minutes to build, and the crates change rarely.
+deny:
+	cd core && cargo deny check licenses bans sources
 
 bench: setup
 	$(BIN)/python bench/run.py

@@ -30,7 +30,7 @@ NR, ARCH_AT, ARG0, ARG1 = 0, 4, 16, 24
 
 def header(plan: dict[str, Any]) -> str:
     landlock, seccomp = plan["landlock"], plan["seccomp"]
-    rules = "\n".join(f"    {{{_c(path)}, {rights:#x}}}," for path, rights in landlock_rules(landlock))
+    rules = "\n".join(f"    {{{_c(path)}, {rights:#x}}}," for path, rights in landlock_rules(plan))
     program = "\n".join(f"    {{{code:#x}, {jt}, {jf}, {k:#x}}}," for code, jt, jf, k in seccomp_program(seccomp))
     return (
         f"static const uint64_t handled = {_bits(landlock['handled'], RIGHTS):#x};\n"
@@ -48,9 +48,9 @@ def _c(text: str) -> str:
     return '"' + "".join(f"\\x{byte:02x}" for byte in os.fsencode(text)) + '"'
 
 
-def landlock_rules(landlock: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    for grant in landlock["grants"]:
-        rights = _bits(landlock["access"][grant["access"]], RIGHTS)
+def landlock_rules(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
+    for grant in plan["files"]["grants"]:
+        rights = _bits(plan["landlock"]["access"][grant["access"]], RIGHTS)
         for path in _carved(grant["path"], [os.path.realpath(kept_out) for kept_out in grant["except"]]):
             yield path, rights
 

@@ -1,5 +1,5 @@
-//! Turns the system call table shared with the policy loader into a static array.
-//! A table that is not sorted, not unique or not numeric stops the build.
+//! Says whether the target has the kernel this is for (`cfg(supported)`), and turns the system call table shared with the
+//! policy loader into a static array. A table that is not sorted, not unique or not numeric stops the build.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -10,10 +10,20 @@ const TABLE: &str = "../src/paddock/policy/syscalls.tsv";
 fn main() {
     println!("cargo::rerun-if-changed={TABLE}");
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rustc-check-cfg=cfg(supported)");
+    if supported() {
+        println!("cargo::rustc-cfg=supported");
+    }
     if let Err(message) = generate() {
         println!("cargo::error={TABLE}: {message}");
         process::exit(1);
     }
+}
+
+fn supported() -> bool {
+    let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
+    let forced = env::var_os("CARGO_FEATURE_FORCE_UNSUPPORTED").is_some();
+    !forced && target("OS") == "linux" && matches!(target("ARCH").as_str(), "x86_64" | "aarch64")
 }
 
 fn generate() -> Result<(), String> {

@@ -5,19 +5,22 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import core, ground, installation, programs, tester
+from tests.support import aside, core, ground, installation, programs, tester
 from tests.support.features import need
 from tests.support.fence import Fence
 
 
 @pytest.fixture(scope="session", name="tester")
-def _tester() -> tester.Tester:
-    return tester.find_or_make()
+def _tester() -> Iterator[tester.Tester]:
+    found = tester.find_or_make()
+    with aside.own_paddock_put_aside(found):
+        yield found
 
 
 @pytest.fixture(scope="session", name="programs")
@@ -45,9 +48,9 @@ def host(tester: tester.Tester, installation: installation.Installation) -> dict
 
 @pytest.fixture(name="ground")
 def _ground(tester: tester.Tester) -> Iterator[ground.Ground]:
-    if tester.disposable:
-        # What earlier tests let their commands write is not this test's past.
-        (tester.home / ".local" / "state" / "paddock" / "reach").unlink(missing_ok=True)
+    # What earlier tests let their commands write, and where they kept journals, is not this test's past.
+    for name in ("reach", "journals"):
+        (tester.home / ".local" / "state" / "paddock" / name).unlink(missing_ok=True)
     with ground.laid_out(tester) as laid_out:
         yield laid_out
 
@@ -65,3 +68,10 @@ def fence(
     )
     need("seccomp", host["seccomp"], "this kernel takes no seccomp filter")
     return Fence(tester=tester, installation=installation, programs=programs, ground=ground)
+
+
+@pytest.fixture
+def full(fence: Fence, host: dict[str, Any]) -> Fence:
+    """The same fence in the full tier."""
+    need("namespaces", host["namespaces"]["usable"], f"this machine makes no namespaces: {host['namespaces']}")
+    return replace(fence, tier="full")

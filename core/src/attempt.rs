@@ -6,9 +6,12 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
+use crate::enclosure::Enclosure;
 use crate::fence::{self, Fence};
+use crate::files::Files;
 use crate::json::{self, Invalid};
 use crate::kernel_names;
+use crate::namespaces::{self, Started};
 use crate::plan::Plan;
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
@@ -71,13 +74,28 @@ fn outcome(result: Result<(), Errno>) -> &'static str {
 }
 
 pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<String, Refusal> {
-    let preflight = Preflight::prepare(plan)?;
+    let mut preflight = Preflight::prepare(plan)?;
     // A list that lets programs start by execve alone would refuse our question, not the execution.
     let silent = preflight.filter.as_ref().is_some_and(|filter| filter.refuses(operation.system_call()));
-    let ruleset = preflight.files.map(|files| files.into_ruleset());
+    let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
     let filter = preflight.filter.filter(|_| !silent);
-    let fence = Fence::new(plan, ruleset, filter);
+    let fence = Fence::new(plan, ruleset, filter, &[]);
+    let result = match (&plan.namespaces, &plan.files, preflight.files) {
+        (Some(namespaces), Some(requested), Some(files)) => {
+            let enclosure = Enclosure::prepare(plan, namespaces, requested, files, None)?;
+            enclosed(&enclosure, &fence, operation, path)?
+        }
+        _ => in_child(&fence, operation, path)?,
+    };
 
+    let mut out = format!("{{\"op\":\"{}\",\"path\":", operation.name());
+    json::string(&mut out, path.as_bytes(), Invalid::Surrogate);
+    let errno = result.err().map_or("null".to_owned(), |errno| format!("\"{}\"", kernel_names::errno(errno)));
+    out.push_str(&format!(",\"outcome\":\"{}\",\"errno\":{errno}}}", outcome(result)));
+    Ok(out)
+}
+
+fn in_child(fence: &Fence, operation: Operation, path: &CStr) -> Result<Result<(), Errno>, Refusal> {
     let mut fenced = Ok(());
     let mut result = Ok(());
     let child = sys::spawn_sharing_memory(|| {
@@ -90,12 +108,27 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
     let child = child.map_err(SuperviseError::Spawn)?;
     rustix::process::waitpid(Some(child), WaitOptions::empty()).map_err(SuperviseError::Wait)?;
     fenced?;
+    Ok(result)
+}
 
-    let mut out = format!("{{\"op\":\"{}\",\"path\":", operation.name());
-    json::string(&mut out, path.as_bytes(), Invalid::Surrogate);
-    let errno = result.err().map_or("null".to_owned(), |errno| format!("\"{}\"", kernel_names::errno(errno)));
-    out.push_str(&format!(",\"outcome\":\"{}\",\"errno\":{errno}}}", outcome(result)));
-    Ok(out)
+fn enclosed(
+    enclosure: &Enclosure<'_>,
+    fence: &Fence,
+    operation: Operation,
+    path: &CStr,
+) -> Result<Result<(), Errno>, Refusal> {
+    let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
+    let mask = sys::hold_signals();
+    let started = enclosure.start(fence, &payload, &mask, None, None, |_| Ok(()));
+    sys::release_signals(&mask);
+    match started? {
+        Started::NotExecuted(0) => Ok(Ok(())),
+        Started::NotExecuted(errno) => Ok(Err(Errno::from_raw_os_error(errno))),
+        Started::Running(sandbox) => {
+            namespaces::bury(sandbox.init);
+            Err(Refusal::Scene(Errno::PROTO))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -46,11 +46,15 @@ pub const fn offset_of_argument(index: u32) -> u32 {
 pub enum Action<'a> {
     Allow,
     Errno(i32),
-    /// Look at the low 32 bits of one argument.
-    Argument {
-        index: u32,
-        test: Test<'a>,
-    },
+    /// Allow what passes every look, in this order; the first that fails gives its errno.
+    Arguments(&'a [Look<'a>]),
+}
+
+/// At the low 32 bits of one argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look<'a> {
+    pub index: u32,
+    pub test: Test<'a>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,23 +180,38 @@ fn search<'a>(nodes: &mut Vec<Node<'a>>, ranges: &[Range<'a>]) -> Target<'a> {
 }
 
 fn leaf(action: Action<'_>) -> Result<Vec<Instruction>, BpfError> {
-    let allow = instruction(RETURN, RET_ALLOW);
-    let refuse = |errno: i32| instruction(RETURN, RET_ERRNO | errno as u32);
-    let (index, test) = match action {
-        Action::Allow => return Ok(vec![allow]),
-        Action::Errno(errno) => return Ok(vec![refuse(errno)]),
-        Action::Argument { index, test } => (index, test),
-    };
-    let mut program = vec![instruction(LOAD, offset_of_argument(index))];
-    let (code, values, hit, miss) = match &test {
-        Test::Refuse { values, errno } => (JUMP_EQUAL, *values, refuse(*errno), allow),
-        Test::Only { values, errno } => (JUMP_EQUAL, *values, allow, refuse(*errno)),
-        Test::RefuseBits { bits, errno } => (JUMP_ANY_BIT, std::slice::from_ref(bits), refuse(*errno), allow),
-    };
-    for (position, value) in values.iter().enumerate() {
-        // Over the remaining comparisons and the miss, to the hit.
-        program.push(jump(code, *value, values.len() - position, 0)?);
+    let mut program = Vec::new();
+    match action {
+        Action::Allow => (),
+        Action::Errno(errno) => return Ok(vec![refusal(errno)]),
+        Action::Arguments(looks) => {
+            for look in looks {
+                program.extend(look_at(look)?);
+            }
+        }
     }
-    program.extend([miss, hit]);
+    program.push(instruction(RETURN, RET_ALLOW));
+    Ok(program)
+}
+
+const fn refusal(errno: i32) -> Instruction {
+    instruction(RETURN, RET_ERRNO | errno as u32)
+}
+
+/// Load, compare, refuse: what passes goes on behind the refusal.
+fn look_at(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
+    let (code, values, hit_passes, errno) = match &look.test {
+        Test::Refuse { values, errno } => (JUMP_EQUAL, *values, false, *errno),
+        Test::Only { values, errno } => (JUMP_EQUAL, *values, true, *errno),
+        Test::RefuseBits { bits, errno } => (JUMP_ANY_BIT, std::slice::from_ref(bits), false, *errno),
+    };
+    let mut program = vec![instruction(LOAD, offset_of_argument(look.index))];
+    for (position, value) in values.iter().enumerate() {
+        let remaining = values.len() - position - 1;
+        // A miss falls to the next comparison; the last one's is the opposite of a hit.
+        let (hit, miss) = if hit_passes { (remaining + 1, 0) } else { (remaining, usize::from(remaining == 0)) };
+        program.push(jump(code, *value, hit, miss)?);
+    }
+    program.push(refusal(errno));
     Ok(program)
 }

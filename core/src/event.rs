@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::json::{self, Invalid};
 use crate::kernel_names;
+use crate::limits::Exceeded;
 
 /// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
 pub const BODY_LIMIT: usize = 3840;
@@ -43,13 +44,42 @@ pub struct Start<'a> {
     pub actual: Enforcement,
 }
 
+#[allow(dead_code, reason = "names are wired up with the full tier")]
 pub enum Event<'a> {
     Start(Start<'a>),
-    End { exit_code: i32, signal: Option<i32>, duration_ms: u128 },
-    ExecDenied { exe: &'a [u8], errno: Errno },
+    End {
+        exit_code: i32,
+        signal: Option<i32>,
+        duration_ms: u128,
+    },
+    ExecDenied {
+        exe: &'a [u8],
+        errno: Errno,
+    },
     SyscallKilled,
-    Refused { error: &'a str },
-    Partial { text: &'a [u8] },
+    LimitExceeded(Exceeded),
+    Refused {
+        error: &'a str,
+    },
+    Partial {
+        text: &'a [u8],
+    },
+    /// A protected name that appeared, and where it is kept now; not whole, if it was too much to copy.
+    NameTaken {
+        path: &'a [u8],
+        kept: &'a [u8],
+        whole: bool,
+    },
+    /// A protected name that appeared and could not be taken away.
+    NameLeft {
+        path: &'a [u8],
+        errno: Errno,
+    },
+    /// A denied or locked name that appeared or was replaced, and for how long it lay open.
+    NameMasked {
+        path: &'a [u8],
+        window_us: u128,
+    },
 }
 
 impl Event<'_> {
@@ -74,6 +104,15 @@ impl Event<'_> {
                 let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
             }
             Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
+            Event::LimitExceeded(Exceeded { limit, value, means, ended, unwatched }) => {
+                let _ = write!(
+                    out,
+                    "\"event\":\"limit.exceeded\",\"limit\":\"{}\",\"value\":{value},\"means\":\"{}\",\"ended\":{ended},\
+                     \"unwatched\":{unwatched}",
+                    limit.name(),
+                    means.name(),
+                );
+            }
             Event::Refused { error } => {
                 out.push_str("\"event\":\"session.refused\",\"error\":");
                 json::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
@@ -81,6 +120,23 @@ impl Event<'_> {
             Event::Partial { text } => {
                 out.push_str("\"event\":\"enforcement.partial\",\"text\":");
                 json::string_within(&mut out, text, Invalid::Text, SENTENCE_ROOM);
+            }
+            Event::NameTaken { path, kept, whole } => {
+                out.push_str("\"event\":\"name.taken\",\"path\":");
+                json::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                out.push_str(",\"kept\":");
+                json::string_within(&mut out, kept, Invalid::Text, PATH_ROOM);
+                let _ = write!(out, ",\"whole\":{whole}");
+            }
+            Event::NameLeft { path, errno } => {
+                out.push_str("\"event\":\"name.left\",\"path\":");
+                json::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
+            }
+            Event::NameMasked { path, window_us } => {
+                out.push_str("\"event\":\"name.masked\",\"path\":");
+                json::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                let _ = write!(out, ",\"window_us\":{window_us}");
             }
         }
         out
@@ -189,7 +245,10 @@ mod tests {
         let chain = [b"bash:1".to_vec()];
         let command = [c"true".to_owned()];
         let end = Event::End { exit_code: 0, signal: None, duration_ms: 100 };
-        for event in [start(&command, b"/", &chain), end] {
+        let taken = Event::NameTaken { path: b"/w/.envrc", kept: b"/s/taken/1/.envrc", whole: true };
+        let left = Event::NameLeft { path: b"/w/.vscode", errno: Errno::NOSPC };
+        let masked = Event::NameMasked { path: b"/w/.env", window_us: 900 };
+        for event in [start(&command, b"/", &chain), end, taken, left, masked] {
             let ours = parsed(&event);
             let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();
@@ -228,6 +287,9 @@ mod tests {
         parsed(&Event::Refused { error: &"\u{1}".repeat(5000) });
         parsed(&Event::Partial { text: &[0xFF; 5000] });
         parsed(&Event::ExecDenied { exe: &[0xFF; 5000], errno: Errno::ACCESS });
+        parsed(&Event::NameTaken { path: &[0xFF; 5000], kept: &[1; 5000], whole: false });
+        parsed(&Event::NameLeft { path: &[0xFF; 5000], errno: Errno::ACCESS });
+        parsed(&Event::NameMasked { path: &[0xFF; 5000], window_us: u128::from(u64::MAX) });
     }
 
     #[test]

@@ -2,17 +2,20 @@
 //! run in a process that shares its parent's memory.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::SecureComputingMode;
 
-use crate::plan::Plan;
+use crate::plan::{Plan, Tier};
+use crate::privileges::{Privileges, Service};
 use crate::seccomp::Filter;
 use crate::sys::{self, SignalMask};
 
 pub struct Fence {
+    /// None: as an ordinary user we have nothing to give up.
+    privileges: Option<Privileges>,
     no_new_privs: bool,
     rlimits: Vec<(Resource, u64)>,
     ruleset: Option<OwnedFd>,
@@ -25,6 +28,8 @@ pub struct Fence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     FollowParent,
+    Limits,
+    Privileges,
     NoNewPrivs,
     Rlimit,
     Landlock,
@@ -45,6 +50,8 @@ impl Step {
     fn what(self) -> &'static str {
         match self {
             Step::FollowParent => "the command can not be tied to its supervisor",
+            Step::Limits => "the command can not be put under its limits",
+            Step::Privileges => "the user, the groups or the capabilities of the namespace can not be given up",
             Step::NoNewPrivs => "no_new_privs can not be set",
             Step::Rlimit => "a resource limit can not be set",
             Step::Landlock => "the Landlock rules can not be enforced",
@@ -64,32 +71,41 @@ impl Step {
 }
 
 impl Fence {
-    pub fn new(plan: &Plan, ruleset: Option<OwnedFd>, filter: Option<Filter>) -> Fence {
+    pub fn new(plan: &Plan, ruleset: Option<OwnedFd>, filter: Option<Filter>, limits: &[(Resource, u64)]) -> Fence {
         Fence {
+            privileges: privileges(plan),
             no_new_privs: plan.no_new_privs,
-            rlimits: plan.rlimits.clone(),
+            rlimits: [&plan.rlimits[..], limits].concat(),
             ruleset,
-            workdir: (plan.workdir != plan.cwd).then(|| plan.workdir.as_c_str().to_owned()),
+            // A new root is entered at its top; the directory we came from belongs to the old one.
+            workdir: (plan.workdir != plan.cwd || plan.tier == Tier::Full).then(|| plan.workdir.as_c_str().to_owned()),
             filter,
         }
+    }
+
+    pub fn ruleset(&self) -> Option<BorrowedFd<'_>> {
+        self.ruleset.as_ref().map(|ruleset| ruleset.as_fd())
     }
 
     /// After this returned Ok, the process is inside. The order is the promise:
     pub fn enter(&self) -> Result<(), FenceError> {
         let at = |step| move |errno| FenceError { step, errno };
 
+        for (resource, value) in &self.rlimits {
+            // At least as tight as asked: an ordinary user can not raise the hard limit.
+            let hard = rustix::process::getrlimit(*resource).maximum.map_or(*value, |hard| hard.min(*value));
+            let limit = Rlimit { current: Some(hard), maximum: Some(hard) };
+            rustix::process::setrlimit(*resource, limit).map_err(at(Step::Rlimit))?;
+        }
+        if let Some(privileges) = self.privileges {
+            privileges.shed().map_err(at(Step::Privileges))?;
+        }
         // An ordinary user may use Landlock and seccomp only after giving up on gaining privileges by exec.
         if self.no_new_privs {
             rustix::thread::set_no_new_privs(true).map_err(at(Step::NoNewPrivs))?;
             if rustix::thread::no_new_privs() != Ok(true) {
                 return Err(FenceError { step: Step::Confirm, errno: Errno::PERM });
             }
-        }
-        for (resource, value) in &self.rlimits {
-            // At least as tight as asked: an ordinary user can not raise the hard limit.
-            let hard = rustix::process::getrlimit(*resource).maximum.map_or(*value, |hard| hard.min(*value));
-            let limit = Rlimit { current: Some(hard), maximum: Some(hard) };
-            rustix::process::setrlimit(*resource, limit).map_err(at(Step::Rlimit))?;
         }
         if let Some(ruleset) = &self.ruleset {
             sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(Step::Landlock))?;
@@ -113,6 +129,17 @@ impl Fence {
             }
         }
         Ok(())
+    }
+}
+
+fn privileges(plan: &Plan) -> Option<Privileges> {
+    match &plan.container {
+        Some(container) => {
+            let clears_groups = container.clears_groups(plan.user.uid);
+            let service = Service { uid: container.uid, gid: container.gid, clears_groups };
+            Some(Privileges { kept: container.capabilities, service: Some(service) })
+        }
+        None => (plan.tier == Tier::Full).then_some(Privileges::NONE),
     }
 }
 

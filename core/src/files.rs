@@ -1,8 +1,9 @@
-//! The plan's grants become Landlock rules.
+//! The plan's grants become Landlock rules, and places for the mounts of the full tier.
 //!
 //! Landlock only ever adds: a rule on a directory covers everything below it. A deny inside an allow is therefore carved: the
 //! directory gets no rule, its entries do, all but the excepted one and the directories on the way to it, which are carved
 //! in turn. Nothing can then be created in a carved directory, so an excepted name that does not exist can not appear either.
+//! In the full tier nothing is carved: mounts cover what is denied.
 //! What was asked for (`requested_`) and what holds (`actual_`) are kept apart and reported.
 
 use std::ffi::CStr;
@@ -14,10 +15,12 @@ use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetE
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use crate::cover::{Cover, CoverKind};
 use crate::glance::{Glance, Seen};
-use crate::place::{self, Identity, Place};
-use crate::plan::{Grant, Landlock, Plan};
+use crate::place::{self, Identity, Link, Place};
+use crate::plan::{self, Grant, Plan, Tier};
 use crate::rights::{self, Rights};
+use crate::root;
 use crate::sys;
 use crate::text::{AbsPath, Text};
 
@@ -86,9 +89,21 @@ pub struct Carved<'p> {
     pub kept_out: Vec<AbsPath>,
 }
 
+/// Where a grant really lies, and the symlinks that lead there.
+pub struct Placed<'p> {
+    pub grant: &'p Grant,
+    pub real: AbsPath,
+    pub identity: Identity,
+    pub directory: bool,
+    pub links: Vec<Link>,
+}
+
 /// The rules as they stand in the kernel, and what became of each grant.
 pub struct Files<'p> {
-    ruleset: OwnedFd,
+    ruleset: Option<OwnedFd>,
+    pub placed: Vec<Placed<'p>>,
+    /// Grants of places that the full tier makes anew: their rules have to wait until these exist.
+    pub made: Vec<&'p Grant>,
     pub actual_abi: i32,
     pub rules: usize,
     /// Grants that gave at least one rule.
@@ -100,6 +115,8 @@ pub struct Files<'p> {
     /// What the plan asks for and the kernel does not hold, where the plan puts up with that.
     pub unenforced: Vec<String>,
     granted: Vec<(Identity, &'p Grant)>,
+    /// Closed and unwritable places whose names go through a symlink.
+    linked: Vec<&'p AbsPath>,
     checked_devices: Vec<u64>,
 }
 
@@ -109,8 +126,7 @@ struct Opened {
     stat: Stat,
     /// Where the path leads, if a symlink is on the way; otherwise it leads where it says.
     led_to: Option<AbsPath>,
-    /// The directories that hold those symlinks.
-    link_dirs: Vec<PathBuf>,
+    links: Vec<Link>,
 }
 
 impl Opened {
@@ -130,24 +146,19 @@ struct Except<'p> {
 }
 
 impl<'p> Files<'p> {
-    /// None when the plan has Landlock switched off.
+    /// None when the plan leaves the files open.
     pub fn prepare(plan: &'p Plan) -> Result<Option<Files<'p>>, FilesError> {
-        let Some(requested) = &plan.landlock else { return Ok(None) };
-        let actual_abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
-        if actual_abi < requested.abi {
-            return Err(FilesError::OldAbi { requested: requested.abi, actual: actual_abi });
-        }
-        let mut ruleset = Ruleset::default()
-            .set_compatibility(CompatLevel::HardRequirement)
-            .handle_access(requested.handled)
-            .map_err(FilesError::Create)?;
-        if !requested.scoped.is_empty() {
-            ruleset = ruleset.scope(requested.scoped).map_err(FilesError::Create)?;
-        }
-        let ruleset: Option<OwnedFd> = ruleset.create().map_err(FilesError::Create)?.into();
-        let ruleset = ruleset.ok_or(FilesError::NoLandlock(Errno::NOSYS))?;
+        let Some(requested) = &plan.files else { return Ok(None) };
+        let (ruleset, actual_abi) = match &plan.landlock {
+            Some(landlock) => (Some(create_ruleset(landlock)?), sys::landlock_abi().map_err(FilesError::NoLandlock)?),
+            None => (None, 0),
+        };
+        let here = check_standing(plan)?;
+        let home = Glance::at(&plan.user.home);
         let mut files = Files {
             ruleset,
+            placed: Vec::with_capacity(32),
+            made: Vec::new(),
             actual_abi,
             rules: 0,
             actual_paths: 0,
@@ -157,45 +168,84 @@ impl<'p> Files<'p> {
             warnings: Vec::new(),
             unenforced: Vec::new(),
             granted: Vec::with_capacity(requested.grants.len()),
+            linked: through_links(requested, &home),
             checked_devices: Vec::new(),
         };
-        let here = check_standing(plan)?;
-        let home = Glance::at(&plan.user.home);
-        let linked = through_links(requested, &home);
-        check_own_ways(plan, requested, &linked)?;
+        if plan.container.is_some() {
+            // None of them is a place of the host: their rules are made when the container has its root.
+            files.made = requested.grants.iter().collect();
+            files.rules = files.made.len();
+            files.actual_paths = files.made.len();
+            return Ok(Some(files));
+        }
+        check_own_ways(plan, requested, &files.linked)?;
         for grant in &requested.grants {
             if grant.optional && home.of(&grant.path) == Seen::Missing {
                 files.skipped.push(grant);
+            } else if plan.tier == Tier::Full && root::is_made(&grant.path) {
+                files.made.push(grant);
             } else {
-                files.grant(plan, requested, grant, &linked, here)?;
+                files.grant(plan, requested, grant, here)?;
             }
         }
         if let Some(journal) = &plan.journal {
-            files.check_journal(&journal.dir)?;
+            files.check_journal(plan, requested, &journal.dir)?;
         }
         Ok(Some(files))
     }
 
-    /// The private temporary directory, made after everything else was prepared.
-    pub fn grant_temp(&mut self, dir: impl AsFd, rights: Rights) -> Result<(), FilesError> {
-        sys::landlock_add_rule(self.ruleset.as_fd(), rights.bits(), dir.as_fd()).map_err(FilesError::Temp)
+    /// The closed places inside grants, to be masked, and the unwritable ones inside what can be written, to be locked.
+    pub fn covers(&self, requested: &'p plan::Files) -> Result<Vec<Cover>, FilesError> {
+        let mut covers = Vec::new();
+        let closed = requested.closed.iter().map(|path| (path, CoverKind::Mask));
+        let unwritable = requested.unwritable.iter().map(|path| (path, CoverKind::Lock));
+        for (path, kind) in closed.chain(unwritable) {
+            let real = if self.linked.contains(&path) {
+                let followed = place::follow(path.as_bytes());
+                let real = followed.and_then(|followed| absolute(followed.real));
+                real.map_err(|source| FilesError::Locate { path: path.clone(), source })?
+            } else {
+                path.clone()
+            };
+            let exposed = |placed: &Placed<'_>| {
+                real.is_within(&placed.real) && (kind == CoverKind::Mask || placed.grant.writes())
+            };
+            if !self.placed.iter().any(exposed) {
+                continue;
+            }
+            match rustix::fs::lstat(real.as_c_str()) {
+                Ok(stat) => {
+                    let identity = Identity::from(&stat);
+                    covers.push(Cover { path: real, identity, directory: is_dir(&stat), kind });
+                }
+                // What is not there is watched for by its name.
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                Err(source) => return Err(FilesError::Locate { path: path.clone(), source }),
+            }
+        }
+        Ok(covers)
     }
 
-    pub fn into_ruleset(self) -> OwnedFd {
-        self.ruleset
+    /// The private temporary directory, made after everything else was prepared.
+    pub fn grant_temp(&mut self, dir: impl AsFd, rights: Rights) -> Result<(), FilesError> {
+        let Some(ruleset) = &self.ruleset else { return Ok(()) };
+        sys::landlock_add_rule(ruleset.as_fd(), rights.bits(), dir.as_fd()).map_err(FilesError::Temp)
+    }
+
+    pub fn take_ruleset(&mut self) -> Option<OwnedFd> {
+        self.ruleset.take()
     }
 
     fn grant(
         &mut self,
         plan: &Plan,
-        landlock: &'p Landlock,
+        requested: &'p plan::Files,
         grant: &'p Grant,
-        linked: &[&'p AbsPath],
         here: Identity,
     ) -> Result<(), FilesError> {
         let opened = match open(grant) {
             // What a fenced command can write, it can turn into a link to anywhere, before the next run or during this start.
-            Ok(opened) => match planted(plan, landlock, &opened.link_dirs) {
+            Ok(opened) => match planted(plan, requested, &opened.links) {
                 Some(dir) if grant.optional => {
                     let (path, from) = (&grant.path, &grant.source);
                     self.warnings.push(FilesError::Planted { path: path.clone(), dir, from: from.clone() }.to_string());
@@ -220,15 +270,32 @@ impl<'p> Files<'p> {
             Err(source) => return Err(open_error(grant, source)),
         };
         let rights = plan.rights(&grant.access);
-        let before = self.rules;
-        let excepts = excepts(landlock, grant, rights, opened.led_to.as_ref(), linked)?;
+        let before = self.granted.len();
+        let excepts = excepts(requested, grant, opened.led_to.as_ref(), &self.linked)?;
         if excepts.is_empty() {
-            self.add_rule(plan, grant, &opened.fd, &opened.stat, rights)?;
+            self.grant_whole(plan, grant, &opened, rights)?;
         } else {
             self.grant_around(plan, grant, &opened, rights, &excepts)?;
         }
-        self.actual_paths += usize::from(self.rules > before);
+        self.actual_paths += usize::from(self.granted.len() > before);
         Ok(())
+    }
+
+    fn grant_whole(
+        &mut self,
+        plan: &Plan,
+        grant: &'p Grant,
+        opened: &Opened,
+        rights: Rights,
+    ) -> Result<(), FilesError> {
+        self.placed.push(Placed {
+            grant,
+            real: opened.led_to.clone().unwrap_or_else(|| grant.path.clone()),
+            identity: Identity::from(&opened.stat),
+            directory: opened.is_dir(),
+            links: opened.links.clone(),
+        });
+        self.add_rule(plan, grant, &opened.fd, &opened.stat, rights)
     }
 
     fn grant_around(
@@ -256,8 +323,9 @@ impl<'p> Files<'p> {
         }
         let below = |place: &&Place| own.object.is_some_and(|object| place.above.contains(&object));
         let places: Vec<&Place> = excepts.iter().flat_map(|except| &except.places).filter(below).collect();
-        if places.is_empty() {
-            return self.add_rule(plan, grant, &opened.fd, &opened.stat, rights);
+        // Inside namespaces these are covered by mounts.
+        if places.is_empty() || plan.tier == Tier::Full {
+            return self.grant_whole(plan, grant, opened, rights);
         }
         let kept_out: Vec<AbsPath> = excepts
             .iter()
@@ -326,13 +394,15 @@ impl<'p> Files<'p> {
         rights: Rights,
     ) -> Result<(), FilesError> {
         self.check_file_system(plan, grant, fd, stat.st_dev)?;
-        let actual_rights = if is_dir(stat) { rights } else { rights::on_a_file(rights) };
-        if actual_rights.is_empty() {
-            return Ok(());
+        if let Some(ruleset) = &self.ruleset {
+            let actual_rights = if is_dir(stat) { rights } else { rights::on_a_file(rights) };
+            if actual_rights.is_empty() {
+                return Ok(());
+            }
+            let refused = |source| FilesError::AddRule { path: grant.path.clone(), from: grant.source.clone(), source };
+            sys::landlock_add_rule(ruleset.as_fd(), actual_rights.bits(), fd.as_fd()).map_err(refused)?;
+            self.rules += 1;
         }
-        sys::landlock_add_rule(self.ruleset.as_fd(), actual_rights.bits(), fd.as_fd())
-            .map_err(|source| FilesError::AddRule { path: grant.path.clone(), from: grant.source.clone(), source })?;
-        self.rules += 1;
         self.granted.push((Identity::from(stat), grant));
         Ok(())
     }
@@ -349,6 +419,8 @@ impl<'p> Files<'p> {
                 "{} lies on a FUSE file system: its server sees every access and may change what a name stands for",
                 grant.path
             )),
+            // The mounts of the full tier hold there too.
+            FileSystem::Remote(_) if plan.tier == Tier::Full => {}
             FileSystem::Remote(kind) if plan.require_enforced => {
                 return Err(FilesError::Remote { path: grant.path.clone(), kind, from: grant.source.clone() });
             }
@@ -361,7 +433,11 @@ impl<'p> Files<'p> {
     }
 
     /// The journal is neither readable nor writable from inside, whatever the plan grants.
-    fn check_journal(&self, journal: &AbsPath) -> Result<(), FilesError> {
+    fn check_journal(&self, plan: &Plan, requested: &plan::Files, journal: &AbsPath) -> Result<(), FilesError> {
+        // Inside namespaces what is closed is masked, also where a grant is above it.
+        if plan.tier == Tier::Full && requested.closed.contains(journal) {
+            return Ok(());
+        }
         let exposed = |grant: &Grant| FilesError::JournalExposed {
             journal: journal.clone(),
             path: grant.path.clone(),
@@ -379,6 +455,22 @@ impl<'p> Files<'p> {
     }
 }
 
+fn create_ruleset(requested: &plan::Landlock) -> Result<OwnedFd, FilesError> {
+    let actual_abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
+    if actual_abi < requested.abi {
+        return Err(FilesError::OldAbi { requested: requested.abi, actual: actual_abi });
+    }
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(requested.handled)
+        .map_err(FilesError::Create)?;
+    if !requested.scoped.is_empty() {
+        ruleset = ruleset.scope(requested.scoped).map_err(FilesError::Create)?;
+    }
+    let ruleset: Option<OwnedFd> = ruleset.create().map_err(FilesError::Create)?.into();
+    ruleset.ok_or(FilesError::NoLandlock(Errno::NOSYS))
+}
+
 fn open_error(grant: &Grant, source: Errno) -> FilesError {
     FilesError::Open { path: grant.path.clone(), from: grant.source.clone(), source }
 }
@@ -391,13 +483,13 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
         Ok((fd, stat))
     };
     match opened(grant.path.as_c_str()) {
-        Ok((fd, stat)) => Ok(Opened { fd, stat, led_to: None, link_dirs: Vec::new() }),
+        Ok((fd, stat)) => Ok(Opened { fd, stat, led_to: None, links: Vec::new() }),
         // There is a symlink on the way. What the walk found is opened without following any more.
         Err(Errno::LOOP) => {
             let followed = place::follow(grant.path.as_bytes())?;
             let real = absolute(followed.real)?;
             let (fd, stat) = opened(real.as_c_str())?;
-            Ok(Opened { fd, stat, led_to: Some(real), link_dirs: followed.link_dirs })
+            Ok(Opened { fd, stat, led_to: Some(real), links: followed.links })
         }
         Err(error) => Err(error),
     }
@@ -419,10 +511,10 @@ fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
 }
 
 /// Paddock's own places must not be reached through a link that the command could change: the next run would find others.
-fn check_own_ways(plan: &Plan, landlock: &Landlock, linked: &[&AbsPath]) -> Result<(), FilesError> {
-    for path in landlock.unwritable.iter().filter(|path| linked.contains(path)) {
+fn check_own_ways(plan: &Plan, requested: &plan::Files, linked: &[&AbsPath]) -> Result<(), FilesError> {
+    for path in requested.unwritable.iter().filter(|path| linked.contains(path)) {
         let way = place::follow(path.as_bytes()).map_err(|source| FilesError::Locate { path: path.clone(), source })?;
-        if let Some(dir) = planted(plan, landlock, &way.link_dirs) {
+        if let Some(dir) = planted(plan, requested, &way.links) {
             return Err(FilesError::OwnWay { path: path.clone(), dir });
         }
     }
@@ -430,14 +522,16 @@ fn check_own_ways(plan: &Plan, landlock: &Landlock, linked: &[&AbsPath]) -> Resu
 }
 
 /// The first directory on the way of a grant that holds a symlink and lies in the workspace or in what the plan makes writable.
-fn planted(plan: &Plan, landlock: &Landlock, link_dirs: &[PathBuf]) -> Option<AbsPath> {
+fn planted(plan: &Plan, requested: &plan::Files, links: &[Link]) -> Option<AbsPath> {
     // The root directory, which holds the links of a merged /usr, is in no tree a command can write.
-    let dirs: Vec<AbsPath> = link_dirs.iter().filter_map(|dir| absolute(dir.clone()).ok()).collect();
+    let dirs: Vec<AbsPath> = links.iter().filter_map(|link| absolute(link.at.parent()?.to_owned()).ok()).collect();
     if dirs.iter().all(|dir| dir.as_bytes() == b"/") {
         return None;
     }
-    let writable = landlock.grants.iter().filter(|grant| rights::writes(plan.rights(&grant.access)));
-    let trees = writable.map(|grant| &grant.path).chain(&landlock.reached).chain([&plan.cwd]);
+    // The /tmp of the full tier is not the host's.
+    let own = |grant: &&Grant| plan.tier == Tier::Full && root::is_made(&grant.path);
+    let writable = requested.grants.iter().filter(|grant| grant.writes() && !own(grant));
+    let trees = writable.map(|grant| &grant.path).chain(&requested.reached).chain([&plan.cwd]);
     let trees: Vec<AbsPath> =
         trees.filter_map(|tree| absolute(place::follow(tree.as_bytes()).ok()?.real).ok()).collect();
     dirs.into_iter().find(|dir| trees.iter().any(|tree| dir.is_within(tree)))
@@ -446,14 +540,13 @@ fn planted(plan: &Plan, landlock: &Landlock, link_dirs: &[PathBuf]) -> Option<Ab
 /// What must stay outside a grant: its own excepts and, where a symlink is on the way, every closed place. The plan is written
 /// by names; a link may lead a grant to a place that is closed under another name, or a closed name to a place that is granted.
 fn excepts<'p>(
-    landlock: &'p Landlock,
+    requested: &'p plan::Files,
     grant: &'p Grant,
-    rights: Rights,
     led_to: Option<&AbsPath>,
     linked: &[&'p AbsPath],
 ) -> Result<Vec<Except<'p>>, FilesError> {
-    let unwritable: &[AbsPath] = if rights::writes(rights) { &landlock.unwritable } else { &[] };
-    let closed = landlock.closed.iter().chain(unwritable);
+    let unwritable: &[AbsPath] = if grant.writes() { &requested.unwritable } else { &[] };
+    let closed = requested.closed.iter().chain(unwritable);
     // Closed names without a link lead where they say, so letters are enough to compare them with where the grant leads.
     let met = |path: &AbsPath| led_to.is_some_and(|place| path.is_within(place) || place.is_within(path));
     let elsewhere = closed.filter(|path| met(path) || linked.contains(path));
@@ -470,7 +563,7 @@ fn excepts<'p>(
 }
 
 /// The closed places whose names go through a symlink: only these can lie where their names do not say.
-fn through_links<'p>(landlock: &'p Landlock, home: &Glance<'_>) -> Vec<&'p AbsPath> {
+fn through_links<'p>(requested: &'p plan::Files, home: &Glance<'_>) -> Vec<&'p AbsPath> {
     let linked = |path: &&AbsPath| {
         if home.of(path) != Seen::Unknown {
             return false;
@@ -480,7 +573,7 @@ fn through_links<'p>(landlock: &'p Landlock, home: &Glance<'_>) -> Vec<&'p AbsPa
         // ELOOP: there is one. ENOSYS: an outer filter hides openat2, so there might be one.
         matches!(opened, Err(Errno::LOOP | Errno::NOSYS))
     };
-    landlock.closed.iter().chain(&landlock.unwritable).filter(linked).collect()
+    requested.closed.iter().chain(&requested.unwritable).filter(linked).collect()
 }
 
 #[derive(Debug, PartialEq, Eq)]

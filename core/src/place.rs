@@ -11,10 +11,16 @@ use rustix::io::Errno;
 /// As many symlinks as the kernel follows in one path.
 const MAX_SYMLINKS: usize = 40;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     pub device: u64,
     inode: u64,
+}
+
+impl Identity {
+    pub fn inode(self) -> u64 {
+        self.inode
+    }
 }
 
 impl From<&Stat> for Identity {
@@ -55,17 +61,24 @@ impl Place {
     }
 }
 
-/// A path after all its symlinks, and the directories that hold them.
+/// A path after all its symlinks.
 pub struct Followed {
     pub real: PathBuf,
-    pub link_dirs: Vec<PathBuf>,
+    pub links: Vec<Link>,
+}
+
+/// A symlink met on the way: where it stands (no link leads there), and what it says.
+#[derive(Clone, Debug)]
+pub struct Link {
+    pub at: PathBuf,
+    pub target: CString,
 }
 
 /// Walks a path as the kernel would, one name at a time, to see whose links lead it.
 pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
     let names = |path: &Path| -> Vec<OsString> { path.iter().map(OsStr::to_owned).rev().collect() };
     let mut ahead = names(Path::new(OsStr::from_bytes(path)));
-    let mut followed = Followed { real: PathBuf::from("/"), link_dirs: Vec::new() };
+    let mut followed = Followed { real: PathBuf::from("/"), links: Vec::new() };
     while let Some(name) = ahead.pop() {
         match name.as_bytes() {
             b"/" => followed.real = PathBuf::from("/"),
@@ -84,12 +97,12 @@ pub fn follow(path: &[u8]) -> Result<Followed, Errno> {
                     followed.real = here;
                     continue;
                 }
-                if followed.link_dirs.len() == MAX_SYMLINKS {
+                if followed.links.len() == MAX_SYMLINKS {
                     return Err(Errno::LOOP);
                 }
                 let target = rustix::fs::readlink(&here, Vec::new())?;
                 ahead.extend(names(Path::new(OsStr::from_bytes(target.as_bytes()))));
-                followed.link_dirs.push(followed.real.clone());
+                followed.links.push(Link { at: here, target });
             }
         }
     }

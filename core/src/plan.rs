@@ -1,6 +1,8 @@
 //! The plan: read from a sealed descriptor, parsed strictly, checked again. Nothing in it is believed because
 //! the compiler would not have written it: an unknown key, a duplicate, a missing key or a contradiction is refused.
 
+mod container;
+
 use std::collections::BTreeSet;
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -11,9 +13,12 @@ use rustix::process::Resource;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
+use crate::limits;
 use crate::rights::{self, Rights, Scopes};
 use crate::syscalls;
 use crate::text::{AbsPath, Text};
+
+pub use container::{Container, IdRange};
 
 pub const TMP_TOKEN: &[u8] = b"<tmp>";
 const SIZE_LIMIT: u64 = 1 << 20;
@@ -24,8 +29,7 @@ const VERSION: u32 = 1;
 pub struct Plan {
     version: u32,
     pub profiles: Vec<Text>,
-    #[serde(rename = "tier")]
-    _tier: Tier,
+    pub tier: Tier,
     pub user: User,
     #[serde(deserialize_with = "present")]
     pub journal: Option<Journal>,
@@ -37,7 +41,19 @@ pub struct Plan {
     #[serde(deserialize_with = "present")]
     pub temp: Option<Temp>,
     #[serde(deserialize_with = "present")]
+    pub files: Option<Files>,
+    #[serde(deserialize_with = "present")]
     pub landlock: Option<Landlock>,
+    #[serde(deserialize_with = "present")]
+    pub namespaces: Option<Namespaces>,
+    #[serde(deserialize_with = "present")]
+    pub workspace: Option<Workspace>,
+    /// A root directory of its own, in place of the host's places.
+    #[serde(deserialize_with = "present")]
+    pub container: Option<Container>,
+    pub limits: limits::Requested,
+    /// Where sessions keep what has to outlive them.
+    pub sessions: AbsPath,
     #[serde(deserialize_with = "present")]
     pub seccomp: Option<Seccomp>,
     pub workdir: AbsPath,
@@ -47,9 +63,12 @@ pub struct Plan {
     pub notices: Vec<Notice>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Tier {
+pub enum Tier {
+    /// Namespaces, and Landlock inside them.
+    Full,
+    /// Where namespaces can not be had.
     Landlock,
 }
 
@@ -98,6 +117,12 @@ pub struct Landlock {
     pub scoped: Scopes,
     #[serde(deserialize_with = "unique")]
     access: Vec<(Text, RightList)>,
+}
+
+/// What the command may reach, whatever holds it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Files {
     pub grants: Vec<Grant>,
     /// Places that no grant may open, and places that none may make writable, by whatever name it gets there. The excepts
     /// of the grants say the same of the names as they are written; these count where symlinks are on the way.
@@ -105,6 +130,31 @@ pub struct Landlock {
     pub unwritable: Vec<AbsPath>,
     /// Where fenced commands of this user could ever write: no grant follows a link that stands there.
     pub reached: Vec<AbsPath>,
+    /// Patterns of names, held by mounts: closed wherever they are, read-only in what can be written, and exceptions from that.
+    pub deny: Vec<Text>,
+    pub protect: Vec<Text>,
+    pub opened: Vec<Text>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Namespaces {
+    /// May the command make user namespaces of its own?
+    pub nested: bool,
+    pub hostname: Text,
+    /// The size of the private /tmp; None leaves it to the kernel.
+    #[serde(deserialize_with = "present")]
+    pub tmp_mb: Option<u64>,
+}
+
+/// A writable grant on which the command works in a copy.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Workspace {
+    pub path: AbsPath,
+    /// The session whose copy is worked on further.
+    #[serde(deserialize_with = "present")]
+    pub resume: Option<Text>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -216,6 +266,14 @@ pub enum PlanError {
     JournalFile(Text),
     #[error("the environment sets a variable with the impossible name \"{0}\"")]
     VariableName(Text),
+    #[error("the plan is of the {0} tier, but has a part that the tier does not, or lacks one it needs: {1}")]
+    Tier(&'static str, &'static str),
+    #[error("the session to resume, \"{0}\", is no session's name")]
+    Session(Text),
+    #[error("the copy-on-write workspace {0} is no writable grant")]
+    Workspace(AbsPath),
+    #[error("the plan is of a container with {0}")]
+    Container(&'static str),
     #[error("the environment uses <tmp>, but the plan makes no private temporary directory")]
     TokenWithoutTemp,
 }
@@ -278,7 +336,12 @@ impl Plan {
         if !self.no_new_privs && uid != 0 && (self.landlock.is_some() || self.seccomp.is_some()) {
             return Err(PlanError::NeedsNoNewPrivs);
         }
+        self.check_tier()?;
+        self.container.as_ref().map_or(Ok(()), |container| container.check(self))?;
         self.landlock.as_ref().map_or(Ok(()), Landlock::check)?;
+        if let (Some(landlock), Some(files)) = (&self.landlock, &self.files) {
+            landlock.check_grants(files)?;
+        }
         self.seccomp.as_ref().map_or(Ok(()), Seccomp::check)?;
         self.environment.as_ref().map_or(Ok(()), |environment| environment.check(self.temp.is_some()))?;
         if let (Some(temp), Some(landlock)) = (&self.temp, &self.landlock)
@@ -294,6 +357,51 @@ impl Plan {
             }
             _ => Ok(()),
         }
+    }
+}
+
+impl Plan {
+    fn check_tier(&self) -> Result<(), PlanError> {
+        let Some(files) = &self.files else {
+            return match (&self.landlock, &self.workspace) {
+                (None, None) => Ok(()),
+                _ => Err(PlanError::Tier("open", "rules without files")),
+            };
+        };
+        let by_name = !(files.deny.is_empty() && files.protect.is_empty() && files.opened.is_empty());
+        match (self.tier, &self.namespaces) {
+            (Tier::Full, None) => return Err(PlanError::Tier("full", "namespaces")),
+            (Tier::Full, Some(_)) if self.temp.is_some() => return Err(PlanError::Tier("full", "temp")),
+            (Tier::Full, Some(_)) if files.grants.iter().any(|grant| !grant.except.is_empty()) => {
+                return Err(PlanError::Tier("full", "an except"));
+            }
+            (Tier::Landlock, Some(_)) => return Err(PlanError::Tier("landlock", "namespaces")),
+            (Tier::Landlock, None) if by_name => return Err(PlanError::Tier("landlock", "names")),
+            (Tier::Landlock, None) if self.workspace.is_some() => return Err(PlanError::Tier("landlock", "workspace")),
+            _ => {}
+        }
+        let Some(workspace) = &self.workspace else { return Ok(()) };
+        if !files.grants.iter().any(|grant| grant.path == workspace.path && grant.writes()) {
+            return Err(PlanError::Workspace(workspace.path.clone()));
+        }
+        match &workspace.resume {
+            Some(id) if !id.as_bytes().iter().all(u8::is_ascii_hexdigit) || id.as_bytes().is_empty() => {
+                Err(PlanError::Session(id.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Grant {
+    /// Can something be changed through it? Its mount is read-only otherwise.
+    pub fn writes(&self) -> bool {
+        [&b"allow"[..], b"write"].iter().any(|kind| self.access.as_bytes().starts_with(kind))
+    }
+
+    /// Can something be executed through it? Its mount is noexec otherwise. Of the others Landlock alone tells them apart.
+    pub fn executes(&self) -> bool {
+        !self.access.as_bytes().ends_with(b"-noexec")
     }
 }
 
@@ -319,7 +427,11 @@ impl Landlock {
                 return Err(PlanError::UnhandledRight { name: name.clone(), rights });
             }
         }
-        match self.grants.iter().find(|grant| self.rights(&grant.access).is_none()) {
+        Ok(())
+    }
+
+    fn check_grants(&self, files: &Files) -> Result<(), PlanError> {
+        match files.grants.iter().find(|grant| self.rights(&grant.access).is_none()) {
             Some(Grant { path, access, source, .. }) => {
                 Err(PlanError::UnknownAccess { path: path.clone(), access: access.clone(), from: source.clone() })
             }

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::event::Enforcement;
 use crate::files::Files;
+use crate::jail::Jail;
 use crate::journal::Journal;
 use crate::json::{self, Invalid};
 use crate::plan::{self, Grant, Plan};
@@ -32,7 +33,7 @@ impl<'p> Preflight<'p> {
             landlock_abi: landlock.map_or(0, |landlock| landlock.abi),
             rights: landlock.map_or(0, |landlock| landlock.handled.len()),
             scopes: landlock.map_or(0, |landlock| landlock.scoped.len()),
-            paths: landlock.map_or(0, |landlock| landlock.grants.len()),
+            paths: plan.files.as_ref().map_or(0, |files| files.grants.len()),
             blocked: self.requested_blocked(plan),
             seccomp: plan.seccomp.is_some(),
             no_new_privs: plan.no_new_privs,
@@ -114,6 +115,9 @@ fn grant_fields(out: &mut String, grant: &Grant) {
 /// The command `preflight`: everything short of running.
 pub fn report(plan: &Plan, uid: u32) -> Result<String, Refusal> {
     let mut preflight = Preflight::prepare(plan)?;
+    if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
+        Jail::prepare(plan, namespaces, container)?;
+    }
     if let Some(journal) = &plan.journal
         && Journal::inspect(journal, uid)?
         && let Some(files) = &mut preflight.files

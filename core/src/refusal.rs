@@ -3,10 +3,17 @@
 use rustix::io::Errno;
 
 use crate::bpf::BpfError;
-use crate::fence::FenceError;
+use crate::fence::{FenceError, Step};
 use crate::files::FilesError;
+use crate::guard::GuardError;
+use crate::host;
+use crate::jail::JailError;
 use crate::journal::JournalError;
+use crate::limits::LimitsError;
+use crate::names::NamesError;
+use crate::namespaces::NamespacesError;
 use crate::plan::PlanError;
+use crate::session::SessionError;
 use crate::supervise::SuperviseError;
 use crate::temp::TempError;
 
@@ -31,6 +38,18 @@ pub enum Refusal {
     #[error(transparent)]
     Fence(#[from] FenceError),
     #[error(transparent)]
+    Namespaces(#[from] NamespacesError),
+    #[error(transparent)]
+    Jail(#[from] JailError),
+    #[error(transparent)]
+    Names(#[from] NamesError),
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
     Supervise(#[from] SuperviseError),
     #[error("the probe's files can not be made: {0}")]
     Scene(Errno),
@@ -39,7 +58,26 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    pub fn hint(&self) -> &'static str {
+    /// The answer of a call that the fence itself is made of.
+    fn of_a_mechanism(&self) -> Option<Errno> {
+        match self {
+            Refusal::Files(FilesError::NoLandlock(errno)) => Some(*errno),
+            Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => {
+                matches!(error.step, Step::NoNewPrivs | Step::Landlock | Step::Seccomp).then_some(error.errno)
+            }
+            _ => None,
+        }
+    }
+
+    pub fn hint(&self) -> &str {
+        if let Some(Errno::PERM | Errno::NOSYS) = self.of_a_mechanism()
+            && host::filtered()
+        {
+            // src/paddock/plan/compile.py says the same.
+            return "a system call filter is already on this process, as in a container, and may be what refuses: update the \
+                    engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl \
+                    (--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)";
+        }
         match self {
             Refusal::Usage(_) => {
                 "paddock-core run --plan-fd N [--quiet] -- COMMAND… | preflight --plan-fd N | \
@@ -53,6 +91,12 @@ impl Refusal {
             Refusal::Files(error) => error.hint(),
             Refusal::Filter(_) => "list fewer system calls",
             Refusal::Temp(_) => "check that the directory exists and that you may write to it",
+            Refusal::Namespaces(error) => error.hint(),
+            Refusal::Jail(error) => error.hint(),
+            Refusal::Session(error) => error.hint(),
+            Refusal::Names(error) => error.hint(),
+            Refusal::Guard(error) => error.hint(),
+            Refusal::Limits(error) => error.hint(),
             Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
             Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) => {
                 "`paddock doctor` tries every mechanism on this machine"

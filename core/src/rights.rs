@@ -45,12 +45,6 @@ pub fn known_to(abi: i32) -> (Rights, Scopes) {
     (AccessFs::from_all(ABI::from(abi)), Scope::from_all(ABI::from(abi)))
 }
 
-/// Does this change anything? What only looks, runs or drives a device does not.
-pub fn writes(rights: Rights) -> bool {
-    let looks = AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir | AccessFs::IoctlDev;
-    !(rights & !looks).is_empty()
-}
-
 /// The rights that mean something on a file that is no directory; the kernel refuses the others there (EINVAL).
 pub fn on_a_file(rights: Rights) -> Rights {
     rights & AccessFs::from_file(ABI::V9)

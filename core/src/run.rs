@@ -1,8 +1,8 @@
 //! `run`: one story from the plan to the command and, when something has to outlive the start, to its end.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
-use std::os::fd::{IntoRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, IntoRawFd as _, OwnedFd};
 use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, OFlags};
@@ -10,18 +10,27 @@ use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
 use crate::ancestry;
+use crate::census::Tree;
+use crate::chores::Duties;
 use crate::command::Command;
+use crate::enclosure::Enclosure;
 use crate::environment;
-use crate::event::{Enforcement, Event, Start};
+use crate::event::{Event, Start};
 use crate::fence::{self, Fence};
+use crate::files::Files;
+use crate::guard::Guard;
+use crate::jail::Jail;
 use crate::journal::{self, Journal};
 use crate::kernel_names;
-use crate::plan::{Level, Plan};
+use crate::limits::{Exceeded, Limits};
+use crate::namespaces;
+use crate::plan::{Level, Plan, Tier};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
+use crate::session::Session;
 use crate::stderr;
-use crate::supervise::{self, Started};
-use crate::sys;
+use crate::supervise::{self, Subject, SuperviseError};
+use crate::sys::{self, SignalMask};
 use crate::temp::Temp;
 
 pub const EXIT_NOT_EXECUTABLE: i32 = 126;
@@ -62,6 +71,7 @@ struct Outcome {
     exit_code: i32,
     signal: Option<i32>,
     not_executed: Option<(Vec<u8>, Errno)>,
+    exceeded: Vec<Exceeded>,
 }
 
 impl Outcome {
@@ -74,6 +84,7 @@ impl Outcome {
         if self.signal == Some(libc::SIGSYS) {
             events.push(Event::SyscallKilled);
         }
+        events.extend(self.exceeded.iter().copied().map(Event::LimitExceeded));
         events.push(Event::End { exit_code: self.exit_code, signal: self.signal, duration_ms });
         events
     }
@@ -89,11 +100,14 @@ fn fenced(
 ) -> Result<Outcome, Refusal> {
     // Everything that can be wrong with paths, rules and filter is found before anything is made.
     let preflight = Preflight::prepare(&plan)?;
-    announce(&plan, &preflight, quiet);
+    let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
+    announce(&plan, &preflight, &limits, quiet);
 
-    if journal.is_none() && plan.temp.is_none() {
+    if journal.is_none() && plan.temp.is_none() && plan.namespaces.is_none() && !limits.need_supervisor() {
         // Nothing has to be done afterwards, so nobody has to wait: the command takes this process over.
-        let (fence, command) = ready(&plan, preflight, argv, None);
+        let ruleset = preflight.files.and_then(|mut files| files.take_ruleset());
+        let fence = Fence::new(&plan, ruleset, preflight.filter, limits.rlimits());
+        let command = command(&plan, argv, None);
         fence::become_command(None, None)?;
         fence.enter()?;
         let errno = command.exec();
@@ -107,28 +121,33 @@ fn fenced(
         None => None,
     };
     let started = (|| {
-        let (requested, actual) = (preflight.requested(&plan), preflight.actual(&plan));
         let mut preflight = preflight;
         if let (Some(temp), Some(files), Some(requested)) = (&temp, &mut preflight.files, &plan.temp) {
             files.grant_temp(temp.dir(), plan.rights(&requested.access))?;
         }
+        let terminal = ancestry::terminal();
         if let Some(journal) = journal {
-            record_start(journal, &plan, plan_bytes, &argv, requested, actual, &preflight)?;
+            record_start(journal, &plan, plan_bytes, &argv, terminal.as_deref(), &preflight)?;
         }
-        let (fence, command) = ready(&plan, preflight, argv, temp.as_ref());
-        Ok(match supervise::start(&fence, &command, &mask)? {
-            Started::Running(pid) => Ok(pid),
-            Started::NotExecuted(errno) => Err(not_executed(&command, errno)),
-        })
+        let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
+        let fence = Fence::new(&plan, ruleset, preflight.filter, limits.rlimits());
+        let command = command(&plan, argv, temp.as_ref());
+        if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
+            let jail = Jail::prepare(&plan, namespaces, container)?;
+            return start_jailed(jail, &fence, &command, terminal.as_deref(), &limits, &mask);
+        }
+        match (&plan.namespaces, &plan.files, preflight.files) {
+            (Some(namespaces), Some(requested), Some(files)) => {
+                let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
+                start_enclosed(enclosure, &fence, &command, plan_bytes, terminal.as_deref(), &limits, &mask)
+            }
+            _ => start_as_child(&fence, &command, &limits, &mask),
+        }
     })();
     // While the command runs, only what its end needs stays in memory.
     drop(plan);
     let outcome = match started {
-        Ok(Ok(pid)) => supervise::wait(pid).map_err(Refusal::from).map(|end| Outcome {
-            exit_code: end.exit_code(),
-            signal: end.signal(),
-            not_executed: None,
-        }),
+        Ok(Ok(running)) => running.until_the_end(limits, journal, quiet),
         Ok(Err(not_executed)) => Ok(not_executed),
         Err(refusal) => Err(refusal),
     };
@@ -138,15 +157,112 @@ fn fenced(
     outcome
 }
 
-/// Fence and command, complete: after this only system calls are left.
-fn ready(plan: &Plan, preflight: Preflight<'_>, argv: Vec<CString>, temp: Option<&Temp>) -> (Fence, Command) {
+/// The command, and what has to be looked after while it runs.
+struct Running {
+    subject: Subject,
+    guard: Option<Guard>,
+    session: Option<Session>,
+}
+
+impl Running {
+    fn until_the_end(self, limits: Limits, journal: Option<&Journal>, quiet: bool) -> Result<Outcome, Refusal> {
+        if let Some(session) = &self.session {
+            session.settle();
+        }
+        let host_proc;
+        let (inside, proc, tree) = match &self.subject {
+            Subject::Sandbox(sandbox) => {
+                (Some((sandbox.inside(), self.session.is_some())), sandbox.proc.as_fd(), Tree::Namespace)
+            }
+            Subject::Child(_) => {
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+                host_proc = rustix::fs::open(c"/proc", flags, Mode::empty()).map_err(SuperviseError::Wait)?;
+                (None, host_proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()))
+            }
+        };
+        let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree)?) } else { None };
+        let mut duties = Duties::new(self.guard, inside, watch, journal);
+        let end = supervise::wait(&self.subject, &mut duties)?;
+        let ended_by = duties.finish();
+        let by_signal = || end.signal().and_then(|signal| limits.behind_signal(signal));
+        let ended_by = ended_by.or_else(by_signal);
+        let exceeded = limits.finish(ended_by);
+        for one in exceeded.iter().filter(|exceeded| exceeded.ended) {
+            stderr::say("paddock", &format!("ended: {one}"));
+        }
+        if let Some(session) = self.session {
+            let id = session.id.clone();
+            if session.close() && !quiet {
+                let text = format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
+                stderr::say("paddock", &text);
+            }
+        }
+        Ok(Outcome { exit_code: end.exit_code(), signal: end.signal(), not_executed: None, exceeded })
+    }
+}
+
+/// What kept the command from being executed, although the fence stood, is an outcome and no failure of ours.
+type Attempt = Result<Running, Outcome>;
+
+fn start_as_child(fence: &Fence, command: &Command, limits: &Limits, mask: &SignalMask) -> Result<Attempt, Refusal> {
+    Ok(match supervise::start(fence, command, limits, mask)? {
+        supervise::Started::Running(pid) => Ok(Running { subject: Subject::Child(pid), guard: None, session: None }),
+        supervise::Started::NotExecuted(errno) => Err(not_executed(command, errno)),
+    })
+}
+
+fn start_enclosed(
+    enclosure: Enclosure<'_>,
+    fence: &Fence,
+    command: &Command,
+    plan_bytes: &[u8],
+    terminal: Option<&CStr>,
+    limits: &Limits,
+    mask: &SignalMask,
+) -> Result<Attempt, Refusal> {
+    enclosure.note(command.argv(), &journal::hash(plan_bytes))?;
+    let payload = || command.exec().raw_os_error();
+    let admit = |init| limits.admit(init).map_err(|error| error.errno());
+    let started = enclosure.start(fence, &payload, mask, terminal, limits.pid_max(), admit);
+    let Enclosure { session, guard, .. } = enclosure;
+    Ok(match started {
+        Ok(namespaces::Started::Running(sandbox)) => Ok(Running { subject: Subject::Sandbox(sandbox), guard, session }),
+        Ok(namespaces::Started::NotExecuted(errno)) => {
+            session.map(Session::close);
+            Err(not_executed(command, Errno::from_raw_os_error(errno)))
+        }
+        Err(error) => {
+            session.map(Session::close);
+            return Err(error.into());
+        }
+    })
+}
+
+fn start_jailed(
+    jail: Jail<'_>,
+    fence: &Fence,
+    command: &Command,
+    terminal: Option<&CStr>,
+    limits: &Limits,
+    mask: &SignalMask,
+) -> Result<Attempt, Refusal> {
+    let payload = || command.exec().raw_os_error();
+    let started = jail.start(fence, &payload, mask, terminal, limits)?;
+    Ok(match started? {
+        namespaces::Started::Running(sandbox) => {
+            Ok(Running { subject: Subject::Sandbox(sandbox), guard: None, session: None })
+        }
+        namespaces::Started::NotExecuted(errno) => Err(not_executed(command, Errno::from_raw_os_error(errno))),
+    })
+}
+
+fn command(plan: &Plan, argv: Vec<CString>, temp: Option<&Temp>) -> Command {
     let inherited = sys::inherited_environment();
     let environment = match &plan.environment {
         Some(requested) => environment::build(requested, inherited, temp.map(|temp| temp.path().to_bytes())),
         None => inherited,
     };
-    let ruleset = preflight.files.map(|files| files.into_ruleset());
-    (Fence::new(plan, ruleset, preflight.filter), Command::new(argv, environment))
+    Command::new(argv, environment)
 }
 
 fn record_start(
@@ -154,23 +270,21 @@ fn record_start(
     plan: &Plan,
     plan_bytes: &[u8],
     argv: &[CString],
-    requested: Enforcement,
-    actual: Enforcement,
+    tty: Option<&CStr>,
     preflight: &Preflight<'_>,
 ) -> Result<(), Refusal> {
-    let tty = ancestry::terminal();
     journal.append(&Event::Start(Start {
         user: plan.user.name.as_bytes(),
         uid: plan.user.uid,
         pid: rustix::process::getpid().as_raw_nonzero().get(),
         ppid_chain: &ancestry::parents(),
         cwd: plan.workdir.as_bytes(),
-        tty: tty.as_ref().map(|tty| tty.as_bytes()),
+        tty: tty.map(CStr::to_bytes),
         command: argv,
         profile: plan.profiles.first().map_or(b"", |profile| profile.as_bytes()),
         plan: &journal::hash(plan_bytes),
-        requested,
-        actual,
+        requested: preflight.requested(plan),
+        actual: preflight.actual(plan),
     }))?;
     // What the user accepted as weaker is never silent.
     let noticed = plan.notices.iter().filter(|notice| notice.level == Level::Unenforced);
@@ -181,7 +295,7 @@ fn record_start(
     Ok(())
 }
 
-fn announce(plan: &Plan, preflight: &Preflight<'_>, quiet: bool) {
+fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool) {
     let chatty = !quiet
         && plan.notices.iter().any(|notice| notice.level == Level::Info)
         && rustix::termios::isatty(rustix::stdio::stderr());
@@ -191,6 +305,9 @@ fn announce(plan: &Plan, preflight: &Preflight<'_>, quiet: bool) {
             Level::Info if chatty => stderr::say("paddock", &notice.text.to_string()),
             Level::Info => {}
         }
+    }
+    for held in limits.held().iter().filter(|_| chatty) {
+        stderr::say("paddock", &format!("limit {held}"));
     }
     for warning in preflight.warnings() {
         stderr::say("paddock", &format!("warning: {warning}"));
@@ -212,7 +329,7 @@ fn not_executed(command: &Command, errno: Errno) -> Outcome {
         _ => (EXIT_NOT_EXECUTABLE, "the kernel can not execute this file"),
     };
     stderr::complain(&format!("cannot run {name}: {}", kernel_names::errno_text(errno)), hint);
-    Outcome { exit_code, signal: None, not_executed: Some((command.name().to_vec(), errno)) }
+    Outcome { exit_code, signal: None, not_executed: Some((command.name().to_vec(), errno)), exceeded: Vec::new() }
 }
 
 /// Whoever starts us without a standard descriptor gets /dev/null there: otherwise the next file opened would be it. A directory

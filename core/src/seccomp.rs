@@ -5,27 +5,35 @@
 //! and networks that nothing else here watches. clone3 keeps its flags behind a pointer, where no filter can look, so it is
 //! ENOSYS, on which every libc falls back to clone (EPERM would break threads).
 
-use crate::bpf::{self, Action, BpfError, Instruction, Range, Test};
+use crate::bpf::{self, Action, BpfError, Instruction, Look, Range, Test};
 use crate::plan;
 use crate::syscalls::{self, Arch};
 
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
-const TERMINAL_INJECTION: Test<'_> = Test::Refuse { values: &[TIOCSTI, TIOCLINUX], errno: libc::EPERM };
+const TERMINAL_INJECTION: &[Look<'_>] =
+    &[Look { index: 1, test: Test::Refuse { values: &[TIOCSTI, TIOCLINUX], errno: libc::EPERM } }];
+
+/// Only unix sockets come in pairs. socketpair(2) makes both sockets before it finds that out: of any other family it would
+/// load the module and run the code that socket(2) is kept from.
+const UNIX_PAIRS: Look<'_> =
+    Look { index: 0, test: Test::Only { values: &[libc::AF_UNIX as u32], errno: libc::EAFNOSUPPORT } };
 
 /// An end of a datagram pair (types 2 and 3 of socketpair(2)) can be turned to any socket file, without socket(2). Stream and
 /// sequenced pairs (1 and 5) are connected for good.
-const UNCONNECTED_PAIRS: Test = Test::RefuseBits { bits: 0b10, errno: libc::EPERM };
+const CONNECTED_PAIRS: Look<'_> = Look { index: 1, test: Test::RefuseBits { bits: 0b10, errno: libc::EPERM } };
 
 /// Landlock does not judge prlimit(2) on another process of the same user: it could end the supervisor by its CPU limit, or
 /// silence the journal by its file size limit.
-const OWN_PROCESS: Test = Test::Only { values: &[0], errno: libc::EPERM };
+const OWN_PROCESS: &[Look<'_>] = &[Look { index: 0, test: Test::Only { values: &[0], errno: libc::EPERM } }];
 
 /// Every CLONE_NEW* flag that clone(2) takes. CLONE_NEWTIME lies in the signal byte there: only unshare and clone3 know it.
 const CLONE_NEW: u32 = 0x7E02_0000;
 const CLONE_NEWTIME: u32 = 0x80;
-const CLONE_NAMESPACES: Test<'_> = Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM };
-const UNSHARE_NAMESPACES: Test<'_> = Test::RefuseBits { bits: CLONE_NEW | CLONE_NEWTIME, errno: libc::EPERM };
+const CLONE_NAMESPACES: &[Look<'_>] =
+    &[Look { index: 0, test: Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM } }];
+const UNSHARE_NAMESPACES: &[Look<'_>] =
+    &[Look { index: 0, test: Test::RefuseBits { bits: CLONE_NEW | CLONE_NEWTIME, errno: libc::EPERM } }];
 
 #[derive(Debug)]
 pub struct Filter {
@@ -44,6 +52,7 @@ impl Filter {
             plan::Default::Deny => Action::Errno(libc::ENOSYS),
         };
         let families: Vec<u32> = requested.sockets.iter().map(|family| family.number()).collect();
+        let sockets = Sockets::of(&families);
         let mut ranges = vec![Range { first: 0, action: unknown }];
         let mut listed = vec![false; syscalls::TABLE.len()];
         for syscall in requested.syscalls.iter().filter_map(|name| syscalls::find(name)) {
@@ -53,7 +62,7 @@ impl Filter {
         let mut blocked = 0;
         for (number, syscall) in arch.syscalls() {
             let on_block_list = listed[syscall.row] == (requested.default == plan::Default::Allow);
-            let action = answer(syscall.name, on_block_list, requested.namespaces, &families);
+            let action = answer(syscall.name, on_block_list, requested.namespaces, &sockets);
             blocked += usize::from(on_block_list);
             if let Action::Errno(_) = action {
                 refused.push(syscall.name);
@@ -73,20 +82,36 @@ impl Filter {
     }
 }
 
-fn answer<'a>(name: &str, blocked: bool, namespaces: bool, families: &'a [u32]) -> Action<'a> {
+/// What the plan's socket families come to.
+struct Sockets<'a> {
+    any: bool,
+    named: [Look<'a>; 1],
+    pairs: &'static [Look<'static>],
+}
+
+impl<'a> Sockets<'a> {
+    fn of(families: &'a [u32]) -> Self {
+        let unix = families.contains(&(libc::AF_UNIX as u32));
+        Self {
+            any: !families.is_empty(),
+            named: [Look { index: 0, test: Test::Only { values: families, errno: libc::EAFNOSUPPORT } }],
+            pairs: if unix { &[UNIX_PAIRS] } else { &[UNIX_PAIRS, CONNECTED_PAIRS] },
+        }
+    }
+}
+
+fn answer<'a>(name: &str, blocked: bool, namespaces: bool, sockets: &'a Sockets<'_>) -> Action<'a> {
     match name {
         "io_uring_setup" | "io_uring_enter" | "io_uring_register" => Action::Errno(libc::ENOSYS),
         "clone3" if blocked || !namespaces => Action::Errno(libc::ENOSYS),
         _ if blocked => Action::Errno(libc::EPERM),
-        "ioctl" => Action::Argument { index: 1, test: TERMINAL_INJECTION },
-        "socket" if families.is_empty() => Action::Errno(libc::EAFNOSUPPORT),
-        "socket" => Action::Argument { index: 0, test: Test::Only { values: families, errno: libc::EAFNOSUPPORT } },
-        "socketpair" if !families.contains(&(libc::AF_UNIX as u32)) => {
-            Action::Argument { index: 1, test: UNCONNECTED_PAIRS }
-        }
-        "prlimit64" => Action::Argument { index: 0, test: OWN_PROCESS },
-        "clone" if !namespaces => Action::Argument { index: 0, test: CLONE_NAMESPACES },
-        "unshare" if !namespaces => Action::Argument { index: 0, test: UNSHARE_NAMESPACES },
+        "ioctl" => Action::Arguments(TERMINAL_INJECTION),
+        "socket" if !sockets.any => Action::Errno(libc::EAFNOSUPPORT),
+        "socket" => Action::Arguments(&sockets.named),
+        "socketpair" => Action::Arguments(sockets.pairs),
+        "prlimit64" => Action::Arguments(OWN_PROCESS),
+        "clone" if !namespaces => Action::Arguments(CLONE_NAMESPACES),
+        "unshare" if !namespaces => Action::Arguments(UNSHARE_NAMESPACES),
         _ => Action::Allow,
     }
 }

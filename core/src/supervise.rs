@@ -1,14 +1,19 @@
 //! Waiting for the command: the supervisor stays in its process group and on its terminal, takes no part in either, and
 //! makes sure that the end of the command is the end of everything it started.
 
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fd::BorrowedFd;
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use crate::channel::{self, Word};
 use crate::command::Command;
-use crate::fence::{self, Fence, FenceError};
+use crate::fence::{self, Fence, FenceError, Step};
+use crate::limits::Limits;
+use crate::namespaces::{self, Sandbox};
 use crate::sys::{self, Arrival, SignalMask};
 
 /// Descendants get this long to die of SIGKILL; only one stuck inside the kernel takes longer.
@@ -58,13 +63,15 @@ impl End {
 }
 
 /// Starts the command inside the fence. Signals are held since before; `mask` is what the command gets back.
-pub fn start(fence: &Fence, command: &Command, mask: &SignalMask) -> Result<Started, SuperviseError> {
+pub fn start(fence: &Fence, command: &Command, limits: &Limits, mask: &SignalMask) -> Result<Started, SuperviseError> {
     let supervisor = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(supervisor)).map_err(SuperviseError::Subreaper)?;
     let mut fence_failure = None;
     let mut exec_failure = None;
     let child = sys::spawn_sharing_memory(|| {
-        match fence::become_command(Some(supervisor), Some(mask)).and_then(|()| fence.enter()) {
+        let admitted = limits.admit_self().map_err(|error| FenceError { step: Step::Limits, errno: error.errno() });
+        let follows = admitted.and_then(|()| fence::become_command(Some(supervisor), Some(mask)));
+        match follows.and_then(|()| fence.enter()) {
             Ok(()) => exec_failure = Some(command.exec()),
             Err(error) => fence_failure = Some(error),
         }
@@ -81,27 +88,167 @@ pub fn start(fence: &Fence, command: &Command, mask: &SignalMask) -> Result<Star
     }
 }
 
+/// The command, as its supervisor sees it.
+pub enum Subject {
+    Child(Pid),
+    /// Behind an init of its own.
+    Sandbox(Sandbox),
+}
+
+/// Work to be done beside the waiting.
+pub trait Chores {
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    fn deadline(&self) -> Option<Instant>;
+    /// The descriptor can be read, or the deadline has passed. Break: the run has to end.
+    fn turn(&mut self) -> ControlFlow<()>;
+}
+
 /// Returns when the command has ended and nothing that it started is left.
-pub fn wait(command: Pid) -> Result<End, SuperviseError> {
+pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, SuperviseError> {
+    let signals = sys::signal_descriptor().map_err(SuperviseError::Wait)?;
+    let started_in_foreground = own_terminal().is_some();
     let mut foreground = None;
     let end = loop {
-        if let Some(status) = reap(command).map_err(SuperviseError::Wait)? {
-            match status {
-                Status::Ended(end) => break end,
-                Status::Stopped(signal) => {
-                    foreground = foreground_of(command);
-                    // Our parent has to see us stop as it would see the command stop. SIGCONT brings us back here.
-                    sys::stop_by(signal);
-                }
+        match subject.status().map_err(SuperviseError::Wait)? {
+            Some(Status::Ended(end)) => break end,
+            Some(Status::Stopped(signal)) => {
+                foreground = subject.pid().and_then(foreground_of);
+                // Our parent has to see us stop as it would see the command stop. SIGCONT brings us back here.
+                sys::stop_by(signal);
+                continue;
             }
-            continue;
+            None => {}
         }
-        if let Some(arrival) = sys::next_signal(None) {
-            pass_on(command, &arrival, &mut foreground);
+        let due = sleep(&signals, subject, chores).map_err(SuperviseError::Wait)?;
+        while let Some(arrival) = sys::next_signal(Some(Duration::ZERO)) {
+            subject.pass_on(&arrival, &mut foreground);
+        }
+        if due && chores.turn().is_break() {
+            subject.kill();
         }
     };
-    end_descendants();
+    match subject {
+        Subject::Child(_) => end_descendants(),
+        Subject::Sandbox(sandbox) => {
+            namespaces::bury(sandbox.init);
+            // A shell inside can not give the terminal back: its owner has no number there.
+            if started_in_foreground {
+                take_terminal_back();
+            }
+        }
+    }
     Ok(end)
+}
+
+/// Until a signal waits, init has something to say, or the chores are due. True: they are.
+fn sleep(signals: &OwnedFd, subject: &Subject, chores: &mut dyn Chores) -> Result<bool, Errno> {
+    let deadline = chores.deadline();
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
+    let mut descriptors = ArrayOf::<3>::new(signals.as_fd());
+    if let Subject::Sandbox(sandbox) = subject {
+        descriptors.push(sandbox.channel.as_fd());
+    }
+    let chore = chores.descriptor();
+    if let Some(chore) = chore {
+        descriptors.push(chore);
+    }
+    match rustix::event::poll(descriptors.as_mut_slice(), left.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(errno) => return Err(errno),
+    }
+    let readable = chore.is_some() && descriptors.last_is_readable();
+    Ok(readable || deadline.is_some_and(|deadline| Instant::now() >= deadline))
+}
+
+/// A few descriptors to poll, without asking for memory: this runs for as long as the command does.
+struct ArrayOf<'fd, const N: usize> {
+    descriptors: [PollFd<'fd>; N],
+    used: usize,
+}
+
+impl<'fd, const N: usize> ArrayOf<'fd, N> {
+    fn new(first: BorrowedFd<'fd>) -> Self {
+        ArrayOf { descriptors: std::array::from_fn(|_| PollFd::from_borrowed_fd(first, PollFlags::IN)), used: 1 }
+    }
+
+    fn push(&mut self, descriptor: BorrowedFd<'fd>) {
+        if let Some(slot) = self.descriptors.get_mut(self.used) {
+            *slot = PollFd::from_borrowed_fd(descriptor, PollFlags::IN);
+            self.used += 1;
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [PollFd<'fd>] {
+        &mut self.descriptors[..self.used]
+    }
+
+    fn last_is_readable(&self) -> bool {
+        !self.descriptors[self.used - 1].revents().is_empty()
+    }
+}
+
+impl Subject {
+    fn status(&self) -> Result<Option<Status>, Errno> {
+        match self {
+            Subject::Child(command) => reap(*command),
+            Subject::Sandbox(sandbox) => match channel::receive(&sandbox.channel, false) {
+                Ok(Some((Word::Exited(code), _))) => Ok(Some(Status::Ended(End::Exited(code)))),
+                Ok(Some((Word::Killed(signal), _))) => Ok(Some(Status::Ended(End::Killed(signal)))),
+                Ok(Some((Word::Stopped(signal), _))) => Ok(Some(Status::Stopped(signal))),
+                Ok(Some(_)) => Err(Errno::PROTO),
+                // Init went without a word: somebody killed it, and the command with it.
+                Ok(None) => Ok(Some(Status::Ended(End::Killed(libc::SIGKILL)))),
+                Err(Errno::AGAIN) => Ok(None),
+                Err(errno) => Err(errno),
+            },
+        }
+    }
+
+    fn pid(&self) -> Option<Pid> {
+        match self {
+            Subject::Child(command) => Some(*command),
+            Subject::Sandbox(sandbox) => sandbox.command_pid(),
+        }
+    }
+
+    fn send(&self, signal: i32) {
+        let _ = match self {
+            Subject::Child(command) => sys::send_signal(*command, signal),
+            Subject::Sandbox(sandbox) => sys::send_signal_to(sandbox.command.as_fd(), signal),
+        };
+    }
+
+    /// Everything of it, at once.
+    fn kill(&self) {
+        match self {
+            Subject::Child(command) => {
+                let _ = rustix::process::kill_process(*command, Signal::KILL);
+                end_descendants();
+            }
+            Subject::Sandbox(sandbox) => {
+                let _ = rustix::process::kill_process(sandbox.init, Signal::KILL);
+            }
+        }
+    }
+
+    fn pass_on(&self, arrival: &Arrival, foreground: &mut Option<Pid>) {
+        match arrival.signal {
+            libc::SIGCHLD | libc::SIGWINCH | libc::SIGTTIN | libc::SIGTTOU | libc::SIGURG => {}
+            libc::SIGCONT => {
+                if let Some(group) = foreground.take() {
+                    give_terminal_to(group);
+                }
+                self.send(libc::SIGCONT);
+            }
+            // From the keyboard they reach the whole foreground group, the command included; only what was sent to us alone
+            // goes on.
+            libc::SIGINT | libc::SIGQUIT | libc::SIGTSTP if arrival.sender.is_none() => {}
+            // The command does not signal itself by way of us.
+            _ if matches!(self, Subject::Child(command) if arrival.sender == Some(command.as_raw_nonzero().get())) => {}
+            signal => self.send(signal),
+        }
+    }
 }
 
 enum Status {
@@ -135,25 +282,6 @@ fn status_of(status: WaitStatus) -> Option<Status> {
     }
 }
 
-fn pass_on(command: Pid, arrival: &Arrival, foreground: &mut Option<Pid>) {
-    match arrival.signal {
-        libc::SIGCHLD | libc::SIGWINCH | libc::SIGTTIN | libc::SIGTTOU | libc::SIGURG => {}
-        libc::SIGCONT => {
-            if let Some(group) = foreground.take() {
-                give_terminal_to(group);
-            }
-            let _ = sys::send_signal(command, libc::SIGCONT);
-        }
-        // From the keyboard they reach the whole foreground group, the command included; only what was sent to us alone goes on.
-        libc::SIGINT | libc::SIGQUIT | libc::SIGTSTP if arrival.sender.is_none() => {}
-        // The command does not signal itself by way of us.
-        _ if arrival.sender == Some(command.as_raw_nonzero().get()) => {}
-        signal => {
-            let _ = sys::send_signal(command, signal);
-        }
-    }
-}
-
 fn terminals() -> [BorrowedFd<'static>; 3] {
     [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
 }
@@ -163,6 +291,22 @@ fn foreground_of(command: Pid) -> Option<Pid> {
     let group = rustix::process::getpgid(Some(command)).ok()?;
     let holds = |fd: &BorrowedFd<'_>| rustix::termios::tcgetpgrp(fd) == Ok(group);
     (group != rustix::process::getpgrp() && terminals().iter().any(holds)).then_some(group)
+}
+
+/// A terminal of ours whose foreground is our own group.
+fn own_terminal() -> Option<BorrowedFd<'static>> {
+    terminals().into_iter().find(|fd| rustix::termios::tcgetpgrp(fd) == Ok(rustix::process::getpgrp()))
+}
+
+fn take_terminal_back() {
+    if own_terminal().is_some() {
+        return;
+    }
+    for fd in terminals() {
+        if rustix::termios::tcsetpgrp(fd, rustix::process::getpgrp()).is_ok() {
+            return;
+        }
+    }
 }
 
 /// Only if our own group was brought to the foreground: a job continued in the background stays there.

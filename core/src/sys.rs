@@ -116,7 +116,12 @@ pub fn execve_check(path: &CStr) -> Result<()> {
 
 /// Runs `child` as a new process that shares this one's memory, while this one sleeps until the child has executed a program
 /// or ended (vfork with a stack of its own). What the child stores is there when this returns.
-pub fn spawn_sharing_memory<F: FnMut() -> i32>(mut child: F) -> Result<Pid> {
+pub fn spawn_sharing_memory<F: FnMut() -> i32>(child: F) -> Result<Pid> {
+    spawn_into(0, child)
+}
+
+/// The same, in new namespaces of the kinds that `namespaces` names (CLONE_NEW*).
+pub fn spawn_into<F: FnMut() -> i32>(namespaces: c_int, mut child: F) -> Result<Pid> {
     const STACK_SIZE: usize = 64 * 1024;
     #[repr(align(16))]
     struct Stack([MaybeUninit<u8>; STACK_SIZE]);
@@ -129,7 +134,7 @@ pub fn spawn_sharing_memory<F: FnMut() -> i32>(mut child: F) -> Result<Pid> {
     }
 
     let mut stack = Stack([MaybeUninit::uninit(); STACK_SIZE]);
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | namespaces;
     // SAFETY: the stack grows down from its end and outlives the child, because CLONE_VFORK suspends the only thread
     // that could free it; for the same reason child and parent never touch memory at the same time.
     let pid = unsafe {
@@ -156,10 +161,64 @@ pub fn fork(child: impl FnOnce() -> i32) -> Result<Pid> {
     }
 }
 
+/// A fork whose child stands in new namespaces of the kinds that `flags` names (CLONE_NEW*); it ends with what the closure
+/// returns.
+pub fn fork_into(flags: c_int, child: impl FnOnce() -> i32) -> Result<Pid> {
+    let flags = (flags | libc::SIGCHLD) as libc::c_long;
+    // SAFETY: without CLONE_VM and with no stack of its own the child is a copy, as with fork; this process has one thread,
+    // so the copy holds no lock that nobody would release.
+    match unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) } {
+        0 => {
+            let status = child();
+            // SAFETY: _exit ends the copy without running the original's exit handlers.
+            unsafe { libc::_exit(status) }
+        }
+        pid => Pid::from_raw(check(pid)? as i32).ok_or(Errno::CHILD),
+    }
+}
+
+/// Sets attributes (MOUNT_ATTR_*) on a mount, or on it and all below, and cuts it off from what happens elsewhere.
+pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: u64) -> Result<()> {
+    #[repr(C)]
+    struct MountAttributes {
+        set: u64,
+        clear: u64,
+        propagation: u64,
+        user_namespace: u64,
+    }
+    let wanted = MountAttributes { set: attributes, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the struct has the layout of mount_attr, its size is passed, and the kernel copies it before it returns.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            ptr::from_ref(&wanted),
+            size_of::<MountAttributes>(),
+        )
+    })
+    .map(drop)
+}
+
 /// Marks every descriptor from `first` up close-on-exec.
 pub fn close_on_exec_from(first: u32) -> Result<()> {
     // SAFETY: CLOSE_RANGE_CLOEXEC closes nothing now; it only sets a flag on descriptors.
     check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
+}
+
+/// Closes every descriptor above the standard ones but this.
+pub fn close_all_but(kept: &OwnedFd) {
+    let number = kept.as_raw_fd() as u32;
+    // SAFETY: called by a process that uses nothing but `kept` from here on; whoever owns the others in this copy of the
+    // memory is never dropped.
+    unsafe {
+        if number > 3 {
+            libc::syscall(libc::SYS_close_range, 3, number - 1, 0);
+        }
+        libc::syscall(libc::SYS_close_range, number + 1, u32::MAX, 0);
+    }
 }
 
 /// The Landlock ABI of the running kernel.
@@ -335,6 +394,22 @@ pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
             return None;
         }
     }
+}
+
+/// A descriptor that can be read when a held signal waits; it is taken by [`next_signal`].
+pub fn signal_descriptor() -> Result<OwnedFd> {
+    // SAFETY: makes a new descriptor; the set is valid and copied.
+    let fd = unsafe { libc::signalfd(-1, &every_signal(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    check(fd.into())?;
+    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sends a signal by number to the process behind a pidfd.
+pub fn send_signal_to(process: BorrowedFd<'_>, signal: i32) -> Result<()> {
+    let none: *const c_void = ptr::null();
+    // SAFETY: numbers and a null pointer only.
+    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, none, 0) }).map(drop)
 }
 
 /// Sends a signal by number, real-time ones included.

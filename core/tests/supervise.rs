@@ -1,5 +1,6 @@
 //! The supervisor: signals, stops, the end of every descendant, the private temporary directory, the journal's last lines.
 
+#![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;

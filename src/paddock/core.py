@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any, NoReturn
 
-from paddock.errors import CoreError
+from paddock.errors import CoreError, HostError
 from paddock.plan.model import Plan
 
 NAME = "paddock-core"
@@ -25,6 +25,11 @@ NAME = "paddock-core"
 @cache
 def program() -> str:
     """The installed core: beside the scripts of the environment this package was installed into."""
+    if not sys.platform.startswith("linux"):  # core/src/unsupported.rs says the same
+        raise HostError(
+            f"{sys.platform} is not supported: the fence is made of Landlock and seccomp, which are Linux's",
+            hint="run it in a virtual machine or container with Linux 6.12 or newer on x86_64 or aarch64",
+        )
     places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
     with contextlib.suppress(KeyError):
         places.append(sysconfig.get_path("scripts", f"{os.name}_user"))

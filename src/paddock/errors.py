@@ -17,6 +17,8 @@ from __future__ import annotations
 
 EXIT_PADDOCK = 125
 """Paddock itself failed or refused to start; never the command's own status."""
+EXIT_NOT_EXECUTABLE = 126
+EXIT_NOT_FOUND = 127
 
 
 class PaddockError(Exception):

@@ -124,8 +124,6 @@ def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_qu
     [
         ('[network]\nmode = "none"\n', "network"),
         ("[network]\nallowed_hosts = []\n", "network"),
-        ("[limits]\nmemory_mb = 64\n", "limits.memory_mb"),
-        ('[filesystem]\nworkspace = "cow"\n', "filesystem.workspace"),
         ('[[rule]]\nid = "a"\naction = "deny"\nexe_basename = "curl"\n', "rule"),
         ("[tools]\nread_only = true\n", "tools.read_only"),
     ],
@@ -137,10 +135,25 @@ def test_a_key_that_is_not_enforced_yet_is_never_ignored(fence: Fence, part: str
     assert (checked.exit_code, checked.stdout) == (0, f"policy ok: {file}\n")
 
 
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [
+        ('[filesystem]\nworkspace = "cow"\n', "p.toml:4: a copy-on-write workspace needs the full tier"),
+        ("[limits]\ntmp_mb = 64\n", "p.toml:4) needs the full tier"),
+        ('[filesystem]\ndeny_globs = ["**/.env"]\n', "p.toml:4: deny **/.env can not be held"),
+        ('[filesystem]\nwrite_globs = ["/**"]\n', "p.toml:4: the grant of / names no directory"),
+    ],
+)
+def test_what_the_landlock_tier_can_not_hold_is_refused_with_its_line(fence: Fence, part: str, said: str) -> None:
+    file = policy(fence, f'[meta]\ninherit = "ai-agent"\n{part}')
+    assert fence.tester.run([fence.installation.paddock, "trust", file], cwd=fence.ground.project).exit_code == 0
+    assert said in refused(fence, "--tier", "landlock", "--policy", file).stderr
+
+
 def test_container_directives_are_refused_in_a_rootless_run(fence: Fence) -> None:
     """C-153"""
     outcome = refused(fence, "--profile", policy(fence, "inherit ai-agent\nrootdir /srv/root\n", "c.conf"))
-    assert "rootdir is not enforced" in outcome.stderr
+    assert "rootdir is for containers" in outcome.stderr
 
 
 @pytest.mark.parametrize(

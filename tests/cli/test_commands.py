@@ -105,9 +105,10 @@ def test_strict_is_ai_agent_and_six_more_system_calls(fence: Fence) -> None:
 
 def test_flags_without_a_profile_start_from_nothing(fence: Fence) -> None:
     """C-015"""
-    listed = paddock(fence, "run", "--ro", "/usr", "--rw", fence.ground.project, "--", "ls", fence.ground.project)
+    words: list[Word] = ["run", "--tier", "landlock", "--ro", "/usr", "--rw", fence.ground.project, "--", "ls"]
+    listed = paddock(fence, *words, fence.ground.project)
     assert listed.exit_code == 0, listed
-    denied = paddock(fence, "run", "--ro", "/usr", "--rw", fence.ground.project, "--", "ls", fence.tester.home)
+    denied = paddock(fence, *words, fence.tester.home)
     assert denied.exit_code != 0
     assert "Permission denied" in denied.stderr
     assert fence.outside(["ls", fence.tester.home]).exit_code == 0
@@ -142,7 +143,7 @@ def test_why_answers_with_the_line_that_decided(fence: Fence, path: str, op: str
 
 def test_why_shows_where_a_link_leads_and_how_to_allow_it(fence: Fence) -> None:
     (fence.ground.project / "link").symlink_to(fence.ground.secret)
-    shown = paddock(fence, "why", "--path", "link")
+    shown = paddock(fence, "why", "--tier", "landlock", "--path", "link")
     assert shown.exit_code == 1
     assert f"(leads to {fence.ground.secret})" in shown.stdout
     assert "EACCES" in shown.stdout
@@ -159,7 +160,28 @@ def test_doctor_tries_everything_and_ends_well_here(fence: Fence) -> None:
     assert answer["default_profile"] is True
     assert answer["landlock_abi"] >= 6
     assert {tried["mechanism"]: tried["held"] for tried in answer["tried"]}
-    assert "tier: landlock" in paddock(fence, "doctor").stdout
+    asked = paddock(fence, "doctor", "--tier", "landlock").stdout
+    assert "tier: landlock" in asked
+    assert "not held in this tier: network; names inside a grant" in asked
+
+
+def test_doctor_names_the_tier_that_a_run_would_have(full: Fence) -> None:
+    assert json.loads(paddock(full, "doctor", "--json").stdout)["tier"] == "full"
+    assert "tier full" in paddock(full, "explain").stdout
+    assert "tier landlock" in paddock(full, "explain", "--tier", "landlock").stdout
+
+
+def test_explain_shows_what_is_denied_and_protected_by_name_and_what_was_opened(full: Fence) -> None:
+    shown = paddock(full, "explain", "--open-protected", "**/.github/workflows/**").stdout
+    assert re.search(r"^denied +closed, also when they appear: .*\.env", shown, re.M), shown
+    assert re.search(r"^protected +read-only in what can be written.* \.envrc ", shown, re.M | re.S), shown
+    assert "--open-protected: **/.github/workflows/** is not kept read-only: it runs elsewhere" in shown
+
+
+def test_the_landlock_tier_says_what_it_does_not_hold(fence: Fence) -> None:
+    shown = paddock(fence, "explain", "--tier", "landlock").stdout
+    assert "names inside a grant (.env; .git/hooks" in shown
+    assert "protected  " not in shown
 
 
 def test_profiles_lists_where_each_comes_from_and_shows_one(fence: Fence) -> None:
@@ -168,6 +190,30 @@ def test_profiles_lists_where_each_comes_from_and_shows_one(fence: Fence) -> Non
     assert {"ai-agent", "strict", "dev", "read-only", "base"} <= names
     assert "inherit" in paddock(fence, "profiles", "strict").stdout
     assert paddock(fence, "profiles", "nosuch").exit_code == 125
+
+
+def test_profiles_shows_a_wrong_one_in_its_row_and_the_others_all_the_same(fence: Fence) -> None:
+    config = fence.tester.home / ".config" / "paddock"
+    config.mkdir(parents=True, exist_ok=True)
+    bad, good = config / "bad.toml", config / "good.conf"
+    bad.write_text("[meta\n")
+    good.write_text("# good: all right\nro /usr\n")
+    fence.tester.give(fence.tester.home / ".config")
+    try:
+        shown = paddock(fence, "profiles")
+        assert shown.exit_code == 125, shown
+        assert re.search(rf"^bad +error: {bad}:1: not valid TOML.*\n +{bad}$", shown.stdout, re.MULTILINE), shown
+        assert re.search(r"^good +all right$", shown.stdout, re.MULTILINE)
+        assert re.search(r"^ai-agent +\S", shown.stdout, re.MULTILINE)
+        assert shown.stderr.startswith("paddock: can not be used: bad\n")
+        rows = {one["name"]: one for one in json.loads(paddock(fence, "profiles", "--json").stdout)}
+        assert "not valid TOML" in rows["bad"]["error"]
+        assert (rows["good"]["error"], rows["good"]["about"]) == (None, "all right")
+        bad.unlink()
+        assert paddock(fence, "profiles").exit_code == 0
+    finally:
+        bad.unlink(missing_ok=True)
+        good.unlink()
 
 
 @pytest.mark.parametrize("profile", ["ai-agent", "strict", "dev", "read-only", "base"])
@@ -185,7 +231,7 @@ def test_a_project_policy_counts_only_after_its_content_was_trusted(fence: Fence
     assert paddock(fence, "trust").exit_code == 0
     assert paddock(fence, "run", "--", "true").exit_code == 0
     # The agent may write its workspace; what it writes there loosens nothing.
-    wrote = paddock(fence, "run", "--", "sh", "-c", f"echo '# more' >> {file}")
+    wrote = paddock(fence, "run", "--tier", "landlock", "--", "sh", "-c", f"echo '# more' >> {file}")
     assert wrote.exit_code == 0, wrote
     changed = paddock(fence, "run", "--", "true")
     assert changed.exit_code == 125

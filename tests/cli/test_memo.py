@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ class Door:
 
     def run(self, *flags: Word, env: dict[str, str] | None = None, cwd: Path | None = None) -> int:
         return self.fence.tester.run(
-            [self.fence.installation.paddock, "run", *flags, "--", "true"],
+            [self.fence.installation.paddock, "run", "--tier", self.fence.tier, *flags, "--", "true"],
             cwd=cwd or self.fence.ground.project,
             env=env,
         ).exit_code
@@ -43,9 +44,10 @@ class Door:
         return code == 0
 
 
-@pytest.fixture
-def door(fence: Fence) -> Door:
-    fresh = Door(fence)
+@pytest.fixture(params=["fence", "full"])
+def door(request: pytest.FixtureRequest) -> Door:
+    """In each tier."""
+    fresh = Door(request.getfixturevalue(request.param))
     for memo in fresh.plans.iterdir() if fresh.plans.exists() else ():
         memo.unlink()
     return fresh
@@ -63,7 +65,8 @@ def test_other_options_another_directory_and_another_command_are_not_remembered(
     assert not door.remembers(cwd=door.fence.ground.evil)
     with door.without_python():
         other = door.fence.tester.run(
-            [door.fence.installation.paddock, "run", "--", "echo"], cwd=door.fence.ground.project
+            [door.fence.installation.paddock, "run", "--tier", door.fence.tier, "--", "echo"],
+            cwd=door.fence.ground.project,
         )
     assert other.exit_code == 125
 
@@ -161,10 +164,42 @@ def test_memos_are_few_and_private(door: Door) -> None:
 def test_the_fence_of_a_remembered_plan_is_the_same_fence(door: Door) -> None:
     fence = door.fence
     read = ["cat", str(fence.ground.secret)]
-    words: list[Word] = [fence.installation.paddock, "run", "--", *read]
+    words: list[Word] = [fence.installation.paddock, "run", "--tier", fence.tier, "--", *read]
     first = fence.tester.run(words, cwd=fence.ground.project)
     with door.without_python():
         again = fence.tester.run(words, cwd=fence.ground.project)
     assert (first.exit_code, first.stdout, first.stderr) == (again.exit_code, again.stdout, again.stderr)
-    assert "Permission denied" in again.stderr
+    assert again.exit_code == 1
     assert fence.outside(read).exit_code == 0
+
+
+def test_what_git_obeys_is_looked_at_again_when_its_configuration_changes(full: Fence) -> None:
+    door = Door(full)
+    project = full.ground.project
+    assert full.outside(["git", "init", "-q", project]).exit_code == 0
+    assert full.outside(["git", "-C", project, "config", "core.hooksPath", "one"]).exit_code == 0
+    assert door.run() == 0
+    assert door.remembers()
+    assert full.outside(["sh", "-c", "echo the work goes on > file && git add file"]).exit_code == 0
+    assert door.remembers(), "a changed index changes no plan"
+    assert full.outside(["git", "-C", project, "config", "core.hooksPath", "two"]).exit_code == 0
+    assert not door.remembers()
+
+
+@pytest.mark.parametrize("given", [{}, {"LC_CTYPE": "C"}, {"LC_CTYPE": "C.UTF-8"}, {"LANG": "C.UTF-8"}], ids=str)
+def test_the_environment_of_a_remembered_plan_is_the_same_environment(door: Door, given: dict[str, str]) -> None:
+    """In the C locale Python sets LC_CTYPE for itself; that is none of the command's business."""
+    fence = door.fence
+    without = ["/usr/bin/env", "-u", "LANG", "-u", "LC_ALL", "-u", "LC_CTYPE", *(f"{k}={v}" for k, v in given.items())]
+    words: list[Word] = [*without, fence.installation.paddock, "run", "--", "env"]
+    first = fence.tester.run(words, cwd=fence.ground.project)
+    with door.without_python():
+        again = fence.tester.run(words, cwd=fence.ground.project)
+    shown = [re.sub(r"/tmp/paddock-\d+-\w+", "<tmp>", one.stdout) for one in (first, again)]
+    assert (first.exit_code, again.exit_code) == (0, 0), (first, again)
+    assert shown[0] == shown[1]
+    locale = dict(line.split("=", 1) for line in shown[0].splitlines() if line.startswith(("LANG=", "LC_")))
+    assert locale == given
+    control = fence.tester.run([*without, "python3", "-c", "import os; print(os.environ.get('LC_CTYPE'))"])
+    if given in ({}, {"LC_CTYPE": "C"}):
+        assert control.stdout != f"{given.get('LC_CTYPE')}\n", "plain Python does change it"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fence import Fence
+from tests.support.fence import Fence, Word
 from tests.support.ground import SECRET, Ground, Snapshot
 
 # grant: read, list, overwrite, create, execute   (F-083 to F-086, C-012, C-013, C-021, C-067)
@@ -75,6 +75,73 @@ def test_without_a_grant_the_same_acts_fail_and_without_the_fence_they_work(fenc
     assert Snapshot.of(place) == before
     for act in acts(place):
         assert fence.outside(fence.probe(*act)).answer.startswith("ok")
+
+
+@pytest.mark.parametrize(
+    ("key", "execute", "runs", "reads", "writes"),
+    [
+        ("read_globs", True, True, True, False),
+        ("read_globs", False, False, True, False),
+        ("write_globs", None, False, False, True),
+        ("write_globs", False, False, False, True),
+        ("allow_globs", True, True, True, True),
+        ("allow_globs", False, False, True, True),
+        ("exec_globs", True, True, True, False),
+    ],
+)
+def test_execution_goes_with_each_kind_of_grant_or_is_turned_off(
+    fence: Fence, ground: Ground, key: str, execute: bool | None, runs: bool, reads: bool, writes: bool
+) -> None:
+    """F-086: a script in each kind."""
+    place = furnish(ground)
+    said = "" if execute is None else f", execute = {str(execute).lower()}"
+    file = ground.put(
+        ground.root / "p.toml",
+        f'[meta]\ninherit = "ai-agent"\n[filesystem]\n{key} = [{{ path = "{place}/**"{said} }}]\n',
+    )
+    for act, allowed in (
+        (("execute", place / "tool"), runs),
+        (("read", place / "file.txt"), reads),
+        (("create", place / "new"), writes),
+    ):
+        outcome = fence.inside(fence.probe(*act), "--policy", file)
+        assert outcome.answer.startswith("ok") if allowed else outcome.answer == "EACCES", str(outcome)
+    assert (place / "new").exists() == writes
+    assert fence.outside(fence.probe("execute", place / "tool")).answer == "ok ran"
+
+
+def test_a_workspace_without_execution_can_be_written_and_not_run(fence: Fence, ground: Ground) -> None:
+    """On top of a profile that grants the same place with it; and for the private temporary directory."""
+    closed = ground.put(
+        ground.root / "p.toml",
+        '[meta]\ninherit = "ai-agent"\n[filesystem]\n'
+        'allow_globs = [{ path = "<cwd>/**", execute = false }, { path = "<tmp>/**", execute = false }]\n',
+    )
+    make = 'printf "#!/bin/sh\\necho ran\\n" > $DIR/made; chmod +x $DIR/made; echo started; $DIR/made'
+    for directory in ("$PWD", "$TMPDIR"):
+        script = ["sh", "-c", f"DIR={directory}; {make}"]
+        denied = fence.inside(script, "--policy", closed)
+        assert denied.started, str(denied)
+        assert (denied.exit_code, "Permission denied" in denied.stderr) == (126, True), str(denied)
+        assert fence.inside(script).stdout == "started\nran\n"
+    assert (ground.project / "made").exists()
+    why: list[Word] = [fence.installation.paddock, "why", "--policy", closed, "--path", "made", "--op", "exec"]
+    answer = fence.tester.run(why, cwd=ground.project)
+    assert answer.exit_code == 1, str(answer)
+    assert "granted only for allow-noexec, read-noexec" in answer.stdout
+    explained = fence.tester.run([fence.installation.paddock, "explain", "--policy", closed], cwd=ground.project)
+    assert f"allow-noexec {ground.project} " in explained.stdout, str(explained)
+
+
+def test_execution_that_a_wider_grant_would_give_back_stops_the_run(fence: Fence, ground: Ground) -> None:
+    ground.put(ground.project / "data" / "tool", "#!/bin/sh\n", mode=0o755)
+    file = ground.put(
+        ground.root / "p.toml",
+        '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = [{ path = "<cwd>/data/**", execute = false }]\n',
+    )
+    refused = fence.inside(fence.probe("execute", ground.project / "data" / "tool"), "--policy", file)
+    assert (refused.exit_code, refused.stdout) == (125, ""), str(refused)
+    assert f"{file}:4: execute = false can not be held for {ground.project}/data" in refused.stderr
 
 
 def test_flags_are_repeatable(fence: Fence, ground: Ground) -> None:
@@ -177,6 +244,31 @@ def test_a_denied_place_inside_a_granted_one_stays_closed(fence: Fence, ground: 
     assert Snapshot.of(private.parent) == before
     assert fence.inside(fence.probe("read", private), "-a", f"{place}/**").answer == f"ok {SECRET}"
     assert fence.outside(fence.probe("read", private)).answer == f"ok {SECRET}"
+
+
+def test_the_listing_that_a_deny_takes_away_is_said_by_check_and_explain_and_not_by_run(
+    fence: Fence, ground: Ground
+) -> None:
+    place = furnish(ground)
+    ground.put(place / "private" / "key", SECRET + "\n")
+    file = ground.put(
+        ground.root / "p.toml",
+        '[meta]\ninherit = "ai-agent"\n[filesystem]\n'
+        f'read_globs = ["{place}/**"]\ndeny_globs = ["{place}/private/**"]\n',
+    )
+    lists = fence.probe("list", place)
+    run = fence.inside(lists, "--policy", file)
+    assert run.answer == "EACCES", str(run)
+    assert run.stderr == "", "the run itself is quiet"
+    assert fence.inside(fence.probe("read", place / "file.txt"), "--policy", file).answer == f"ok {SECRET}"
+    assert fence.inside(lists, "-r", f"{place}/**").answer.startswith("ok")
+    assert fence.outside(lists).answer.startswith("ok")
+    said = f"stays closed inside {place}; so {place} can not be listed"
+    checked = fence.tester.run([fence.installation.paddock, "check", file], cwd=ground.project)
+    assert checked.exit_code == 0
+    assert f"note: {file}:4: {place}/private ({file}:5) {said}\n" in checked.stderr
+    explained = fence.tester.run([fence.installation.paddock, "explain", "--policy", file], cwd=ground.project)
+    assert f"{file}:4: {place}/private {said}" in " ".join(explained.stdout.split())
 
 
 def test_the_way_to_a_denied_place_can_not_be_renamed(fence: Fence, ground: Ground) -> None:

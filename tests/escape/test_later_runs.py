@@ -65,7 +65,7 @@ def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing
         assert attacker.stdout.readline() == "started\n"
         journal = fence.ground.root / "later"
         words = f"--audit-log {journal} -- cat {fence.ground.secret}"
-        script = f'cd sub 2>/dev/null && exec "$0" run --quiet --profile ai-agent {words}'
+        script = f'cd sub 2>/dev/null && exec "$0" run --quiet --tier {fence.tier} --profile ai-agent {words}'
         answers = [
             fence.tester.run(["sh", "-c", script, fence.installation.paddock], cwd=fence.ground.project)
             for _ in range(40)
@@ -86,7 +86,9 @@ def test_a_policy_beside_the_work_can_not_rewrite_itself(fence: Fence) -> None:
     )
     assert paddock(fence, "trust", str(file)).exit_code == 0
     loose = f'[meta]\ninherit = "read-only"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
-    rewritten = paddock(fence, "run", "--policy", "p.toml", "--", "sh", "-c", f"printf '{loose}' > p.toml")
+    rewrite = ("--policy", "p.toml", "--", "sh", "-c", f"printf '{loose}' > p.toml")
+    assert "Read-only file system" in paddock(fence, "run", "--tier", "full", *rewrite).stderr
+    rewritten = paddock(fence, "run", "--tier", "landlock", *rewrite)
     assert rewritten.exit_code == 0, rewritten
     again = paddock(fence, "run", "--policy", "p.toml", "--", "cat", str(fence.ground.secret))
     assert again.exit_code == 125, again
@@ -117,11 +119,58 @@ def test_the_default_journal_is_closed_to_a_run_that_does_not_use_it(fence: Fenc
     assert fence.outside(["cat", head]).exit_code == 0
 
 
+def test_a_journal_placed_elsewhere_is_closed_to_every_later_run(fence: Fence) -> None:
+    """C-084: also to a plan that was remembered before there was such a journal."""
+    second = fence.ground.make(fence.ground.root / "second")
+    second.chmod(0o700)
+    head = fence.ground.put(second / "head", mode=0o600)
+    beside = fence.ground.put(fence.ground.root / "beside" / "file", "open\n")
+    flags = ("-r", f"{fence.programs.directory}/**", "--profile", "ai-agent", "--allow", f"{fence.ground.root}/**")
+
+    def later(*act: Word) -> str:
+        return paddock(fence, "run", *flags, "--", *fence.probe(*act)).answer
+
+    acts = [("read", head), ("list", second), ("create", second / "new"), ("unlink", head), ("rename", second, "taken")]
+    assert later("read", head) == "ok ", "nobody has called it a journal yet"
+    assert paddock(fence, "run", "--audit-log", second, "--", "true").exit_code == 0
+    for act in acts:
+        assert later(*act) == "EACCES", act
+    assert later("read", beside) == "ok open"
+    assert [event["event"] for event in fence.events(second)] == ["session.start", "session.end"]
+    assert fence.outside(fence.probe("read", head)).answer.startswith("ok 2 ")
+
+
+def test_a_journal_file_placed_elsewhere_is_closed_with_its_head_and_nothing_else(fence: Fence) -> None:
+    logs = fence.ground.make(fence.ground.root / "logs")
+    note = fence.ground.put(logs / "note", "open\n")
+    file = logs / "mine.jsonl"
+    assert paddock(fence, "run", f"--audit={file}", "--", "true").exit_code == 0
+    flags = ("-r", f"{fence.programs.directory}/**", "--profile", "ai-agent", "--allow", f"{logs}/**")
+    for path, answer in ((file, "EACCES"), (logs / "mine.jsonl.head", "EACCES"), (note, "ok open")):
+        assert paddock(fence, "run", *flags, "--", *fence.probe("read", path)).answer == answer, path
+    assert fence.outside(fence.probe("read", file)).answer.startswith("ok {")
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+def test_a_place_that_was_refused_as_a_journal_does_not_stay_closed(fence: Fence, mode: int) -> None:
+    shared = fence.ground.make(fence.ground.root / "shared")
+    note = fence.ground.put(shared / "note", "open\n")
+    shared.chmod(mode)
+    inside = fence.ground.project / "log"
+    for place in (shared, inside):
+        refused = paddock(fence, "run", "--audit-log", place, "--", "true")
+        assert refused.exit_code == 125, refused
+    assert fence.inside(fence.probe("read", note), "--allow", f"{shared}/**").answer == "ok open"
+    assert fence.inside(fence.probe("create", fence.ground.project / "new")).answer == "ok"
+
+
 def test_links_made_in_another_project_are_not_followed(fence: Fence) -> None:
     """A dotfiles set-up: ~/.vim leads into a project, where an agent worked once."""
     dot = fence.ground.make(fence.ground.root / "dot")
     fence.ground.make(dot / "vim")
     home_link = fence.tester.home / ".vim"
+    ours = fence.tester.disposable or not os.path.lexists(home_link)
+    need("root", ours, "an ordinary user's own ~/.vim is not the tests' to replace")
     home_link.symlink_to(dot / "vim")
     read = ["cat", str(fence.ground.secret)]
     try:
@@ -154,7 +203,10 @@ def test_a_directory_swapped_for_a_link_does_not_carry_trust_elsewhere(fence: Fe
     loose = f'[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["{fence.ground.outside}/**"]\n'
     swap = f"printf '{loose}' > {codex}/q.toml; rm -r pd; ln -s {codex} pd"
     flags = ("--policy", "./pd/q.toml")
-    assert paddock(fence, "run", *flags, "--allow", str(codex), "--", "sh", "-c", swap).exit_code == 0
+    swapping = (*flags, "--allow", str(codex), "--", "sh", "-c", swap)
+    assert "busy" in paddock(fence, "run", "--tier", "full", *swapping).stderr
+    fence.ground.put(fence.ground.project / "pd" / "q.toml", '[meta]\ninherit = "ai-agent"\n')
+    assert paddock(fence, "run", "--tier", "landlock", *swapping).exit_code == 0
     later = paddock(fence, "run", *flags, "--", "cat", str(fence.ground.secret))
     assert later.exit_code == 125, later
     assert SECRET not in later.stdout
@@ -182,7 +234,6 @@ def test_state_behind_a_link_that_the_command_could_change_stops_the_run(fence: 
 
 def test_a_profile_that_became_unreadable_is_not_skipped(fence: Fence) -> None:
     """Landlock does not judge chmod: a command can shut the config directory, not make it vanish."""
-    need("root", fence.tester.disposable, "an ordinary user's own configuration is not the tests' to write")
     config = fence.tester.home / ".config" / "paddock"
     config.mkdir(parents=True, exist_ok=True)
     fence.tester.give(fence.tester.home / ".config")
@@ -198,7 +249,8 @@ def test_a_profile_that_became_unreadable_is_not_skipped(fence: Fence) -> None:
 def test_a_trusted_project_policy_that_is_gone_is_missed(fence: Fence) -> None:
     fence.ground.put(fence.ground.project / "paddock.toml", '[meta]\ninherit = "strict"\n')
     assert paddock(fence, "trust").exit_code == 0
-    assert paddock(fence, "run", "--", "rm", "paddock.toml").exit_code == 0
+    assert "busy" in paddock(fence, "run", "--tier", "full", "--", "rm", "paddock.toml").stderr
+    assert paddock(fence, "run", "--tier", "landlock", "--", "rm", "paddock.toml").exit_code == 0
     later = paddock(fence, "run", "--", "true")
     assert later.exit_code == 125, later
     assert "it is gone" in later.stderr

@@ -38,6 +38,8 @@ def with_policy(fence: Fence, policy: Path, prefix: list[Word], words: list[Word
         *prefix,
         fence.installation.paddock,
         "run",
+        "--tier",
+        fence.tier,
         "--policy",
         policy,
         "--audit-log",
@@ -56,7 +58,8 @@ def test_the_wrapper_alone_changes_nothing_else(fence: Fence) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--landlock-enosys",), ("landlock", "5.13")),
+        (("--no-landlock", "38"), ("landlock", "5.13")),
+        (("--no-landlock", "95"), ("landlock", "eopnotsupp")),
         (("--landlock-abi", "1"), ("refer", "5.19")),
         (("--landlock-abi", "2"), ("truncate", "6.2")),
         (("--landlock-abi", "4"), ("ioctl", "6.10")),
@@ -84,7 +87,7 @@ def test_a_kernel_without_a_needed_right_runs_nothing(
 @pytest.mark.parametrize(
     ("options", "word"),
     [
-        (("--landlock-enosys",), "landlock"),
+        (("--no-landlock", "38"), "landlock"),
         (("--landlock-abi", "2"), "truncate"),
         (("--landlock-abi", "5"), "signal"),
         (("--no-seccomp", "1"), "seccomp"),
@@ -101,9 +104,37 @@ def test_best_effort_is_loud(fence: Fence, lenient: Path, options: tuple[str, ..
     assert partial
     assert any(word in str(event["text"]).lower() for event in partial)
     read = with_policy(fence, lenient, older(fence, *options), fence.probe("read", fence.ground.secret))
-    assert (read.answer == "EACCES") == (options[0] != "--landlock-enosys"), str(read)
+    assert (read.answer == "EACCES") == (options[0] != "--no-landlock"), str(read)
     clone3 = with_policy(fence, lenient, older(fence, *options), fence.probe("clone3", "0x10000000"))
     assert (clone3.answer == "ENOSYS") == (options[0] != "--no-seccomp"), clone3
+
+
+REMEDY = "--security-opt seccomp="
+
+
+@pytest.mark.parametrize(
+    ("options", "advised"),
+    [
+        (("--no-landlock", "1"), True),
+        (("--no-landlock", "38"), True),
+        (("--no-seccomp", "1"), True),
+        (("--no-seccomp", "38"), True),
+        (("--no-landlock", "95"), False),
+        (("--landlock-abi", "5"), False),
+    ],
+    ids=lambda value: "-".join(value).strip("-") if isinstance(value, tuple) else "",
+)
+def test_a_filter_that_hides_a_mechanism_is_named_with_the_remedy(
+    fence: Fence, options: tuple[str, ...], advised: bool
+) -> None:
+    """F-019: whoever compiles says it, and so does the core, which alone sees a plan that was remembered."""
+    compiled = fence.inside(["true"], prefix=older(fence, *options))
+    assert compiled.exit_code == 125, str(compiled)
+    assert (REMEDY in compiled.stderr) == advised, str(compiled)
+    assert fence.inside(["true"]).exit_code == 0, "without the filter, and now there is a remembered plan"
+    remembered = fence.inside(["true"], prefix=older(fence, *options))
+    assert remembered.exit_code == 125, str(remembered)
+    assert (REMEDY in remembered.stderr) == advised, str(remembered)
 
 
 @pytest.fixture
@@ -153,16 +184,16 @@ def test_fuse_is_a_warning(fence: Fence, share: Path) -> None:
 
 def test_doctor_says_no_on_a_kernel_without_landlock(fence: Fence) -> None:
     """C-009: exit 0 only when the default profile can be enforced."""
-    doctor: list[Word] = [fence.installation.paddock, "doctor"]
+    doctor: list[Word] = [fence.installation.paddock, "doctor", "--tier", "landlock"]
     assert fence.outside(doctor).exit_code == 0
-    for options in (("--landlock-enosys",), ("--landlock-abi", "2"), ("--no-seccomp", "1")):
+    for options in (("--no-landlock", "38"), ("--landlock-abi", "2"), ("--no-seccomp", "1")):
         told = fence.outside([*older(fence, *options), *doctor])
         assert told.exit_code != 0, str(told)
         assert "Traceback" not in told.stderr
 
 
 def test_secrets_stay_secret_on_every_refusal(fence: Fence) -> None:
-    for options in (("--landlock-enosys",), ("--no-seccomp", "1")):
+    for options in (("--no-landlock", "38"), ("--no-seccomp", "1")):
         refused = fence.inside(["cat", fence.ground.secret], prefix=older(fence, *options))
         assert SECRET not in refused.stdout
         assert refused.exit_code == 125

@@ -68,23 +68,27 @@ def _drop(*path: str) -> Callable[[Plan], None]:
 HARM = {
     "another version": _set("version", to=2),
     "an unknown key": _set("surprise", to=True),
-    "an unknown key deep inside": _set("landlock", "grants", 0, "surprise", to=True),
+    "an unknown key deep inside": _set("files", "grants", 0, "surprise", to=True),
     "a missing key": _drop("landlock"),
     "somebody else's uid": _set("user", "uid", to=0),
     "an ABI the kernel does not have": _set("landlock", "abi", to=99),
     "an unknown right": _set("landlock", "handled", to=["execute", "fly"]),
-    "an unknown access": _set("landlock", "grants", 0, "access", to="everything"),
-    "a relative path": _set("landlock", "grants", 0, "path", to="usr"),
-    "a path with dots": _set("landlock", "grants", 0, "path", to="/usr/../home"),
-    "a path with a NUL": _set("landlock", "grants", 0, "path", to="/usr\0/x"),
-    "a missing grant": _set("landlock", "grants", 0, to=core.grant("/nowhere/at/all", "read")),
+    "an unknown access": _set("files", "grants", 0, "access", to="everything"),
+    "a relative path": _set("files", "grants", 0, "path", to="usr"),
+    "a path with dots": _set("files", "grants", 0, "path", to="/usr/../home"),
+    "a path with a NUL": _set("files", "grants", 0, "path", to="/usr\0/x"),
+    "a missing grant": _set("files", "grants", 0, to=core.grant("/nowhere/at/all", "read")),
     "an unknown system call": _set("seccomp", "syscalls", to=["ptrce"]),
     "an unknown default": _set("seccomp", "default", to="maybe"),
     "a fence without no_new_privs": _set("no_new_privs", to=False),
     "a workdir that is not there": _set("workdir", to="/nowhere/at/all"),
     "a relative workdir": _set("workdir", to="."),
     "a wrong type": _set("require_enforced", to="yes"),
-    "an unknown tier": _set("tier", to="full"),
+    "an unknown tier": _set("tier", to="wooden"),
+    "a tier without what it is made of": _set("tier", to="full"),
+    "names where nothing holds them": _set("files", "protect", to=["**/.vscode"]),
+    "namespaces in the tier without them": _set("namespaces", to={"nested": False, "hostname": "", "tmp_mb": None}),
+    "a missing limit": _drop("limits", "wall_s"),
     "an unknown limit": _set("rlimits", to={"fun": 0}),
 }
 
@@ -142,9 +146,9 @@ def test_a_deny_is_found_through_links_and_before_it_exists(fence: Fence, plan: 
     fence.ground.put(place / "open", "open\n")
     alias = fence.ground.root / "alias"
     alias.symlink_to(place)
-    grants = plan["landlock"]["grants"]
+    grants = plan["files"]["grants"]
     for kept_out in (alias / "private", place / "private", alias / "private" / "later"):
-        plan["landlock"]["grants"] = [*grants, core.grant(place, "read", kept_out=[kept_out])]
+        plan["files"]["grants"] = [*grants, core.grant(place, "read", kept_out=[kept_out])]
         expected = {place / "open": "ok open", key: "ok secret" if kept_out.name == "later" else "EACCES"}
         for path, answer in expected.items():
             tried = core.run_core(fence.tester, fence.installation.core, plan, fence.probe("read", path))

@@ -150,6 +150,8 @@ def test_a_repository_does_not_set_its_own_fence(fence: Fence) -> None:
     words: list[Word] = [
         fence.installation.paddock,
         "run",
+        "--tier",
+        fence.tier,
         "-r",
         f"{fence.programs.directory}/**",
         "--off",
@@ -189,8 +191,8 @@ def test_what_paddock_relies_on_stays_as_it_is_behind_a_link(fence: Fence, teste
         script[-1] += f"\necho 'rw /' > {kept}/ai-agent.conf"
         outcome = fence.inside(script, "-a", f"{kept.parent}/**")
     assert outcome.started or outcome.exit_code == 125, str(outcome)
-    # Plans and the list of places a run could write are Paddock's own to add.
-    changed = [entry for entry in Snapshot.of(kept).entries if not entry[0].startswith(("plans", "reach"))]
+    # Plans and the lists of journals and of places a run could write are Paddock's own to add.
+    changed = [entry for entry in Snapshot.of(kept).entries if not entry[0].startswith(("plans", "reach", "journals"))]
     assert changed == list(before.entries)
 
 

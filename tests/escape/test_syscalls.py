@@ -190,6 +190,22 @@ def test_other_socket_families_do_not_exist(fence: Fence, family: int) -> None:
         assert fence.outside(words).answer in ("ok", "EPERM"), "the bare kernel knows the family"
 
 
+@pytest.mark.parametrize(
+    ("family", "kind"), [(2, 1), (10, 2), (16, 3), (17, 3), (40, 1)], ids=["tcp", "udp6", "netlink", "packet", "vsock"]
+)
+def test_no_pair_of_any_family_but_unix(fence: Fence, family: int, kind: int) -> None:
+    """The kernel makes both sockets before it finds that the family has no pairs: its code must not be reached."""
+    words = fence.probe("socketpair", str(family), str(kind))
+    assert fence.inside(words).answer == "EAFNOSUPPORT"
+    assert fence.inside(words, "--socket", "unix").answer == "EAFNOSUPPORT"
+    assert fence.outside(words).answer in ("EOPNOTSUPP", "EPERM"), "the bare kernel knows the family"
+
+
+@pytest.mark.parametrize("kind", [1, 5], ids=["stream", "sequenced"])
+def test_connected_pairs_work(fence: Fence, kind: int) -> None:
+    assert fence.inside(fence.probe("socketpair", "1", str(kind))).answer == "ok"
+
+
 # ---- what must keep working
 
 

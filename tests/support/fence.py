@@ -20,13 +20,15 @@ Word = str | bytes | Path
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
     """Runs ``paddock run`` in the ground's project. Every run writes its journal to ``journal``, so that tests never
-    read each other's lines; ``flags`` given to a call come last and win."""
+    read each other's lines; ``flags`` given to a call come last and win. ``tier`` is the one whose promises are tested:
+    a refusal has another errno where the file is not even there."""
 
     tester: Tester
     installation: Installation
     programs: Programs
     ground: Ground
     profile: str = "ai-agent"
+    tier: str = "landlock"
 
     @property
     def journal(self) -> Path:
@@ -40,6 +42,8 @@ class Fence:
         return [
             self.installation.paddock,
             "run",
+            "--tier",
+            self.tier,
             "--profile",
             profile or self.profile,
             "-r",

@@ -2,7 +2,8 @@
 
 Continuous integration runs as root, and root passes checks that an ordinary user does not. So tests started by
 root make one system user (``paddock-tester``, own home, no groups) and run everything as him; tests started by
-anybody else use that person, and then leave alone what is his (``Tester.disposable`` is false).
+anybody else use that person, and then leave alone what is his (``Tester.disposable`` is false; aside.py). Two checkouts
+that are tested at the same time need two users: ``PADDOCK_TESTER`` names another one.
 """
 
 from __future__ import annotations
@@ -142,10 +143,11 @@ class Tester:
                 os.lchown(os.path.join(parent, name), self.uid, self.gid)
 
 
-def find_or_make(name: str = NAME) -> Tester:
+def find_or_make(name: str | None = None) -> Tester:
     if os.getuid() != 0:
         entry = pwd.getpwuid(os.getuid())
         return _tester(entry, disposable=False)
+    name = name or os.environ.get("PADDOCK_TESTER", NAME)
     try:
         entry = pwd.getpwnam(name)
     except KeyError:

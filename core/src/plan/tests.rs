@@ -1,7 +1,8 @@
 use super::*;
 use serde_json::{Value, json};
 
-const GOLDEN: &str = include_str!("../../../schema/examples/plan.json");
+const GOLDEN: &str = include_str!("../../../schema/examples/plan-landlock.json");
+const FULL: &str = include_str!("../../../schema/examples/plan.json");
 const UID: u32 = 1000;
 
 fn golden() -> Value {
@@ -24,12 +25,43 @@ fn the_golden_plan_is_understood() {
     let plan = Plan::parse(GOLDEN.as_bytes(), UID).unwrap();
     let landlock = plan.landlock.as_ref().unwrap();
     assert_eq!((landlock.abi, landlock.handled.len(), landlock.scoped.len()), (7, 16, 2));
-    assert_eq!(landlock.grants.len(), 5);
-    assert_eq!(landlock.grants[1].except.len(), 2);
-    let read = plan.rights(&landlock.grants[1].access);
+    let files = plan.files.as_ref().unwrap();
+    assert_eq!(files.grants.len(), 5);
+    assert_eq!(files.grants[1].except.len(), 2);
+    let read = plan.rights(&files.grants[1].access);
     assert_eq!(rights::names(read), "execute, read_dir, read_file");
     assert!(plan.seccomp.as_ref().unwrap().syscalls.contains("ptrace"));
     assert_eq!(plan.rlimits.len(), 1);
+
+    let full = Plan::parse(FULL.as_bytes(), UID).unwrap();
+    assert_eq!((full.tier, full.namespaces.unwrap().tmp_mb), (Tier::Full, Some(512)));
+    assert_eq!(full.files.unwrap().protect.len(), 2);
+}
+
+#[test]
+fn a_plan_has_the_parts_of_its_tier_and_no_other() {
+    let changed = |golden: &str, pointer: &str, new: Value| {
+        let mut plan: Value = serde_json::from_str(golden).unwrap();
+        *plan.pointer_mut(pointer).unwrap_or_else(|| panic!("{pointer}")) = new;
+        parse(&plan)
+    };
+    let namespaces = json!({"nested": false, "hostname": "", "tmp_mb": null});
+    for (golden, pointer, new) in [
+        (GOLDEN, "/namespaces", namespaces),
+        (GOLDEN, "/workspace", json!({"path": "/home/ada/project", "resume": null})),
+        (GOLDEN, "/files/deny", json!(["**/.env"])),
+        (GOLDEN, "/files/protect", json!(["**/.git/hooks"])),
+        (GOLDEN, "/files", Value::Null),
+        (FULL, "/namespaces", Value::Null),
+        (FULL, "/temp", json!({"parent": "/tmp", "access": "allow"})),
+        (FULL, "/files/grants/1/except", json!(["/home/ada/.ssh"])),
+        (FULL, "/workspace/path", json!("/usr")),
+        (FULL, "/workspace/resume", json!("../x")),
+        (FULL, "/workspace/resume", json!("")),
+    ] {
+        assert!(changed(golden, pointer, new.clone()).is_err(), "{pointer} = {new}");
+    }
+    assert!(changed(FULL, "/workspace/resume", json!("00ff")).is_ok());
 }
 
 #[test]
@@ -101,9 +133,9 @@ fn contradictions_are_refused() {
         ("/no_new_privs", json!(false)),
         ("/workdir", json!("relative")),
         ("/workdir", json!("/a/../b")),
-        ("/landlock/grants/0/path", json!("/dev//null")),
-        ("/landlock/grants/1/except/0", json!("/home/ada/.")),
-        ("/landlock/grants/0/access", json!("nothing")),
+        ("/files/grants/0/path", json!("/dev//null")),
+        ("/files/grants/1/except/0", json!("/home/ada/.")),
+        ("/files/grants/0/access", json!("nothing")),
         ("/landlock/access/read", json!([])),
         ("/landlock/access/read/0", json!("fly")),
         ("/landlock/handled", json!([])),
@@ -138,7 +170,7 @@ fn layers_can_be_switched_off_only_by_null() {
         assert!(parse(&with(pointer, Value::Null)).is_ok(), "{pointer}");
     }
     let mut bare = golden();
-    for key in ["landlock", "seccomp", "journal", "environment", "temp"] {
+    for key in ["files", "landlock", "seccomp", "journal", "environment", "temp"] {
         bare[key] = Value::Null;
     }
     bare["no_new_privs"] = json!(false);

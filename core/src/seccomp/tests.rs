@@ -86,7 +86,7 @@ fn every_listed_call_is_refused_and_every_other_allowed() {
                 name if listed.contains(&name) => EPERM,
                 "clone3" => ENOSYS,
                 name if name.starts_with("io_uring") => ENOSYS,
-                "socket" => EAFNOSUPPORT, // family 0
+                "socket" | "socketpair" => EAFNOSUPPORT, // family 0
                 _ => RET_ALLOW,
             };
             assert_eq!(answer_with(&filter, arch, number, &[]), expected, "{arch:?} {}", syscall.name);
@@ -190,6 +190,31 @@ fn a_pair_that_could_be_turned_elsewhere_needs_the_unix_family() {
             assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind | FLAGS]), expected, "{kind}");
             assert_eq!(answer_to(&blocking(&[], arch), arch, "socketpair", &[1, kind]), RET_ALLOW, "{kind}");
         }
+    }
+}
+
+#[test]
+fn only_unix_sockets_come_in_pairs() {
+    for arch in ARCHES {
+        for families in [&[][..], &[Family::Inet, Family::Inet6, Family::Netlink], &[Family::Unix, Family::Inet]] {
+            let sockets = families.iter().copied().collect();
+            let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
+            let filter = Filter::compile(&requested, arch).unwrap();
+            for (family, kind) in (0..64_u64).flat_map(|family| [1, 2, 3, 5].map(|kind| (family, kind))) {
+                let expected = match (family, kind) {
+                    (1, 2 | 3) if !families.contains(&Family::Unix) => EPERM,
+                    (1, _) => RET_ALLOW,
+                    _ => EAFNOSUPPORT,
+                };
+                assert_eq!(answer_to(&filter, arch, "socketpair", &[family, kind]), expected, "{family} {kind}");
+                assert_eq!(
+                    answer_to(&filter, arch, "socketpair", &[family | 1 << 32, kind]),
+                    expected,
+                    "{family} {kind}"
+                );
+            }
+        }
+        assert_eq!(answer_to(&blocking(&["socketpair"], arch), arch, "socketpair", &[1, 1]), EPERM);
     }
 }
 

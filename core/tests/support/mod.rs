@@ -143,14 +143,26 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
                 "read": read,
                 "write": write,
             },
-            "grants": all,
-            "closed": [],
-            "unwritable": [],
-            "reached": [],
+        },
+        "files": {
+            "grants": all, "closed": [], "unwritable": [], "reached": [], "deny": [], "protect": [], "opened": [],
+        },
+        "namespaces": null, "workspace": null, "container": null, "sessions": "/nonexistent/sessions",
+        "limits": {
+            "memory_mb": null, "processes": null, "cpu_s": null, "open_files": null, "file_size_mb": null, "wall_s": null,
         },
         "seccomp": {"default": "allow", "syscalls": ["mount", "ptrace"], "sockets": ["inet", "inet6"], "namespaces": false},
         "workdir": workdir, "cwd": workdir, "require_enforced": true, "notices": [],
     })
+}
+
+/// The same in namespaces, with a /tmp of its own.
+pub fn full_plan(workdir: &Path, grants: &[Value]) -> Value {
+    let mut full = plan(workdir, grants);
+    full["tier"] = json!("full");
+    full["namespaces"] = json!({"nested": false, "hostname": "", "tmp_mb": 64});
+    full["files"]["grants"].as_array_mut().unwrap().push(grant("/tmp", "allow"));
+    full
 }
 
 pub fn seal(bytes: &[u8], seals: SealFlags) -> OwnedFd {

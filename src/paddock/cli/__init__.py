@@ -10,13 +10,14 @@ import traceback
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from paddock import __version__
+from paddock import __version__, environment
 from paddock.cli.text import complain
 from paddock.errors import EXIT_PADDOCK, Bug, PaddockError, UsageError
 
 COMMANDS = MappingProxyType(
     {
         "run": "run a command behind the fence",
+        "jail": "run a command in a container, with a root directory of its own",
         "check": "validate policy files",
         "explain": "the merged policy and the plan, each grant with its source",
         "why": "what the fence answers for one path, and because of which line",
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     debug = "--debug" in _own(arguments)
     try:
+        environment.restore()
         code = _dispatch([*(one for one in _own(arguments) if one != "--debug"), *arguments[len(_own(arguments)) :]])
         sys.stdout.flush()
         return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 from paddock.cli.options import Parser
 from paddock.cli.text import complain, say
 from paddock.errors import PolicyError, UsageError
+from paddock.plan.listing import lost_as_written
 from paddock.policy import Origin, Request, load, weak_points
 
 
@@ -21,7 +22,7 @@ def execute(arguments: list[str]) -> int:
     for file in files:
         policy = load(Request(policies=(file,), trust_required=False), origin)
         weak = list(weak_points(policy))
-        for note in policy.notes:
+        for note in (*policy.notes, *lost_as_written(policy.filesystem)):
             complain(f"note: {note}")
         for point in weak:
             complain(f"warning: {point}")

@@ -6,22 +6,26 @@ import json
 from dataclasses import replace
 
 from paddock.cli.options import Parser
+from paddock.cli.show import NOT_COVERED
 from paddock.cli.text import complain, say
 from paddock.errors import EXIT_PADDOCK, PaddockError
-from paddock.host import Host, Probe, measure, try_everything
-from paddock.plan import compile_plan
+from paddock.host import Host, Probe, Usable, measure, try_everything
+from paddock.plan import Plan, compile_plan
 from paddock.policy import Origin, Request, load
+from paddock.policy.model import Tier
 
 
 def execute(arguments: list[str]) -> int:
     parser = Parser("doctor", "Try every mechanism of the fence on this machine.")
+    parser.add_argument("--tier", choices=[one.value for one in Tier], help="ask about this one, not the strongest")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
-    host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd, reached=())
+    host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd, reached=(), journals=())
     probes = try_everything()
-    refusal = _default_profile(origin, host)
-    enforced = refusal is None and all(probe.held for probe in probes if not _informative(probe))
+    plan, refusal = _default_profile(origin, host, Tier(options.tier) if options.tier else None)
+    enforced = plan is not None and all(probe.held for probe in probes if _needed(probe, plan))
+    tier = plan.tier if plan and enforced else None
     if options.json:
         say(
             json.dumps(
@@ -29,7 +33,10 @@ def execute(arguments: list[str]) -> int:
                     "kernel": host.kernel,
                     "arch": host.arch,
                     "landlock_abi": host.landlock_abi,
-                    "tier": "landlock" if enforced else None,
+                    "tier": tier.value if tier else None,
+                    "namespaces": {"usable": host.namespaces.usable, "refusal": _refusal(host.namespaces)},
+                    "overlay": {"usable": host.overlay.usable, "refusal": _refusal(host.overlay)},
+                    "not_covered": list(NOT_COVERED[tier]) if tier else None,
                     "default_profile": enforced,
                     "refusal": refusal.message if refusal else None,
                     "tried": [
@@ -42,11 +49,15 @@ def execute(arguments: list[str]) -> int:
     say(f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}")
     width = max(len(probe.mechanism) for probe in probes)
     for probe in probes:
-        verdict = "held" if probe.held else ("not here" if _informative(probe) else "FAILED")
+        verdict = "held" if probe.held else ("FAILED" if plan is None or _needed(probe, plan) else "not here")
         needs = "" if probe.held else f" (needs {probe.needs})"
         say(f"  {probe.mechanism:{width}}  {verdict:8}  {probe.detail}{needs}")
-    if enforced:
-        say("tier: landlock. The default profile (ai-agent) can be enforced here.")
+    for what, tried in (("full tier", host.namespaces), ("copy-on-write workspaces", host.overlay)):
+        if not tried.usable:
+            say(f"no {what} here: {tried.refusal}")
+    if tier:
+        say(f"tier: {tier.value}. The default profile (ai-agent) can be enforced here.")
+        say(f"not held in this tier: {'; '.join(NOT_COVERED[tier])}")
         return 0
     if refusal:
         complain(f"the default profile can not be enforced: {refusal.message}", refusal.hint)
@@ -55,16 +66,29 @@ def execute(arguments: list[str]) -> int:
     return EXIT_PADDOCK
 
 
-def _informative(probe: Probe) -> bool:
-    """Tried for the sake of the report; nothing of the default profile rests on it."""
-    return probe.mechanism in ("user notification", "user namespace")
+def _needed(probe: Probe, plan: Plan) -> bool:
+    """Does the plan rest on it? What it does not was tried for the sake of the report."""
+    kind, _, what = probe.mechanism.partition(" ")
+    match kind:
+        case "landlock":
+            known = {*plan.landlock.handled, *plan.landlock.scoped} if plan.landlock else set()
+            optional = {"refer": "refer", "truncate": "truncate", "ioctl_dev": "ioctl_dev"}
+            optional |= {"signal scope": "signal", "abstract socket scope": "abstract_unix_socket"}
+            return bool(plan.landlock) and optional.get(what, "read_file") in known
+        case "user":  # notification: nothing yet; namespace: the full tier
+            return what == "namespace" and plan.tier is Tier.FULL
+        case _:
+            return True
 
 
-def _default_profile(origin: Origin, host: Host) -> PaddockError | None:
+def _refusal(tried: Usable) -> str | None:
+    return None if tried.usable else tried.refusal
+
+
+def _default_profile(origin: Origin, host: Host, tier: Tier | None) -> tuple[Plan | None, PaddockError | None]:
     # Judged from a neutral directory: whether *this* one is a good workspace is not the machine's fault.
     neutral = replace(origin, cwd="/nonexistent")
     try:
-        compile_plan(load(Request(profiles=("ai-agent",)), neutral), host)
+        return compile_plan(load(Request(profiles=("ai-agent",), tier=tier), neutral), host), None
     except PaddockError as error:
-        return error
-    return None
+        return None, error

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from paddock.errors import UsageError
 from paddock.policy import GrantFlag, Request
-from paddock.policy.model import Access, Switch
+from paddock.policy.model import Access, Switch, Tier
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,6 +38,9 @@ def add_policy_options(parser: Parser) -> None:
     for access, names, what in _GRANTS:
         add(*names, action=_Grant, dest="grants", access=access, metavar="GLOB", help=what)
     add("--deny", action="append", default=[], metavar="GLOB", help="wins over every grant")
+    add("--open-protected", action="append", default=[], metavar="GLOB", help="keep this protected name writable")
+    add("--cow", action="store_true", help="work on a copy of the workspace; review it with `paddock diff`")
+    add("--resume", metavar="SESSION", help="go on with the copy of an earlier session")
     add("--block", action="append", default=[], metavar="SYSCALL", help="refuse this system call")
     add("--socket", action="append", default=[], metavar="FAMILY", help="let sockets of this family be made (unix)")
     add("--env-pass", action="append", default=[], metavar="NAME", help="let this variable through")
@@ -46,6 +49,7 @@ def add_policy_options(parser: Parser) -> None:
     add("--strict-globs", action="store_true", help="a grant the kernel can only hold wider is an error")
     add("--audit", nargs="?", const=True, metavar="FILE", help="journal, also on stderr; =FILE: into this .jsonl file")
     add("--audit-log", metavar="DIR", help="journal into this directory, or .jsonl file")
+    add("--tier", choices=[one.value for one in Tier], help="this tier or nothing (default: the strongest there is)")
     add("--off", action="append", default=[], choices=[one.value for one in Switch], help="turn a layer off, loudly")
 
 
@@ -81,6 +85,10 @@ def request_of(options: argparse.Namespace, *, command: str | None) -> Request:
         policies=tuple(options.policy),
         grants=tuple(options.grants or ()),
         denies=tuple(options.deny),
+        open_protected=tuple(options.open_protected),
+        tier=Tier(options.tier) if options.tier else None,
+        cow=options.cow,
+        resume=options.resume,
         blocks=tuple(options.block),
         sockets=tuple(options.socket),
         env_pass=tuple(options.env_pass),

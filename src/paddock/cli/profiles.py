@@ -4,28 +4,44 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 
 from paddock.cli.options import Parser
-from paddock.cli.text import printable, say
+from paddock.cli.text import complain, printable, say
+from paddock.errors import EXIT_PADDOCK
 from paddock.policy import Origin
-from paddock.policy.search import find, profiles
+from paddock.policy.listing import Listed, listed, text_of
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("profiles", "List profiles, or show one as it is written.")
+    parser = Parser("profiles", "List profiles, or show one as it is written. Exit 125 if one of them can not be used.")
     parser.add_argument("name", nargs="?", help="show this one")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
     origin = Origin.of_process()
     if options.name:
-        sys.stdout.write(printable(find(options.name, origin).text))
+        sys.stdout.write(printable(text_of(options.name, origin)))
         return 0
-    found = profiles(origin)
+    profiles = listed(origin)
     if options.json:
-        say(json.dumps([{"name": one.name, "file": one.path, "about": one.about} for one in found]))
-        return 0
-    width = max(len(one.name) for one in found)
-    for one in found:
-        say(f"{one.name:{width}}  {one.about}")
-        say(f"{'':{width}}  {one.shown}")
+        say(json.dumps([_as_json(one) for one in profiles]))
+    else:
+        _print(profiles)
+    wrong = [one.name for one in profiles if one.error]
+    if wrong:
+        sys.stdout.flush()
+        complain(f"can not be used: {', '.join(wrong)}", hint="correct the file, or take it away")
+        return EXIT_PADDOCK
     return 0
+
+
+def _as_json(one: Listed) -> dict[str, str | None]:
+    error = one.error.message if one.error else None
+    return {"name": one.name, "file": one.path, "about": one.about, "error": error}
+
+
+def _print(profiles: Sequence[Listed]) -> None:
+    width = max(len(one.name) for one in profiles)
+    for one in profiles:
+        say(f"{one.name:{width}}  {f'error: {one.error.message}' if one.error else one.about}")
+        say(f"{'':{width}}  {one.shown}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from paddock.cli.options import Parser, add_policy_options, request_of, split_command
-from paddock.cli.text import say
+from paddock.cli.text import complain, say
 from paddock.errors import UsageError
 from paddock.policy import Origin
 from paddock.session import prepare
@@ -31,14 +31,30 @@ def execute(arguments: list[str]) -> int:
     memo = Memo.ahead_of(origin, options, command[0])
     prepared = prepare(request_of(parsed, command=command[0]), origin, to_run=not parsed.dry_run)
     if not parsed.dry_run:
-        memo.keep(prepared.policy, prepared.reach, prepared.plan, consulted, quiet=parsed.quiet)
+        memo.keep(prepared, consulted, quiet=parsed.quiet)
         sweep(origin.uid)
         prepared.run(command, quiet=parsed.quiet)
+    from paddock.session.rehearsal import rehearse
+
     preflight = prepared.preflight()
+    not_started = rehearse(prepared, command[0], origin)
     if parsed.json:
-        say(json.dumps({"command": command, "sha256": prepared.plan.sha256(), "plan": prepared.plan.as_json()}))
+        say(
+            json.dumps(
+                {
+                    "command": command,
+                    "exit_code": not_started.exit_code if not_started else None,
+                    "refusal": not_started.message if not_started else None,
+                    "sha256": prepared.plan.sha256(),
+                    "plan": prepared.plan.as_json(),
+                }
+            )
+        )
     else:
         from paddock.cli.show import show_plan
 
         show_plan(prepared, preflight, command)
-    return 0
+    if not_started is None:
+        return 0
+    complain(not_started.message, not_started.hint)
+    return not_started.exit_code

@@ -5,20 +5,28 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 
 from paddock.cli.text import say
-from paddock.plan.model import Landlock, Level, PathGrant, Plan, Seccomp
+from paddock.plan.listing import lost_as_held
+from paddock.plan.model import Files, Level, PathGrant, Plan, Seccomp
+from paddock.policy.model import Tier
 from paddock.session import Preflight, Prepared
 
 _LABEL = 13
 _WIDTH = 110
+_CLOSED = "(closed)"
 
-# What this tier does not hold, whatever the policy says; SECURITY.md explains each.
-NOT_COVERED = (
-    "network",
-    "names, sizes and modes of files outside the grants (stat, chmod, utime)",
-    "processes left behind when the command is killed together with paddock by SIGKILL",
-)
+# What a tier does not hold, whatever the policy says; SECURITY.md explains each.
+NOT_COVERED = {
+    Tier.FULL: ("network", "the moment between the appearance of a denied or protected name and its cover"),
+    Tier.LANDLOCK: (
+        "network",
+        "names inside a grant (.env; .git/hooks, .envrc and others that are executed later outside)",
+        "names, sizes and modes of files outside the grants (stat, chmod, utime)",
+        "processes left behind when the command is killed together with paddock by SIGKILL",
+    ),
+}
 ALWAYS_REFUSED = "other architectures and x32 (killed), io_uring, TIOCSTI, TIOCLINUX, limits of other processes"
 
 
@@ -32,16 +40,25 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
         [f"Linux {host.kernel} {host.arch}, Landlock ABI {host.landlock_abi or 'none'}, tier {plan.tier.value}"],
     )
     _item("plan", [f"sha256 {plan.sha256()}"])
-    _item("files", _files(plan.landlock, preflight))
-    _item("temp", ["private, new for this run, removed at its end" if plan.temp else "none"])
+    _item("files", _files(plan.files, preflight, prepared.to_make()))
+    _item("denied", _denied(plan))
+    _item("protected", _protected(plan))
+    _item("workspace", _workspace(plan))
+    _item("temp", [_temp(plan)])
+    _item("limits", _limits(plan))
     _item("system calls", _syscalls(plan.seccomp, preflight))
     _item("environment", _environment(plan))
     _item("privileges", ["no new ones (set-user-id does nothing)" if plan.no_new_privs else "may grow"])
     _item("journal", [_journal(plan)])
     _item("work dir", [plan.workdir])
-    _item("not covered", ["; ".join(NOT_COVERED)])
+    _item("not covered", ["; ".join(NOT_COVERED[plan.tier])])
     _item("warnings", [n.text for n in plan.notices if n.level is not Level.INFO] + list(preflight.warnings))
-    _item("notes", [n.text for n in plan.notices[1:] if n.level is Level.INFO])
+    _item("notes", [n.text for n in plan.notices[1:] if n.level is Level.INFO] + _lost(plan.files, preflight))
+
+
+def _lost(files: Files | None, preflight: Preflight) -> list[str]:
+    absent = {*preflight.skipped, *preflight.removed}
+    return list(lost_as_held(files, absent=absent)) if files else []
 
 
 def _item(label: str, lines: Iterable[str]) -> None:
@@ -54,22 +71,62 @@ def _item(label: str, lines: Iterable[str]) -> None:
             say(margin + rest)
 
 
-def _files(landlock: Landlock | None, preflight: Preflight) -> list[str]:
-    if landlock is None:
+def _files(files: Files | None, preflight: Preflight, to_make: tuple[str, ...]) -> list[str]:
+    if files is None:
         return ["NOT FENCED"]
-    lines = [f"{preflight.rules} rules for {len(landlock.grants)} grants; everything else is refused"]
-    here = [grant for grant in landlock.grants if grant.path not in preflight.skipped]
+    lines = [f"{preflight.rules} rules for {len(files.grants)} grants; everything else is refused"]
+    here = [grant for grant in files.grants if grant.path not in preflight.skipped]
+    kind = max((len(grant.access) for grant in here), default=0)
     width = min(max((len(grant.path) for grant in here), default=0), 48)
-    lines += [_grant(grant, preflight, width) for grant in here]
-    if preflight.skipped:
-        lines.append(f"granted if it were here: {' '.join(preflight.skipped)}")
+    lines += [_grant(grant, preflight, max(kind, len(_CLOSED)), width) for grant in here]
+    if to_make:
+        lines.append(f"made by the run, then granted: {' '.join(to_make)}")
+    if skipped := [path for path in preflight.skipped if path not in to_make]:
+        lines.append(f"granted if it were here: {' '.join(skipped)}")
     return lines
 
 
-def _grant(grant: PathGrant, preflight: Preflight, width: int) -> str:
-    access = "(closed)" if grant.path in preflight.removed else grant.access
-    line = f"{access:8} {grant.path:{width}}  {grant.source}"
+def _grant(grant: PathGrant, preflight: Preflight, kind: int, width: int) -> str:
+    access = _CLOSED if grant.path in preflight.removed else grant.access
+    line = f"{access:{kind}} {grant.path:{width}}  {grant.source}"
     return f"{line}; not {', '.join(grant.except_)}" if grant.except_ else line
+
+
+def _denied(plan: Plan) -> list[str]:
+    """By name; places stand beside the grants they are kept out of, or are closed as a whole."""
+    if plan.files is None or not plan.files.deny:
+        return []
+    return [f"closed, also when they appear: {_names(plan.files.deny)}"]
+
+
+def _protected(plan: Plan) -> list[str]:
+    if plan.files is None or not plan.files.protect:
+        return []
+    return [f"read-only in what can be written, taken away when they appear: {_names(plan.files.protect)}"]
+
+
+def _names(patterns: Iterable[str]) -> str:
+    """``/home/ada/project/**/.vscode`` by its name alone; what is meant as one place by its whole path."""
+    return " ".join(dict.fromkeys(pattern.partition("**/")[2] or pattern for pattern in patterns))
+
+
+def _workspace(plan: Plan) -> list[str]:
+    if plan.workspace is None:
+        return []
+    return [f"copy-on-write: {plan.workspace.path} stays as it is; `paddock diff` and `paddock apply` review the copy"]
+
+
+def _temp(plan: Plan) -> str:
+    if plan.tier is Tier.FULL:
+        size = plan.namespaces.tmp_mb if plan.namespaces else None
+        return f"/tmp and /var/tmp are the run's own, in memory{f', at most {size} MiB' if size else ''}"
+    return "private, new for this run, removed at its end" if plan.temp else "none"
+
+
+def _limits(plan: Plan) -> list[str]:
+    limits = [(field.name, getattr(plan.limits, field.name)) for field in fields(plan.limits)]
+    held = [f"{name}={value}" for name, value in limits if value is not None]
+    return [" ".join(held)] if held else []
 
 
 def _syscalls(seccomp: Seccomp | None, preflight: Preflight) -> list[str]:

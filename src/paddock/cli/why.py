@@ -6,13 +6,12 @@ import json
 import os
 import shlex
 
-from paddock import core
 from paddock.cli.options import Parser, add_policy_options, request_of
 from paddock.cli.text import say
-from paddock.errors import Bug
-from paddock.plan.judge import Judgement, Operation, judge
+from paddock.plan.judge import Operation
 from paddock.policy import Origin
 from paddock.session import prepare
+from paddock.session.answer import Tried, answer
 
 _FLAG = {Operation.READ: "--read", Operation.WRITE: "--allow", Operation.EXEC: "--exec"}
 
@@ -28,16 +27,8 @@ def execute(arguments: list[str]) -> int:
     origin = Origin.of_process()
     path = _absolute(options.path, origin)
     prepared = prepare(request_of(options, command=None), origin)
-    judgement = judge(prepared.plan, path, operation)
-    tried = core.ask("attempt", "--op", operation.value, path, plan=prepared.plan)
-    _agree(judgement, tried, path)
-    # The kernel has the last word: file modes on one side, descriptors that are open already on the other.
-    allowed = tried["outcome"] == "allowed" or (judgement.allowed and tried["outcome"] != "denied")
-    reason = judgement.reason
-    if allowed and not judgement.allowed:
-        reason = "a descriptor that is open already"
-    if judgement.allowed and not allowed:
-        reason = f"the fence allows it, the file's own permissions do not ({tried['errno']})"
+    answered = answer(prepared.plan, path, operation, to_make=prepared.to_make())
+    judgement, tried = answered.judgement, answered.tried
     if options.json:
         say(
             json.dumps(
@@ -45,22 +36,23 @@ def execute(arguments: list[str]) -> int:
                     "path": path,
                     "real_path": judgement.path,
                     "op": operation.value,
-                    "allowed": allowed,
-                    "reason": reason,
+                    "allowed": answered.allowed,
+                    "fence_allows": judgement.allowed,
+                    "reason": answered.reason,
                     "grants": [{"path": g.path, "access": g.access, "source": g.source} for g in judgement.grants],
-                    "tried": tried,
+                    "tried": {"outcome": tried.outcome, "errno": tried.errno},
                 }
             )
         )
-        return 0 if allowed else 1
+        return 0 if answered.allowed else 1
     leads = f" (leads to {judgement.path})" if judgement.path != path else ""
-    say(f"{'allowed' if allowed else 'denied'}: {operation.value} {path}{leads}")
-    say(f"  because: {reason}")
+    say(f"{'allowed' if answered.allowed else 'denied'}: {operation.value} {path}{leads}")
+    say(f"  because: {answered.reason}")
     say(f"  kernel:  {_kernel(tried)}")
     if not judgement.allowed and not judgement.closed:
         profile = " ".join(f"--profile {shlex.quote(name)}" for name in options.profile or prepared.plan.profiles[:1])
         say(f"  to allow it: paddock run {profile} {_FLAG[operation]} {shlex.quote(judgement.path)} …")
-    return 0 if allowed else 1
+    return 0 if answered.allowed else 1
 
 
 def _absolute(written: str, origin: Origin) -> str:
@@ -70,19 +62,13 @@ def _absolute(written: str, origin: Origin) -> str:
     return os.path.join(origin.cwd, written)
 
 
-def _kernel(tried: dict[str, str]) -> str:
-    match tried["outcome"]:
+def _kernel(tried: Tried) -> str:
+    match tried.outcome:
         case "allowed":
             return "tried behind this very fence: it opened"
         case "denied":
-            return f"tried behind this very fence: {tried['errno']}"
+            return f"tried behind this very fence: {tried.errno}"
         case "missing":
-            return "not tried: there is no such file"
+            return "tried behind this very fence: there is no such file"
         case _:
             return "not tried: this kernel can not try it without doing it"
-
-
-def _agree(judgement: Judgement, tried: dict[str, str], path: str) -> None:
-    """The kernel may be stricter than the grants (file modes). It must never be more open."""
-    if tried["outcome"] == "allowed" and not judgement.allowed and not path.startswith(("/dev/", "/proc/")):
-        raise Bug(f"the kernel allows {path} and the plan says: {judgement.reason}", hint="please report it")

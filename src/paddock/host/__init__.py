@@ -1,6 +1,7 @@
-"""probes → Host."""
+"""probes → Host; a policy's places → Terrain."""
 
 from paddock.host.measure import measure, try_everything
-from paddock.host.model import Host, Probe
+from paddock.host.model import Host, Probe, Usable
+from paddock.host.terrain import Terrain, survey
 
-__all__ = ["Host", "Probe", "measure", "try_everything"]
+__all__ = ["Host", "Probe", "Terrain", "Usable", "measure", "survey", "try_everything"]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from paddock import core
 from paddock.errors import CoreError
-from paddock.host.model import Host, Probe
+from paddock.host.model import Host, Probe, Usable
 
 
-def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...]) -> Host:
+def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...], journals: tuple[str, ...]) -> Host:
     facts = core.ask("host")
     try:
         return Host(
@@ -20,16 +21,24 @@ def measure(*, uid: int, user: str, home: str, cwd: str, reached: tuple[str, ...
             landlock_errno=facts["landlock_errno"],
             seccomp=bool(facts["seccomp"]),
             user_notification=bool(facts["user_notification"]),
+            filtered=bool(facts["filtered"]),
             no_new_privs=bool(facts["no_new_privs"]),
+            namespaces=_usable(facts["namespaces"]),
+            overlay=_usable(facts["overlay"]),
             uid=uid,
             user=user,
             home=home,
             cwd=cwd,
             reached=reached,
+            journals=journals,
             own_paths=own_paths(home),
         )
     except (KeyError, TypeError) as error:
         raise _other_half(error) from error
+
+
+def _usable(tried: dict[str, Any]) -> Usable:
+    return Usable(usable=bool(tried["usable"]), errno=tried["errno"], step=tried.get("step"))
 
 
 def try_everything() -> tuple[Probe, ...]:

@@ -1,4 +1,4 @@
-"""The whole of Policy + Host → Plan, in the order the core will carry it out."""
+"""The whole of Policy + Host + Terrain → Plan, in the order the core will carry it out."""
 
 from __future__ import annotations
 
@@ -7,70 +7,105 @@ from collections.abc import Iterator
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.model import Host
-from paddock.plan.files import lay_out, within
+from paddock.host.terrain import Terrain
+from paddock.plan.calls import nests, reaches_services, seccomp_of
+from paddock.plan.files import Laid, lay_out
+from paddock.plan.grants import TMP
 from paddock.plan.model import (
     EnvironmentRules,
+    Files,
     Journal,
     Landlock,
     Level,
+    Limits,
+    Namespaces,
     Notice,
     PathGrant,
     Plan,
     Seccomp,
-    Temp,
-    Tier,
     User,
 )
-from paddock.plan.pending import refuse_pending
+from paddock.plan.paths import within
+from paddock.plan.pending import refuse_container, refuse_pending
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
-from paddock.policy.model import NetworkMode, Policy, Switch
+from paddock.plan.tier import USEFUL_ABI, choose_tier, lacking, remedy
+from paddock.plan.workspace import workspace_of
+from paddock.policy.model import TMP_TOKEN, NetworkMode, Policy, Switch, Tier
+from paddock.policy.origin import state_dir_of
+
+NOTHING_SURVEYED = Terrain()
 
 
-def compile_plan(policy: Policy, host: Host) -> Plan:
+def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED) -> Plan:
+    refuse_container(policy)
     refuse_pending(policy)
-    _refuse_privileged(policy, host)
-    notices: list[Notice] = [Notice(level=Level.INFO, text=note) for note in policy.notes]
-    notices += [Notice(level=Level.WARNING, text=f"{switch.value} is off: {_LOST[switch]}") for switch in policy.off]
-    if policy.network and policy.network.mode and policy.network.mode.value is NetworkMode.HOST:
-        notices.append(Notice(level=Level.WARNING, text='network.mode = "host": the network is not fenced'))
-    notices += [
-        Notice(level=Level.WARNING, text=f"{family.source}: unix sockets are open: {_UNIX}")
-        for family in policy.syscalls.sockets
-        if family.value == "unix"
+    refuse_privileged(policy, host)
+    tier = choose_tier(policy, host)
+    strict = is_strict(policy)
+    missing = what_is_missing(policy, host, tier)
+    journal = journal_of(policy, host)
+    laid = lay_out(
+        policy,
+        host,
+        terrain,
+        tier,
+        strict=strict,
+        journals=journals_of(host, journal),
+        chosen_journal=journal.dir if journal and policy.audit.dir else None,
+    )
+    landlock = _landlock(policy, host, tier, laid)
+    files = laid.files if landlock or tier is Tier.FULL else None
+    seccomp = _seccomp(policy, host, tier, landlock)
+    said = [
+        _start_line(policy, host, tier, laid if files else None, landlock, seccomp),
+        *(Notice(level=Level.INFO, text=note) for note in policy.notes),
+        *_warnings(policy, tier, landlock),
+        *(Notice(level=Level.UNENFORCED, text=text) for text in missing),
+        *(laid.notices if files else ()),
     ]
-    strict = policy.filesystem.require_enforced is None or policy.filesystem.require_enforced.value
-    lacking = list(_lacking(policy, host))
-    if lacking and strict:
-        raise HostError(
-            f"this machine can not hold the policy: {lacking[0]}"
-            + (f" (and {len(lacking) - 1} more: {'; '.join(lacking[1:])})" if lacking[1:] else ""),
-            hint="`paddock doctor` shows what holds here; filesystem.require_enforced = false runs without it",
-        )
-    notices += [Notice(level=Level.UNENFORCED, text=text) for text in lacking]
-    journal = _journal(policy, host)
-    landlock, temp = _landlock(policy, host, journal, notices)
-    seccomp = _seccomp(policy, host)
     return Plan(
         profiles=policy.profiles,
-        tier=Tier.LANDLOCK,
+        tier=tier,
         user=User(uid=host.uid, name=host.user, home=host.home),
         journal=journal,
         no_new_privs=Switch.NO_NEW_PRIVS not in policy.off,
         # A core dump is written outside the fence. 1, not 0: with 0 the kernel still starts a handler that
         # core_pattern pipes to, with 1 it does neither (core(5)).
         rlimits={"core": 1},
-        environment=_environment(policy, temp),
-        temp=temp,
+        environment=_environment(policy, tier, laid),
+        temp=laid.temp,
+        files=files,
         landlock=landlock,
+        namespaces=_namespaces(policy) if tier is Tier.FULL else None,
+        workspace=workspace_of(policy, host, tier, files),
+        container=None,
+        limits=Limits(**{limit.name: limit.value for limit in policy.limits if limit.name != "tmp_mb"}),
+        sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=seccomp,
         cwd=host.cwd,
-        workdir=_workdir(policy, host, landlock),
+        workdir=_workdir(policy, host, files),
         require_enforced=strict,
-        notices=(_start_line(policy, host, landlock, seccomp), *notices),
+        notices=tuple(said),
     )
 
 
-_LOST = {
+def is_strict(policy: Policy) -> bool:
+    return policy.filesystem.require_enforced is None or policy.filesystem.require_enforced.value
+
+
+def what_is_missing(policy: Policy, host: Host, tier: Tier) -> list[str]:
+    """What the policy accepts to run without; an error, where it does not."""
+    missing = list(lacking(policy, host, tier))
+    if missing and is_strict(policy):
+        raise HostError(
+            f"this machine can not hold the policy: {missing[0]}"
+            + (f" (and {len(missing) - 1} more: {'; '.join(missing[1:])})" if missing[1:] else ""),
+            hint=remedy(host),
+        )
+    return missing
+
+
+LOST = {
     Switch.LANDLOCK: "every file of yours is open to the command",
     Switch.SECCOMP: "every system call is open to the command",
     Switch.NO_NEW_PRIVS: "set-user-id programs can raise the command's rights",
@@ -80,9 +115,23 @@ _LOST = {
 
 
 _UNIX = "every service of yours with a socket file (D-Bus, docker, tmux, ssh-agent) can be reached"
+_NESTED = "the command may make user namespaces: more of the kernel can be reached than a fence needs"
 
 
-def _refuse_privileged(policy: Policy, host: Host) -> None:
+def _warnings(policy: Policy, tier: Tier, landlock: Landlock | None) -> Iterator[Notice]:
+    said = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
+    if policy.network and policy.network.mode and policy.network.mode.value is NetworkMode.HOST:
+        said.append('network.mode = "host": the network is not fenced')
+    if reaches_services(tier, landlock):
+        said += [
+            f"{one.source}: unix sockets are open: {_UNIX}" for one in policy.syscalls.sockets if one.value == "unix"
+        ]
+    if policy.syscalls.namespaces and nests(policy.syscalls):
+        said.append(f"{policy.syscalls.namespaces.source}: {_NESTED}")
+    return (Notice(level=Level.WARNING, text=text) for text in said)
+
+
+def refuse_privileged(policy: Policy, host: Host) -> None:
     if Switch.NO_NEW_PRIVS not in policy.off or host.uid == 0:
         return
     for switch in (Switch.LANDLOCK, Switch.SECCOMP):
@@ -95,27 +144,16 @@ def _refuse_privileged(policy: Policy, host: Host) -> None:
             )
 
 
-def _lacking(policy: Policy, host: Host) -> Iterator[str]:
-    """What the policy asks for and this kernel does not have, in a user's words."""
-    if Switch.LANDLOCK not in policy.off:
-        if host.landlock_abi == 0:
-            why = f" ({host.landlock_errno})" if host.landlock_errno else ""
-            yield f"no Landlock{why}: files can not be fenced; Linux {KERNEL_OF_ABI[1]} has it"
-        else:
-            for missing in holdable(host.landlock_abi).missing:
-                yield (
-                    f"Landlock ABI {host.landlock_abi} lacks {missing.right}: {missing.consequence}; "
-                    f"Linux {missing.kernel} has it"
-                )
-    if Switch.SECCOMP not in policy.off and not host.seccomp:
-        yield "no seccomp filters: system calls can not be fenced"
-
-
 def _default_journal(host: Host) -> str:
     return f"/var/tmp/paddock-audit-{host.uid}"
 
 
-def _journal(policy: Policy, host: Host) -> Journal | None:
+def journals_of(host: Host, journal: Journal | None) -> tuple[str, ...]:
+    """The default one, which other runs write, those that earlier runs kept elsewhere, and this run's."""
+    return tuple(sorted({_default_journal(host), *host.journals, *((journal.dir,) if journal else ())}))
+
+
+def journal_of(policy: Policy, host: Host) -> Journal | None:
     if Switch.AUDIT in policy.off:
         return None
     place = policy.audit.dir.value if policy.audit.dir else _default_journal(host)
@@ -127,58 +165,41 @@ def _journal(policy: Policy, host: Host) -> Journal | None:
     )
 
 
-def _landlock(
-    policy: Policy, host: Host, journal: Journal | None, notices: list[Notice]
-) -> tuple[Landlock | None, Temp | None]:
-    files = lay_out(
-        policy.filesystem,
-        host,
-        journals=tuple(sorted({_default_journal(host), *((journal.dir,) if journal else ())})),
-        chosen_journal=journal.dir if journal and policy.audit.dir else None,
-    )
-    if Switch.LANDLOCK in policy.off or host.landlock_abi == 0:
-        return None, files.temp
-    notices += files.notices
+def _landlock(policy: Policy, host: Host, tier: Tier, laid: Laid) -> Landlock | None:
+    least = USEFUL_ABI if tier is Tier.FULL else 1
+    if Switch.LANDLOCK in policy.off or host.landlock_abi < least:
+        return None
     abi = min(host.landlock_abi, max(KERNEL_OF_ABI))
     can = holdable(abi)
-    used = {grant.access for grant in files.grants} | ({files.temp.access} if files.temp else set())
-    landlock = Landlock(
-        abi=abi,
-        handled=can.handled,
-        scoped=can.scoped,
-        access={name: rights for name, rights in can.access.items() if name in used},
-        grants=files.grants,
-        closed=files.closed,
-        unwritable=files.unwritable,
-        reached=tuple(sorted(host.reached)),
-    )
-    return landlock, files.temp
+    used = {grant.access for grant in laid.files.grants} | ({laid.temp.access} if laid.temp else set())
+    access = {name: rights for name, rights in can.access.items() if name in used}
+    return Landlock(abi=abi, handled=can.handled, scoped=can.scoped, access=access)
 
 
-def _seccomp(policy: Policy, host: Host) -> Seccomp | None:
+def _namespaces(policy: Policy) -> Namespaces:
+    sizes = [limit.value for limit in policy.limits if limit.name == "tmp_mb"]
+    return Namespaces(nested=nests(policy.syscalls), hostname="", tmp_mb=sizes[0] if sizes else None)
+
+
+def _seccomp(policy: Policy, host: Host, tier: Tier, landlock: Landlock | None) -> Seccomp | None:
     if Switch.SECCOMP in policy.off or not host.seccomp:
         return None
-    blocked = {name.value for name in policy.syscalls.block}
-    passed = None if policy.syscalls.allow is None else {name.value for name in policy.syscalls.allow} - blocked
-    return Seccomp(
-        default="allow" if passed is None else "deny",
-        syscalls=tuple(sorted(blocked if passed is None else passed)),
-        sockets=tuple(sorted({family.value for family in policy.syscalls.sockets})),
-        namespaces="unshare" not in blocked if passed is None else "unshare" in passed,
-    )
+    return seccomp_of(policy.syscalls, tier, landlock)
 
 
-def _environment(policy: Policy, temp: Temp | None) -> EnvironmentRules | None:
+def _environment(policy: Policy, tier: Tier, laid: Laid) -> EnvironmentRules | None:
     if Switch.ENV_SANITIZE in policy.off:
         return None
     values = {name: value.value for name, value in policy.env.set}
     for name, value in policy.env.set:
-        if "<tmp>" in value.value and temp is None:
+        if TMP_TOKEN in value.value and not laid.has_temp:
             raise PolicyError(
                 f"env.set.{name} needs a private temporary directory, and nothing grants <tmp>",
                 where=str(value.source),
                 hint='add "<tmp>/**" to filesystem.allow_globs',
             )
+    if tier is Tier.FULL:
+        values = {name: value.replace(TMP_TOKEN, TMP) for name, value in values.items()}
     return EnvironmentRules(
         pass_=tuple(sorted({name.value for name in policy.env.pass_})),
         deny=tuple(sorted({name.value for name in policy.env.deny})),
@@ -187,11 +208,11 @@ def _environment(policy: Policy, temp: Temp | None) -> EnvironmentRules | None:
     )
 
 
-def _workdir(policy: Policy, host: Host, landlock: Landlock | None) -> str:
+def _workdir(policy: Policy, host: Host, files: Files | None) -> str:
     if policy.workdir is None:
         return host.cwd
     chosen = policy.workdir.value
-    if landlock and not any(_covers(grant, chosen) for grant in landlock.grants):
+    if files and not any(_covers(grant, chosen) for grant in files.grants):
         raise PolicyError(
             f"the working directory {chosen} is outside every grant",
             where=str(policy.workdir.source),
@@ -204,13 +225,23 @@ def _covers(grant: PathGrant, path: str) -> bool:
     return within(path, grant.path) and not any(within(path, kept_out) for kept_out in grant.except_)
 
 
-def _start_line(policy: Policy, host: Host, landlock: Landlock | None, seccomp: Seccomp | None) -> Notice:
+def _start_line(
+    policy: Policy, host: Host, tier: Tier, laid: Laid | None, landlock: Landlock | None, seccomp: Seccomp | None
+) -> Notice:
     """What is enforced, in one line; and where, because a shell may have been led somewhere else by a link."""
-    files = f"files fenced (Landlock ABI {landlock.abi})" if landlock else "files open"
+    parts = [f"{tier.value} tier" if laid else "files open"]
+    if laid:
+        by = ["mounts"] if tier is Tier.FULL else []
+        by += [f"Landlock ABI {landlock.abi}"] if landlock else []
+        parts.append(f"files fenced ({', '.join(by)})")
     if seccomp is None:
-        calls = "system calls open"
+        parts.append("system calls open")
     elif seccomp.default == "allow":
-        calls = f"{len(seccomp.syscalls)} system calls blocked"
+        parts.append(f"{len(seccomp.syscalls)} system calls blocked")
     else:
-        calls = f"{len(seccomp.syscalls)} system calls allowed"
-    return Notice(level=Level.INFO, text=f"{policy.profiles[0]} in {host.cwd}: {files}, {calls}, network open")
+        parts.append(f"{len(seccomp.syscalls)} system calls allowed")
+    parts.append("network open")
+    text = f"{policy.profiles[0]} in {host.cwd}: {', '.join(parts)}"
+    if laid and laid.unheld:
+        text += f"; not held in this tier: {', '.join(laid.unheld)}"
+    return Notice(level=Level.INFO, text=text)

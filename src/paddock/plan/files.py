@@ -1,258 +1,116 @@
-"""Grants and denies → what Landlock can hold.
-
-Landlock grants hierarchies and knows no deny. A place inside a grant that must stay closed becomes an ``except`` of
-the grant, which the core carves out; a deny that no carving can express (``**/.env``) stops the run.
-"""
+"""Grants, denies and names → Files, as the tier can hold them."""
 
 from __future__ import annotations
 
-import os.path
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from paddock.errors import PolicyError
 from paddock.host.model import Host
-from paddock.plan.model import Level, Notice, PathGrant, Temp
-from paddock.policy.glob import Glob
-from paddock.policy.model import TMP_TOKEN, Access, Deny, Filesystem, Grant, Widen
+from paddock.host.terrain import Terrain
+from paddock.plan.carve import Carving
+from paddock.plan.closed import Closed, closed_by
+from paddock.plan.cover import SERVICES, grants_for
+from paddock.plan.execution import hold_off
+from paddock.plan.grants import (
+    TMP,
+    Asked,
+    asked_of,
+    merged,
+    refuse_exposed_journal,
+    refuse_workspace,
+    temp_access,
+)
+from paddock.plan.model import Files, Level, Notice, Temp
+from paddock.plan.names import names_of, short_names
+from paddock.policy.model import Policy, Tier
 
-TMP_PARENT = "/tmp"
-
-# What every dynamic program needs before its first line: the loader, libraries, the usual devices. /proc rather
-# than /proc/self: a rule on /proc/self binds to one process, and its children would lose it.
-_LOADER_READS = ("/usr", "/bin", "/sbin?", "/lib?", "/lib64?", "/lib32?", "/etc/ld.so.cache?", "/proc")
-_LOADER_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty?")
-
-# As an ordinary user the kernel's file modes hold these; root reads through modes, so the fence has to.
-_ROOT_SECRETS = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
-                 "/etc/ssh", "/proc/kcore", "/sys/firmware")  # fmt: skip
-
-_KERNEL_TREES = ("/dev", "/proc", "/sys")
-
-WRITES = frozenset({"write", "allow"})
+# What the landlock tier leaves open where something can be written; SECURITY.md has the whole list.
+_UNPROTECTED = "names that are executed later outside (.git/hooks, .envrc, .vscode …)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
-    grants: tuple[PathGrant, ...]
-    closed: tuple[str, ...]
-    unwritable: tuple[str, ...]
+class Laid:
+    files: Files
     temp: Temp | None
+    has_temp: bool  # there is a private temporary directory, in whichever way the tier makes it
+    unheld: tuple[str, ...]  # what the tier can not hold and the policy can do without
     notices: tuple[Notice, ...]
 
 
-def lay_out(filesystem: Filesystem, host: Host, *, journals: tuple[str, ...], chosen_journal: str | None) -> Files:
-    """``journals``: the default one, which other runs write, and this run's. ``chosen_journal``: a person named its
-    place, so a bad place is their error and not ours to carve."""
+def lay_out(
+    policy: Policy,
+    host: Host,
+    terrain: Terrain,
+    tier: Tier,
+    *,
+    strict: bool,
+    journals: tuple[str, ...],
+    chosen_journal: str | None,
+) -> Laid:
+    """``strict``: what can not be held is an error. ``journals``: the default one, those that earlier runs kept
+    elsewhere, and this run's. ``chosen_journal``: a person named its place, so a bad place is their error and not ours
+    to close."""
     notices: list[Notice] = []
-    asked = [_Asked.of(grant, filesystem, notices) for grant in filesystem.grants if not _is_temp(grant)]
-    if not (filesystem.no_bootstrap_reads and filesystem.no_bootstrap_reads.value):
-        asked += _loader()
-    closed = _Closed(filesystem, host, journals)
-    grants: dict[tuple[str, str], PathGrant] = {}
+    asked = hold_off(asked_of(policy.filesystem, notices), strict=strict, notices=notices)
     for one in asked:
-        _refuse_workspace(one, host)
-        _refuse_exposed_journal(one, chosen_journal)
-        held = closed.carve(one, notices)
-        if held and (known := grants.get((held.path, held.access))):
-            # Two files asked for the same thing: it stays optional only if nobody needs it.
-            held = PathGrant(
-                path=known.path, access=known.access, except_=known.except_,
-                optional=known.optional and held.optional, source=known.source,
-            )  # fmt: skip
-        if held:
-            grants[held.path, held.access] = held
-    temp = [grant for grant in filesystem.grants if _is_temp(grant)]
-    return Files(
-        grants=tuple(grants[key] for key in sorted(grants)),
-        closed=closed.to_everything,
-        unwritable=closed.to_writing,
-        temp=Temp(parent=TMP_PARENT, access=_widest(temp)) if temp else None,
+        refuse_workspace(one, host)
+        refuse_exposed_journal(one, chosen_journal)
+    closed = closed_by(policy.filesystem, host, journals)
+    match tier:
+        case Tier.LANDLOCK:
+            return _carved(policy, host, closed, asked, notices, strict=strict)
+        case Tier.FULL:
+            return _covered(policy, host, terrain, closed, asked, notices)
+
+
+def _carved(
+    policy: Policy, host: Host, closed: Closed, asked: list[Asked], notices: list[Notice], *, strict: bool
+) -> Laid:
+    carving = Carving(closed=closed, strict=strict, notices=notices, unheld={})
+    grants = merged(held for one in asked if (held := carving.grant(one)))
+    unheld = [_UNPROTECTED] if any(one.writes and one.persons for one in asked) else []
+    unheld += short_names(carving.unheld.values())
+    notices += [
+        Notice(level=Level.INFO, text=f"{deny.source}: deny {deny.pattern} is not held in the landlock tier")
+        for deny in carving.unheld.values()
+        if not deny.source.builtin
+    ]
+    temp = temp_access(policy.filesystem)
+    return Laid(
+        files=Files(
+            grants=grants,
+            closed=closed.to_everything,
+            unwritable=closed.to_writing,
+            reached=tuple(sorted(host.reached)),
+            deny=(),
+            protect=(),
+            opened=(),
+        ),
+        temp=Temp(parent=TMP, access=temp) if temp else None,
+        has_temp=temp is not None,
+        unheld=tuple(unheld),
         notices=tuple(notices),
     )
 
 
-def _is_temp(grant: Grant) -> bool:
-    return grant.pattern.startswith(TMP_TOKEN)
-
-
-def _widest(grants: Iterable[Grant]) -> str:
-    kinds = {grant.access for grant in grants}
-    return next(iter(kinds)).value if len(kinds) == 1 else Access.ALLOW.value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """One grant as the kernel will see it: a path, not a pattern."""
-
-    path: str
-    access: str
-    optional: bool
-    workspace: bool
-    source: str
-
-    @classmethod
-    def of(cls, grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> _Asked:
-        glob = Glob.parse(grant.pattern)
-        if not glob.exact:
-            _widen(grant, glob, filesystem, notices)
-        # /dev/shm is a file system, not a device: things are created and removed there.
-        device = grant.access is Access.ALLOW and within(glob.prefix, "/dev") and not within(glob.prefix, "/dev/shm")
-        return cls(
-            path=glob.prefix,
-            access="device" if device else grant.access.value,
-            optional=grant.optional,
-            workspace=grant.workspace,
-            source=str(grant.source),
-        )
-
-
-def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notice]) -> None:
-    widen = filesystem.widen.value if filesystem.widen else Widen.READ
-    writes = grant.access in (Access.WRITE, Access.ALLOW)
-    said = f"the grant {grant.pattern} can only be held as all of {glob.prefix}"
-    if glob.prefix == "/" or widen is Widen.NEVER or (writes and widen is not Widen.ALLOW):
-        raise PolicyError(
-            said,
-            where=str(grant.source),
-            hint=f'write "{glob.prefix.rstrip("/")}/**" if you mean that'
-            + ('; filesystem.widen = "allow" accepts widened writes' if writes else ""),
-        )
-    notices.append(Notice(level=Level.WARNING, text=f"{grant.source}: {said}"))
-
-
-def _loader() -> list[_Asked]:
-    def asked(path: str, access: str) -> _Asked:
-        name = path.removesuffix("?")
-        return _Asked(path=name, access=access, optional=name != path, workspace=False, source="loader")
-
-    return [asked(path, "read") for path in _LOADER_READS] + [asked(path, "device") for path in _LOADER_DEVICES]
-
-
-def _refuse_workspace(asked: _Asked, host: Host) -> None:
-    """Places that are no project: the whole home, where temporary files of all lie, the kernel's own trees."""
-    if not asked.workspace:
-        return
-    if within(host.home, asked.path):
-        whole = "your home directory" if asked.path == host.home else f"{asked.path}, which holds your home directory"
-        why = f"the workspace would be {whole}: keys, mail and shell start-up files with it"
-    elif within(TMP_PARENT, asked.path):
-        why = f"the workspace would be {asked.path}, where other runs keep their temporary files"
-    elif any(within(asked.path, tree) for tree in _KERNEL_TREES):
-        why = f"the workspace would be {asked.path}, which belongs to the kernel"
-    else:
-        return
-    raise PolicyError(why, where=asked.source, hint="start paddock in a project directory")
-
-
-def _refuse_exposed_journal(asked: _Asked, journal_dir: str | None) -> None:
-    if journal_dir and asked.access in WRITES and within(journal_dir, asked.path):
-        raise PolicyError(
-            f"the journal {journal_dir} lies inside {asked.path}, which the command may write",
-            where=asked.source,
-            hint="put the journal outside every grant, e.g. --audit-log /var/tmp/NAME",
-        )
-
-
-class _Closed:
-    """Everything that stays closed whatever is granted, and why."""
-
-    def __init__(self, filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> None:
-        self._strict = filesystem.require_enforced is None or filesystem.require_enforced.value
-        globs = [(deny, Glob.parse(deny.pattern)) for deny in filesystem.denies]
-        self._denied_paths = [glob.prefix for _, glob in globs if glob.exact]
-        self._denied_names = [(deny, glob) for deny, glob in globs if not glob.exact]
-        self._own = tuple(host.own_paths)
-        self._unreadable = (*journals, *(_ROOT_SECRETS if host.uid == 0 else ()))
-
-    @property
-    def to_everything(self) -> tuple[str, ...]:
-        return tuple(sorted({*self._denied_paths, *self._unreadable}))
-
-    @property
-    def to_writing(self) -> tuple[str, ...]:
-        return tuple(sorted(self._own))
-
-    def carve(self, asked: _Asked, notices: list[Notice]) -> PathGrant | None:
-        """The grant with its excepts, or None when nothing of it may stand."""
-        kept_out = set(self._denied(asked, notices))
-        kept_out.update(path for path in self._unreadable if _touch(path, asked.path))
-        if asked.access in WRITES:
-            own = [path for path in self._own if _touch(path, asked.path)]
-            if own and asked.workspace:
-                raise PolicyError(
-                    f"the workspace {asked.path} holds {own[0]}, which paddock itself relies on",
-                    where=asked.source,
-                    hint="start paddock in a project directory; install paddock outside of it",
-                )
-            kept_out.update(own)
-        above = next((path for path in sorted(kept_out) if within(asked.path, path)), None)
-        if above:
-            if asked.workspace:
-                raise PolicyError(f"the workspace {asked.path} is denied by {above}", where=asked.source)
-            notices.append(
-                Notice(level=Level.WARNING, text=f"{asked.source}: {asked.path} is not granted: {above} stays closed")
-            )
-            return None
-        excepts = _outermost(kept_out)
-        if excepts and asked.access in WRITES:
-            closed = ", ".join(carved_directories(asked.path, excepts))
-            notices.append(
-                Notice(
-                    level=Level.WARNING,
-                    text=f"{asked.source}: {', '.join(excepts)} stays closed inside {asked.path}; "
-                    f"so nothing new can be created directly in {closed}",
-                )
-            )
-        return PathGrant(
-            path=asked.path, access=asked.access, except_=excepts, optional=asked.optional, source=asked.source
-        )
-
-    def _denied(self, asked: _Asked, notices: list[Notice]) -> Iterator[str]:
-        for path in self._denied_paths:
-            if _touch(path, asked.path):
-                yield path
-        for deny, glob in self._denied_names:
-            if glob.may_contain(asked.path):
-                self._unholdable(deny, asked, notices)
-
-    def _unholdable(self, deny: Deny, asked: _Asked, notices: list[Notice]) -> None:
-        text = f"deny {deny.pattern} can not be held inside the grant {asked.path}: Landlock knows no deny by name"
-        if self._strict:
-            raise PolicyError(
-                text,
-                where=str(deny.source),
-                hint=f"deny whole files or directories, or narrow the grant ({asked.source}); "
-                "filesystem.require_enforced = false runs without it",
-            )
-        notices.append(Notice(level=Level.UNENFORCED, text=f"{deny.source}: {text}"))
-
-
-def within(path: str, tree: str) -> bool:
-    """Is ``path`` the directory ``tree`` or below it? By components: /proj-evil is not within /proj."""
-    return path == tree or path.startswith(tree if tree == "/" else tree + "/")
-
-
-def carved_directories(path: str, excepts: Iterable[str]) -> list[str]:
-    """The directories between a grant and what is kept out of it: listed entry by entry, not granted themselves."""
-    found = set()
-    for kept_out in excepts:
-        parent = os.path.dirname(kept_out)
-        while within(parent, path):
-            found.add(parent)
-            if parent == "/":
-                break
-            parent = os.path.dirname(parent)
-    return sorted(found)
-
-
-def _touch(one: str, other: str) -> bool:
-    return within(one, other) or within(other, one)
-
-
-def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
-    kept: list[str] = []
-    for path in sorted(paths):
-        if not any(within(path, outer) for outer in kept):
-            kept.append(path)
-    return tuple(kept)
+def _covered(
+    policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked: list[Asked], notices: list[Notice]
+) -> Laid:
+    temp = temp_access(policy.filesystem)
+    grants = grants_for(asked, closed, terrain, notices, temp=temp)
+    names = names_of(policy, host, terrain, closed, asked)
+    notices += [Notice(level=Level.WARNING, text=text) for text in terrain.remarks]
+    return Laid(
+        files=Files(
+            grants=merged(grants),
+            closed=tuple(sorted({*closed.to_everything, *SERVICES})),
+            unwritable=closed.to_writing,
+            reached=tuple(sorted(host.reached)),
+            deny=names.deny,
+            protect=names.protect,
+            opened=names.opened,
+        ),
+        temp=None,
+        has_temp=temp is not None,
+        unheld=(),
+        notices=(*notices, *names.notices),
+    )

@@ -1,7 +1,7 @@
 """Plan: the complete, explicit list of what the core will carry out. No policy words are left in it.
 
 Canonical JSON (sorted keys, ASCII, no spaces) is its only spelling outside this module; the SHA-256 of those
-bytes names the plan in the journal. ``schema/examples/plan.json`` shows one; the core's tests read the same file.
+bytes names the plan in the journal. ``schema/examples/`` holds one of each tier; the core's tests read the same files.
 """
 
 from __future__ import annotations
@@ -13,11 +13,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from paddock.policy.model import Tier
+
 VERSION = 1
-
-
-class Tier(Enum):
-    LANDLOCK = "landlock"
 
 
 class Level(Enum):
@@ -45,6 +43,16 @@ class Journal:
     file: str | None  # None: one file a day
     stderr: bool
 
+    @property
+    def head(self) -> str:
+        """The name of the file that says where the chain stands."""
+        return f"{self.file}.head" if self.file else "head"
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """What belongs to the journal: the whole directory, or the named file and its head."""
+        return (f"{self.dir}/{self.file}", f"{self.dir}/{self.head}") if self.file else (self.dir,)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvironmentRules:
@@ -62,7 +70,8 @@ class Temp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathGrant:
-    """``except_``: places inside ``path`` that stay outside the grant; the core carves the grant around them."""
+    """``except_``: places inside ``path`` that stay outside the grant; the core carves the grant around them. Empty in
+    the full tier, where mounts cover them."""
 
     path: str
     access: str
@@ -72,17 +81,102 @@ class PathGrant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """What the command may reach, whatever holds it.
+
+    ``closed`` and ``unwritable``: places that no grant may open, or make writable, by whatever name it gets there. The
+    excepts of the grants say the same of the names as they are written; these count where a symlink is on the way.
+    ``reached``: where fenced commands could ever write; no grant follows a link that stands there.
+
+    The rest is for the full tier alone, as patterns of whole paths (policy/glob.py):
+    ``deny``: closed in every grant, also when the name appears later. ``protect``: read-only in every writable grant; a
+    name that was absent and appears is taken away. ``opened``: a path that matches one of these is not protected.
+    """
+
+    grants: tuple[PathGrant, ...]
+    closed: tuple[str, ...]
+    unwritable: tuple[str, ...]
+    reached: tuple[str, ...]
+    deny: tuple[str, ...]
+    protect: tuple[str, ...]
+    opened: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Landlock:
     abi: int
     handled: tuple[str, ...]
     scoped: tuple[str, ...]
     access: Mapping[str, tuple[str, ...]]
-    grants: tuple[PathGrant, ...]
-    # Places that no grant may open, or make writable, by whatever name it gets there: the excepts of the grants say the
-    # same of the names as they are written, these count where a symlink is on the way.
-    closed: tuple[str, ...]
-    unwritable: tuple[str, ...]
-    reached: tuple[str, ...]  # where fenced commands could ever write: no grant follows a link that stands there
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Namespaces:
+    nested: bool  # the command may make user namespaces of its own
+    hostname: str  # empty: the machine's own; programs look it up
+    tmp_mb: int | None  # the size of the private /tmp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """Copy-on-write: the command works on a copy that lies over ``path``. ``resume``: the session whose copy goes
+    on."""
+
+    path: str
+    resume: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdRange:
+    """``count`` numbers from ``inside`` up are the ones from ``outside`` up on the host."""
+
+    inside: int
+    outside: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mappers:
+    """Programs that map subordinate ranges for an ordinary user: newuidmap, newgidmap."""
+
+    uid: str
+    gid: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    path: str
+    optional: bool
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    """A root directory of its own. Paths of grants, masks and the working directory are those inside."""
+
+    rootdir: str
+    uid: int  # who the command is, by the numbers inside
+    gid: int
+    uid_map: tuple[IdRange, ...]
+    gid_map: tuple[IdRange, ...]
+    mappers: Mappers | None
+    netns: str | None  # one that exists, in place of a new one
+    loopback: bool
+    cgroups: tuple[str, ...]
+    capabilities: tuple[str, ...]
+    masks: tuple[Mask, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """For all processes of the run together. ``None``: no limit."""
+
+    memory_mb: int | None = None
+    processes: int | None = None
+    cpu_s: int | None = None
+    open_files: int | None = None
+    file_size_mb: int | None = None
+    wall_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,8 +198,14 @@ class Plan:
     no_new_privs: bool
     rlimits: Mapping[str, int]
     environment: EnvironmentRules | None
-    temp: Temp | None
+    temp: Temp | None  # the landlock tier's; in the full tier /tmp itself is private
+    files: Files | None
     landlock: Landlock | None
+    namespaces: Namespaces | None
+    workspace: Workspace | None
+    container: Container | None
+    limits: Limits
+    sessions: str  # where sessions keep what outlives them: names taken away, copies of workspaces
     seccomp: Seccomp | None
     cwd: str  # where the plan was compiled, and where the core has to stand
     workdir: str

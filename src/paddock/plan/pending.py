@@ -9,7 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddock.errors import PolicyError
-from paddock.policy.model import Action, Network, NetworkMode, Policy, Source, Workspace
+from paddock.policy.model import Action, Network, NetworkMode, Policy, Source
+
+
+def refuse_container(policy: Policy) -> None:
+    """A container's settings mean nothing to `paddock run`: they are refused, not ignored."""
+    for setting in policy.container:
+        raise PolicyError(
+            f"{setting.key} is for containers, which `paddock run` does not make",
+            where=str(setting.source),
+            hint="paddock jail --profile FILE -- COMMAND",
+        )
 
 
 def refuse_pending(policy: Policy) -> None:
@@ -34,17 +44,10 @@ def _pending(policy: Policy) -> Iterator[tuple[str, Source]]:
         yield "meta.on_policy_error", meta.on_policy_error.source
     for rule in policy.rules:
         yield "rule", rule.source
-    workspace = policy.filesystem.workspace
-    if workspace and workspace.value is not Workspace.LIVE:
-        yield "filesystem.workspace", workspace.source
     if policy.network:
         yield from _network(policy.network)
-    for limit in policy.limits:
-        yield f"limits.{limit.name}", limit.source
     for setting in policy.tools:
         yield f"tools.{setting.key}", setting.source
-    for setting in policy.container:
-        yield setting.key, setting.source
 
 
 def _network(network: Network) -> Iterator[tuple[str, Source]]:

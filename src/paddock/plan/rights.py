@@ -36,15 +36,21 @@ _OPEN_WITHOUT = MappingProxyType(
     }
 )
 
+_EXECUTE = frozenset({"execute"})
+
 ACCESS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "read": _READ,
+        "read-noexec": _READ - _EXECUTE,
         "write": _WRITE,
         "allow": _READ | _WRITE,
-        "exec": frozenset({"execute", "read_file"}),
+        "allow-noexec": (_READ | _WRITE) - _EXECUTE,
+        "exec": _EXECUTE | {"read_file"},
         "device": _DEVICE,
     }
 )
+WRITES = frozenset({"write", "allow", "allow-noexec"})
+WITHOUT_EXECUTE = MappingProxyType({"read": "read-noexec", "allow": "allow-noexec"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from paddock.policy.glob import component_matches
 from paddock.policy.model import Access, Action, Policy
+from paddock.policy.protected import protected_because
 
 
 def weak_points(policy: Policy) -> Iterator[str]:
@@ -27,8 +28,17 @@ def weak_points(policy: Policy) -> Iterator[str]:
     for grant in policy.filesystem.grants:
         if grant.access is Access.WRITE:
             yield f"{grant.source}: {grant.pattern} can be written but not read; tools that read back will fail"
+        if grant.pattern in ("/", "/**") and grant.access in (Access.WRITE, Access.ALLOW):
+            yield f"{grant.source}: everything on this machine that you may write can be written"
         if grant.optional and grant.workspace:
             yield f"{grant.source}: the workspace is marked as optional"
+    for opened in policy.filesystem.open_protected:
+        why = protected_because(opened.value)
+        yield f"{opened.source}: {opened.value} can be written inside, " + (
+            f"and {why}" if why else "but matches no protected name by itself"
+        )
+    if policy.syscalls.namespaces and policy.syscalls.namespaces.value:
+        yield f"{policy.syscalls.namespaces.source}: user namespaces inside reach more of the kernel"
     for name in policy.env.pass_:
         held = next((deny for deny in policy.env.deny if component_matches(deny.value, name.value)), None)
         if held is not None:

@@ -26,6 +26,7 @@ from paddock.policy.model import (
     Syscalls,
 )
 from paddock.policy.origin import Origin
+from paddock.policy.schema import CONTAINER_LISTS
 from paddock.policy.sections import Sections
 from paddock.policy.suggest import did_you_mean
 from paddock.policy.values import Values
@@ -34,8 +35,7 @@ LINE_LIMIT = 4096
 
 GRANTS = {"ro": Access.READ, "rw": Access.ALLOW, "exec": Access.EXEC}
 SWITCHES = {switch.value: switch for switch in Switch}
-CONTAINER_SCALARS = ("rootdir", "uid", "gid", "username", "netns", "loopback")
-CONTAINER_LISTS = ("cgroup", "cap-allow", "mount-mask")
+CONTAINER_SCALARS = ("rootdir", "uid", "gid", "username", "netns", "loopback", "hostname", "id-map")
 DIRECTIVES = (
     *GRANTS,
     "block",

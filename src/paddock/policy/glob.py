@@ -91,11 +91,16 @@ class Glob:
 
     def covers(self, path: str) -> bool:
         """The path, or a directory above it, matches: what a grant or a deny on this pattern reaches."""
+        root, rest = _split_root(path)
+        if self.floating and len(self.parts) == 2:  # ``**/name``, the most common one
+            return bool(root) and any(
+                component_matches(self.parts[1], name) for name in rest.split("/") if name not in ("", ".")
+            )
         return any(len(self.parts) in states for states in self._reached(path))
 
     def may_contain(self, prefix: str) -> bool:
         """Some path at or below ``prefix`` could match."""
-        return bool(self._reached(prefix)[-1])
+        return self.floating or bool(self._reached(prefix)[-1])
 
     def _reached(self, path: str) -> list[frozenset[int]]:
         """The positions in the pattern that the path can stand at: before its first component, then after each."""

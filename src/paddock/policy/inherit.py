@@ -24,6 +24,7 @@ class Layers:
     """``stack``: what each file says by itself, undermost first. ``names``: outermost first. ``files``: as read."""
 
     origin: Origin
+    default: str = DEFAULT  # what a file stands on that names no parent and speaks of no file
     stack: list[Policy] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     files: list[FileText] = field(default_factory=list)
@@ -79,29 +80,28 @@ class Layers:
         if replaces:
             notes.append(f"{found.name} comes from {found.shown}, which replaces the built-in profile")
         if not fragment.inherit:
-            parent = _unnamed_parent(found, fragment, replaces=replaces)
+            parent = self._unnamed_parent(found, fragment, replaces=replaces)
             notes.append(f"{found.shown} names no parent: it inherits {parent}")
             source = Source(file=found.shown, line=1, key="inherit")
             fragment = replace(fragment, inherit=(Sourced(parent, source),))
         identity = PolicyFile(path=file.path, sha256=file.sha256, found=file.written, facts=file.facts)
         return replace(fragment, policy=replace(fragment.policy, files=(identity,), notes=tuple(notes)))
 
+    def _unnamed_parent(self, found: Found, fragment: Fragment, *, replaces: bool) -> str:
+        """Who speaks of files gets the floor, and grants the rest itself; who does not gets the default's file layer.
+
+        A file that replaces a built-in profile and grants nothing adds to the one it replaces: the default may stand
+        on that very profile.
+        """
+        if fragment.speaks_of_files:
+            return FLOOR
+        return found.name if replaces else self.default
+
 
 def parse(text: str, found: Found, origin: Origin) -> Fragment:
     if found.path.endswith(".conf"):
         return read_conf(text, found.shown, origin)
     return read_toml(text, found.shown, origin)
-
-
-def _unnamed_parent(found: Found, fragment: Fragment, *, replaces: bool) -> str:
-    """Who speaks of files gets the floor, and grants the rest itself; who does not gets the default's file layer.
-
-    A file that replaces a built-in profile and grants nothing adds to the one it replaces: the default may stand
-    on that very profile.
-    """
-    if fragment.speaks_of_files:
-        return FLOOR
-    return found.name if replaces else DEFAULT
 
 
 def _arrows(chain: tuple[Found, ...]) -> str:

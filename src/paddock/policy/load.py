@@ -12,10 +12,10 @@ from functools import reduce
 
 from paddock.errors import PolicyError
 from paddock.policy.flags import flag, from_command_line
-from paddock.policy.glob import Glob
+from paddock.policy.glob import Glob, component_matches
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
 from paddock.policy.merge import merge
-from paddock.policy.model import Access, Deny, Filesystem, Policy
+from paddock.policy.model import Access, Deny, Environment, Filesystem, Policy
 from paddock.policy.origin import Origin
 from paddock.policy.request import Request
 from paddock.policy.search import Found, Search, exists
@@ -26,18 +26,26 @@ PROJECT_FILE = "paddock.toml"
 
 
 def load(request: Request, origin: Origin) -> Policy:
-    layers = Layers(origin)
+    # A container has its own files: what a profile grants of the host's means nothing there.
+    layers = Layers(origin, default=DEFAULT if request.container is None else FLOOR)
     unasked = _project_file(request, origin)
     if unasked is not None:
         layers.add(unasked, agreed=request.trust_required)
     for found in select(request, origin) if unasked is None else ():
         layers.add(found, agreed=False)
     whole = reduce(merge, [*layers.stack, from_command_line(request, origin)], Policy(profiles=tuple(layers.names)))
-    whole = replace(whole, filesystem=_denies_where_links_lead(whole.filesystem))
+    whole = replace(whole, filesystem=_denies_where_links_lead(whole.filesystem), env=_kept_only_if_denied(whole.env))
     policy = replace(whole, notes=(*whole.notes, *_syscall_notes(whole, origin)))
     if request.trust_required:
         _require_agreement_to_what_a_command_could_rewrite(policy, layers.files, origin)
     return policy
+
+
+def _kept_only_if_denied(env: Environment) -> Environment:
+    """A name that nothing denies passes like any other: then a file can say the same."""
+    denied = {name for name in env.keep if any(component_matches(deny.value, name.value) for deny in env.deny)}
+    passed = [name for name in env.keep if name not in denied and name.value not in {one.value for one in env.pass_}]
+    return replace(env, pass_=(*env.pass_, *passed), keep=tuple(name for name in env.keep if name in denied))
 
 
 def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
@@ -46,13 +54,13 @@ def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
     for deny in filesystem.denies:
         glob = Glob.parse(deny.pattern)
         if not glob.exact and not glob.floating and (real := os.path.realpath(glob.prefix)) != glob.prefix:
-            led.append(Deny(pattern=real + glob.text.removeprefix(glob.prefix), source=deny.source))
+            led.append(replace(deny, pattern=real + glob.text.removeprefix(glob.prefix)))
     return replace(filesystem, denies=(*filesystem.denies, *led))
 
 
 def _project_file(request: Request, origin: Origin) -> Found | None:
     """``./paddock.toml``, when nothing else was asked for. Found is found: a dangling link is an error later on."""
-    if request.names_a_policy or request.is_custom:
+    if request.names_a_policy or request.is_custom or request.container is not None:
         return None
     if not exists(path := os.path.join(origin.cwd, PROJECT_FILE)):
         if origin.trusted.knows(path):
@@ -73,7 +81,7 @@ def select(request: Request, origin: Origin) -> Iterator[Found]:
     for path in request.policies:
         yield search.at_path(path, flag("--policy"), relative_to=origin.cwd)
     if not request.names_a_policy:
-        name = FLOOR if request.is_custom else profile_for(request.command)
+        name = FLOOR if request.is_custom or request.container is not None else profile_for(request.command)
         yield search.find(name, flag("the default profile"), relative_to=origin.cwd)
 
 
@@ -86,12 +94,15 @@ def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
     """Only for what a person wrote: the built-in profiles name the calls of every machine on purpose."""
     for call in (*policy.syscalls.block, *(policy.syscalls.allow or ())):
         remark = table()[call.value].remark(origin.machine)
-        if remark is not None and not call.source.file.startswith("built-in "):
+        if remark is not None and not call.source.builtin:
             yield f"{call.source}: {remark}; naming it has no effect there"
 
 
 def writable_trees(policy: Policy) -> list[str]:
     """Where the command will be able to write, by the places' real names."""
+    rootdirs = [str(setting.value) for setting in policy.container if setting.key == "rootdir"]
+    if rootdirs:
+        return [os.path.realpath(path) for path in rootdirs]
     return [
         os.path.realpath(Glob.parse(grant.pattern).prefix)
         for grant in policy.filesystem.grants

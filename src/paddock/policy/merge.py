@@ -1,6 +1,7 @@
 """Two policies → one. Pure, and associative: (a + b) + c is a + (b + c).
 
-- Lists add up; nothing is taken away. A value that is there already keeps its first source.
+- Lists add up; nothing is taken away. A value that is there already keeps its first source. A system call that a person
+  blocks is kept beside the built-in block of the same name: only the built-in one may give way to a stronger tier.
 - Scalars, limits, variables to set and routes: the later one wins.
 - Rules: the later policy's stand in front, because the first match wins; a rule of the same id is replaced.
 - Absent and empty stay different (``allowed_hosts``, ``syscalls.allow``): absent gives way, empty counts.
@@ -42,6 +43,8 @@ def merge(under: Policy, over: Policy) -> Policy:
         tools=_settings(under.tools, over.tools),
         container=_settings(under.container, over.container),
         off=_add(under.off, over.off, _itself),
+        tier=under.tier if over.tier is None else over.tier,
+        resume=under.resume if over.resume is None else over.resume,
         workdir=_later(under.workdir, over.workdir),
         notes=_add(under.notes, over.notes, _itself),
     )
@@ -58,8 +61,11 @@ def _meta(under: Meta, over: Meta) -> Meta:
 
 def _filesystem(under: Filesystem, over: Filesystem) -> Filesystem:
     return Filesystem(
-        grants=_add(under.grants, over.grants, lambda g: (g.access, g.pattern, g.optional, g.workspace)),
-        denies=_add(under.denies, over.denies, lambda deny: deny.pattern),
+        grants=_add(
+            under.grants, over.grants, lambda g: (g.access, g.pattern, g.optional, g.workspace, g.execute, g.create)
+        ),
+        denies=_add(under.denies, over.denies, lambda deny: (deny.pattern, deny.optional)),
+        open_protected=_add(under.open_protected, over.open_protected, _value),
         workspace=_later(under.workspace, over.workspace),
         require_enforced=_later(under.require_enforced, over.require_enforced),
         no_bootstrap_reads=_later(under.no_bootstrap_reads, over.no_bootstrap_reads),
@@ -82,9 +88,10 @@ def _network(under: Network | None, over: Network | None) -> Network | None:
 
 def _syscalls(under: Syscalls, over: Syscalls) -> Syscalls:
     return Syscalls(
-        block=_add(under.block, over.block, _value),
+        block=_add(under.block, over.block, lambda call: (call.value, call.source.builtin)),
         allow=_add_or_absent(under.allow, over.allow),
         sockets=_add(under.sockets, over.sockets, _value),
+        namespaces=_later(under.namespaces, over.namespaces),
     )
 
 

@@ -26,6 +26,11 @@ class Source:
     line: int | None = None
     key: str = ""
 
+    @property
+    def builtin(self) -> bool:
+        """Paddock itself wrote it, not a person: a file of theirs has a suffix."""
+        return self.file.startswith("built-in ") and not self.file.endswith((".toml", ".conf"))
+
     def __str__(self) -> str:
         if self.file == COMMAND_LINE:
             return self.key
@@ -36,6 +41,13 @@ class Source:
 class Sourced(Generic[T]):
     value: T
     source: Source
+
+
+class Tier(Enum):
+    """What holds the fence. A person may name one on the command line; else it is the strongest this machine has."""
+
+    FULL = "full"  # namespaces and mounts, Landlock, seccomp
+    LANDLOCK = "landlock"  # Landlock and seccomp, where namespaces can not be had
 
 
 class Access(Enum):
@@ -87,18 +99,28 @@ class Grant:
     optional: bool  # written with a trailing "?": a missing path is no error
     workspace: bool  # written as <cwd>: the one grant that has to stay usable as a whole
     source: Source
+    execute: bool = True  # False: what the grant opens can not be executed (a write grant never carries that)
+    create: bool = False  # a directory that is not there is made by the run
+
+    @property
+    def persons(self) -> bool:
+        """The workspace, or what a person granted: projects lie there. What the built-in profiles name besides are the
+        system and the directories of tools."""
+        return self.workspace or not self.source.builtin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deny:
     pattern: str
     source: Source
+    optional: bool = False  # written with a trailing "?": where this machine can not hold it, that is said and it runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filesystem:
     grants: tuple[Grant, ...] = ()
     denies: tuple[Deny, ...] = ()
+    open_protected: tuple[Sourced[str], ...] = ()  # patterns that stay writable although a protected name matches
     workspace: Sourced[Workspace] | None = None
     require_enforced: Sourced[bool] | None = None
     no_bootstrap_reads: Sourced[bool] | None = None
@@ -141,11 +163,13 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syscalls:
-    """``block``: all but these. ``allow`` not None: only these. ``sockets``: families that may be made, no other."""
+    """``block``: all but these. ``allow`` not None: only these. ``sockets``: families that may be made, no other.
+    ``namespaces``: user namespaces may be made inside, whatever the built-in profiles block."""
 
     block: tuple[Sourced[str], ...] = ()
     allow: tuple[Sourced[str], ...] | None = None
     sockets: tuple[Sourced[str], ...] = ()
+    namespaces: Sourced[bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +251,9 @@ class Policy:
     audit: Audit = Audit()
     rules: tuple[Rule, ...] = ()
     tools: tuple[Setting, ...] = ()
-    container: tuple[Setting, ...] = ()  # rootdir, uid, gid, username, netns, loopback, cgroup, cap-allow, mount-mask
+    container: tuple[Setting, ...] = ()  # by the names of the line format: rootdir, uid, cap-allow …
     off: tuple[Switch, ...] = ()
+    tier: Tier | None = None  # what the command line names; no file can
+    resume: str | None = None  # the copy-on-write session to go on with
     workdir: Sourced[str] | None = None
     notes: tuple[str, ...] = ()  # what a person should know: "ai-agent comes from ~/.config/paddock/ai-agent.conf"

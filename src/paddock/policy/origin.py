@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paddock.errors import UsageError
+from paddock.policy.journals import NO_JOURNALS, Journals
 from paddock.policy.reach import NOTHING_REACHED, Reach
 from paddock.policy.trust import Trusted
 
@@ -37,6 +38,7 @@ class Origin:
     builtin_dir: str = BUILTIN_DIR
     trusted: Trusted = NOTHING_TRUSTED
     reach: Reach = NOTHING_REACHED
+    journals: Journals = NO_JOURNALS
 
     @property
     def config_dir(self) -> str:
@@ -68,6 +70,7 @@ class Origin:
             environ=dict(os.environ),
             trusted=Trusted.read(state_dir_of(home), uid),
             reach=Reach.read(state_dir_of(home)),
+            journals=Journals.read(state_dir_of(home)),
         )
 
 

@@ -1,8 +1,11 @@
 """Policy → canonical TOML: sorted, expanded, without sources.
 
 Two policies that mean the same render to the same bytes, whichever format they were written in; the text loads
-back to the same policy in the same directory. What only a command line can say (layers switched off, deny patterns
-lifted by --env-pass) has no words in a file and is left out.
+back to the same policy in the same directory. What only a command line can say (layers switched off, a denied variable
+handed in by name, events on stderr, a tier, a session) has no words in a file; a comment in front names the flags.
+
+Written down, a built-in line is a person's. The full tier, which takes some built-in lines back where it holds the same
+in another way, takes a person at the word: there the plan of the text blocks more calls and protects in more places.
 """
 
 from __future__ import annotations
@@ -33,6 +36,8 @@ from paddock.policy.schema import GRANT_KEYS, KEYS, LIMITS, NOT, VERSION
 _EXPANDED_MATCHES = ("exe", "parent_exe", "exe_glob", "cwd_glob")
 _BARE_KEY = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
+FLAGS_NOTE = "# A file can not say this; give it on the command line:"
+
 Values = Mapping[str, object]
 V = TypeVar("V")
 
@@ -54,7 +59,19 @@ def to_toml(policy: Policy) -> str:
     tables += [("[[rule]]", _rule(rule)) for rule in policy.rules]
     must_stand = ("[network]",)  # an empty one still means: filtered
     blocks = [_table(header, values) for header, values in tables if values or header in must_stand]
-    return "\n".join(blocks)
+    flags = " ".join(_only_flags(policy))
+    return (f"{FLAGS_NOTE} {flags}\n\n" if flags else "") + "\n".join(blocks)
+
+
+def _only_flags(policy: Policy) -> Iterator[str]:
+    yield from (f"--env-pass {name}" for name in _sorted(policy.env.keep))
+    yield from (f"--off {switch.value}" for switch in policy.off)
+    if policy.audit.stderr:
+        yield "--audit"
+    if policy.tier:
+        yield f"--tier {policy.tier.value}"
+    if policy.resume:
+        yield f"--resume {policy.resume}"
 
 
 def _meta(policy: Policy) -> Values:
@@ -72,12 +89,13 @@ def _meta(policy: Policy) -> Values:
 
 def _filesystem(files: Filesystem) -> Values:
     grants = {
-        key: sorted(_written_grant(grant) for grant in files.grants if grant.access is access)
+        key: [_grant(grant) for grant in sorted(files.grants, key=_by_text) if grant.access is access]
         for key, access in GRANT_KEYS.items()
     }
     return _present(
         **{key: patterns or None for key, patterns in grants.items()},
-        deny_globs=sorted(_undollar(deny.pattern) for deny in files.denies) or None,
+        deny_globs=sorted(_written_denies(files)) or None,
+        open_protected=_sorted_paths(files.open_protected) or None,
         workspace=_plain(files.workspace),
         require_enforced=_plain(files.require_enforced),
         no_bootstrap_reads=_plain(files.no_bootstrap_reads),
@@ -85,11 +103,29 @@ def _filesystem(files: Filesystem) -> Values:
     )
 
 
-def _written_grant(grant: Grant) -> str:
+def _by_text(grant: Grant) -> tuple[str, bool, bool]:
+    return _written(grant), grant.execute, grant.create
+
+
+def _grant(grant: Grant) -> object:
+    more = _present(execute=None if grant.execute else False, create=True if grant.create else None)
+    return {"path": _written(grant), **more} if more else _written(grant)
+
+
+def _written(grant: Grant) -> str:
     pattern = _undollar(grant.pattern)
     if grant.workspace:
         pattern = f"{CWD_TOKEN}/**" if pattern.endswith("/**") else CWD_TOKEN
     return f"{pattern}?" if grant.optional else pattern
+
+
+def _written_denies(files: Filesystem) -> Iterator[str]:
+    needed = {deny.pattern for deny in files.denies if not deny.optional}
+    for deny in files.denies:
+        if not deny.optional:
+            yield _undollar(deny.pattern)
+        elif deny.pattern not in needed:
+            yield _undollar(deny.pattern) + "?"
 
 
 def _network(network: Network) -> Values:
@@ -124,6 +160,7 @@ def _syscalls(syscalls: Syscalls) -> Values:
         block=_sorted(syscalls.block) or None,
         allow=None if syscalls.allow is None else _sorted(syscalls.allow),
         sockets=_sorted(syscalls.sockets) or None,
+        namespaces=_plain(syscalls.namespaces),
     )
 
 
@@ -183,7 +220,11 @@ def _plain(sourced: Sourced[V] | None) -> object:
 
 
 def _sorted(values: Iterable[Sourced[str]]) -> list[str]:
-    return sorted(value.value for value in values)
+    return sorted({value.value for value in values})
+
+
+def _sorted_paths(values: Iterable[Sourced[str]]) -> list[str]:
+    return sorted({_undollar(value.value) for value in values})
 
 
 def _first(pair: tuple[str, object]) -> str:

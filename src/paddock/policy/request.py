@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paddock.policy.model import Access, Switch
+from paddock.policy.model import Access, Switch, Tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +17,15 @@ class GrantFlag:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DirectiveFlag:
+    """``-u 33`` is DirectiveFlag(key="uid", value=33, flag="-u"): a directive as a profile writes it."""
+
+    key: str
+    value: str | int | bool
+    flag: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """Profiles are merged first, then policies, then the flags: what is more particular lies on top."""
 
@@ -24,17 +33,22 @@ class Request:
     policies: tuple[str, ...] = ()  # always paths, relative to the current directory
     grants: tuple[GrantFlag, ...] = ()
     denies: tuple[str, ...] = ()
+    open_protected: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
     env_pass: tuple[str, ...] = ()  # a whole name passes even where a profile denies it
     env_set: tuple[tuple[str, str], ...] = ()
     off: tuple[Switch, ...] = ()
+    tier: Tier | None = None
+    cow: bool = False
+    resume: str | None = None  # a copy-on-write session to go on with
     audit: bool = False
     audit_stderr: bool = False
     audit_dir: str | None = None
     strict_globs: bool = False
     workdir: str | None = None
     command: str | None = None  # argv[0] of what is to run
+    container: tuple[DirectiveFlag, ...] | None = None  # None: no container is asked for
     trust_required: bool = True  # False: only to read and check, as `paddock check` does; never to run
 
     @property

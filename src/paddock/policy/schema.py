@@ -19,6 +19,9 @@ GRANT_KEYS: Mapping[str, Access] = {
     "exec_globs": Access.EXEC,
 }
 
+# A grant is a text, or a table with more to say about it.
+GRANT_TABLE_KEYS = ("path", "execute", "create")
+
 LIMITS = ("memory_mb", "processes", "cpu_s", "open_files", "file_size_mb", "wall_s", "tmp_mb")
 
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -31,9 +34,17 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "on_supervisor_timeout_ms",
         "ask_timeout_s",
     ),
-    "filesystem": (*GRANT_KEYS, "deny_globs", "workspace", "require_enforced", "no_bootstrap_reads", "widen"),
+    "filesystem": (
+        *GRANT_KEYS,
+        "deny_globs",
+        "open_protected",
+        "workspace",
+        "require_enforced",
+        "no_bootstrap_reads",
+        "widen",
+    ),
     "network": ("mode", "allowed_hosts", "denied_hosts", "allowed_local_ports", "kernel_pin", "routes"),
-    "syscalls": ("block", "allow", "sockets"),
+    "syscalls": ("block", "allow", "sockets", "namespaces"),
     "env": ("pass", "deny", "set"),
     "limits": LIMITS,
     "audit": ("enabled", "dir"),
@@ -57,6 +68,8 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "cgroup",
         "cap_allow",
         "mount_mask",
+        "hostname",
+        "id_map",
     ),
 }
 
@@ -85,6 +98,10 @@ PATH_RULE_OPS = ("read", "write", "execute")
 COMMAND_RULE_KEYS = ("action", "exe", "argv_regex", "command_regex", "reason")
 
 SECTIONS = (*KEYS, "rule")
+
+CONTAINER_LISTS = ("cgroup", "cap-allow", "mount-mask")  # may be repeated
+ID_MAPS = ("shifted", "identity")
+HOSTNAME_LIMIT = 64
 
 _CAPABILITIES = """
     CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE

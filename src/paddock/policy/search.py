@@ -70,15 +70,12 @@ class Search:
         shown = written if source.file == COMMAND_LINE else os.path.normpath(path)
         return Found(name=name, path=path, shown=shown, rung=None, builtin=False)
 
-    def names(self) -> dict[str, Found]:
-        """Every profile that can be named, each as the search would find it."""
-        found: dict[str, Found] = {}
-        for rung, directory in enumerate(self.directories):
-            for name in sorted(_names_in(directory)):
-                if name not in found:
-                    here = self._in_directory(name, rung)
-                    if here is not None:
-                        found[name] = here
+    def names(self) -> dict[str, str]:
+        """Every name the directories offer, with the file that offers it first. Nothing is read or checked."""
+        found: dict[str, str] = {}
+        for directory in self.directories:
+            for entry in sorted(_entries(directory)):
+                found.setdefault(os.path.splitext(entry)[0], os.path.join(directory, entry))
         return found
 
     def replaces_builtin(self, found: Found) -> bool:
@@ -111,30 +108,11 @@ class Search:
 
     def _nowhere(self, name: str, source: Source, above: int) -> PolicyError:
         places = ", ".join((*self.directories[above + 1 : BUILTIN_RUNG], "built in"))
-        names = {known for directory in self.directories[above + 1 :] for known in _names_in(directory)}
+        below = self.directories[above + 1 :]
+        names = {os.path.splitext(entry)[0] for directory in below for entry in _entries(directory)}
         return PolicyError(
             f"there is no profile {name!r}; looked in {places}", where=str(source), hint=did_you_mean(name, names)
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """A profile a person can name, as it is written; ``about`` is the first sentence of its opening comment."""
-
-    name: str
-    path: str
-    shown: str
-    about: str
-    text: str
-
-
-def find(name: str, origin: Origin) -> Profile:
-    source = Source(file=COMMAND_LINE, key="profile")
-    return _profile(Search(origin).find(name, source, relative_to=origin.cwd), origin)
-
-
-def profiles(origin: Origin) -> tuple[Profile, ...]:
-    return tuple(_profile(found, origin) for _, found in sorted(Search(origin).names().items()))
 
 
 def read_text(found: Found, origin: Origin) -> FileText:
@@ -143,17 +121,6 @@ def read_text(found: Found, origin: Origin) -> FileText:
     return (
         read_builtin(found.path) if found.builtin else read_policy(found.path, origin, shown=found.shown, within=within)
     )
-
-
-def _profile(found: Found, origin: Origin) -> Profile:
-    text = read_text(found, origin).text
-    comment: list[str] = []
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        comment.append(line.lstrip("# ").strip())
-    about = " ".join(comment).removeprefix(f"{found.name}:").strip().partition(". ")[0]
-    return Profile(name=found.name, path=found.path, shown=found.shown, about=about, text=text)
 
 
 def exists(path: str) -> bool:
@@ -171,9 +138,9 @@ def is_path(written: str) -> bool:
     return "/" in written or written.endswith(SUFFIXES)
 
 
-def _names_in(directory: str) -> set[str]:
+def _entries(directory: str) -> list[str]:
     try:
         entries = os.listdir(directory)
     except OSError:  # absent, or not ours to list: then it offers no name
-        return set()
-    return {os.path.splitext(entry)[0] for entry in entries if entry.endswith(SUFFIXES) and not entry.startswith(".")}
+        return []
+    return [entry for entry in entries if entry.endswith(SUFFIXES) and not entry.startswith(".")]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paddock.policy.expand import wrong
+from paddock.policy.glob import Glob
 from paddock.policy.model import (
+    Access,
     Action,
     Audit,
     EndpointRule,
     Environment,
     Filesystem,
+    Grant,
     Limit,
     Meta,
     Network,
@@ -27,6 +30,9 @@ from paddock.policy.schema import (
     CAPABILITIES,
     ENDPOINT_KEYS,
     GRANT_KEYS,
+    GRANT_TABLE_KEYS,
+    HOSTNAME_LIMIT,
+    ID_MAPS,
     INJECT_MODES,
     KEYS,
     LIMITS,
@@ -79,15 +85,31 @@ class Sections:
         table.allow_only(KEYS["filesystem"])
         return Filesystem(
             grants=tuple(
-                self.values.grant(access, written.value, written.source)
+                self._grant(access, written)
                 for key, access in GRANT_KEYS.items()
-                for written in table.strings(key)
+                for written in table.strings_or_tables(key)
             ),
             denies=tuple(self.values.deny(d.value, d.source) for d in table.strings("deny_globs")),
+            open_protected=tuple(self.values.opened(o.value, o.source) for o in table.strings("open_protected")),
             workspace=table.choice("workspace", Workspace),
             require_enforced=table.boolean("require_enforced"),
             no_bootstrap_reads=table.boolean("no_bootstrap_reads"),
             widen=table.choice("widen", Widen),
+        )
+
+    def _grant(self, access: Access, written: Sourced[str] | Table) -> Grant:
+        if isinstance(written, Sourced):
+            return self.values.grant(access, written.value, written.source)
+        written.allow_only(GRANT_TABLE_KEYS)
+        path = written.string("path")
+        if path is None:
+            raise written.wrong("path", "a grant needs a path")
+        grant = self.values.grant(access, path.value, path.source)
+        execute, create = written.boolean("execute"), written.boolean("create")
+        return replace(
+            grant,
+            execute=execute is None or _executes(access, execute),
+            create=create is not None and create.value and _creatable(grant, create.source),
         )
 
     def network(self, table: Table) -> Network:
@@ -112,6 +134,7 @@ class Sections:
             block=names("block"),
             allow=names("allow") if "allow" in table else None,
             sockets=tuple(self.values.socket(family.value, family.source) for family in table.strings("sockets")),
+            namespaces=table.boolean("namespaces"),
         )
 
     def env(self, table: Table) -> Environment:
@@ -182,11 +205,38 @@ class Sections:
                         source, f"no kernel has a capability {written!r}", hint=did_you_mean(name, CAPABILITIES)
                     )
                 return name
+            case "netns" if written.startswith("/"):
+                return self.values.path(written, source)
+            case "id_map":
+                if written not in ID_MAPS:
+                    raise wrong(source, f"{written!r} is not one of {', '.join(ID_MAPS)}")
+                return written
+            case "hostname" if len(written) > HOSTNAME_LIMIT:
+                raise wrong(source, f"a host name has at most {HOSTNAME_LIMIT} letters")
             case _:
                 word = self.values.expander.text(written, source)
                 if not word or not word.replace("-", "").replace("_", "").replace(".", "").isalnum():
                     raise wrong(source, f"not a plain name: {written!r}")
                 return word
+
+
+def _executes(access: Access, execute: Sourced[bool]) -> bool:
+    if access is Access.EXEC and not execute.value:
+        raise wrong(execute.source, "a grant to execute without execution", hint="leave it out")
+    if access is Access.WRITE and execute.value:
+        raise wrong(execute.source, "a grant to write carries no execution", hint="read_globs and allow_globs do")
+    return execute.value or access is Access.WRITE
+
+
+def _creatable(grant: Grant, source: Source) -> bool:
+    glob = Glob.parse(grant.pattern)
+    if grant.access not in (Access.WRITE, Access.ALLOW):
+        raise wrong(source, "only what may be written is made", hint="write_globs and allow_globs")
+    if grant.optional:
+        raise wrong(source, "what is made is never missing", hint="leave the trailing '?' out")
+    if glob.root != "/" or not glob.exact:
+        raise wrong(source, f"only one whole directory can be made: {grant.pattern}", hint="write /x/**")
+    return True
 
 
 def _hosts(table: Table, key: str) -> tuple[Sourced[str], ...]:

@@ -118,6 +118,20 @@ class Table:
     def tables(self, key: str) -> tuple[Table, ...]:
         return tuple(self._table(value, key, index) for index, value in self._elements(key))
 
+    def strings_or_tables(self, key: str) -> tuple[Sourced[str] | Table, ...]:
+        return tuple(
+            Sourced(value, self.source(key, index))
+            if isinstance(value, str)
+            else self._text_or_table(value, key, index)
+            for index, value in self._elements(key)
+        )
+
+    def _text_or_table(self, value: object, *steps: str | int) -> Table:
+        if not isinstance(value, dict):
+            found = _NAMES.get(type(value), f"a {type(value).__name__}")
+            raise wrong(self.source(*steps), f"expected a text or a table, found {found}")
+        return self._table(value, *steps)
+
     def _table(self, value: object, *steps: str | int) -> Table:
         if not isinstance(value, dict):
             raise _mistyped(self.source(*steps), value, dict)

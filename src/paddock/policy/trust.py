@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
-from paddock.policy.reach import facts_of
+from paddock.policy.remembered import facts_of
 
 if TYPE_CHECKING:
     from paddock.policy.origin import Origin

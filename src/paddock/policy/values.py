@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from paddock.policy.expand import CWD_TOKEN, Expander, wrong
-from paddock.policy.glob import Glob, GlobError
+from paddock.policy.glob import ANY_DEPTH, Glob, GlobError
 from paddock.policy.model import COMMAND_LINE, SOCKETS, Access, Deny, Grant, Source, Sourced
 from paddock.policy.suggest import did_you_mean
 
@@ -22,7 +22,8 @@ class Values:
         body = written[:-1] if optional else written
         at_workspace = body.startswith(CWD_TOKEN)
         glob = self.pattern(body, source)
-        if glob.floating or glob.prefix == "/":
+        whole = glob.root == "/" and glob.exact and glob.prefix == "/"  # the compiler knows whether it can be held
+        if glob.floating or (glob.prefix == "/" and (at_workspace or not whole)):
             raise wrong(
                 source,
                 f"the grant {written!r} names no directory: it would open the whole machine",
@@ -37,10 +38,18 @@ class Values:
         )
 
     def deny(self, written: str, source: Source) -> Deny:
-        glob = self.pattern(written, source)
+        optional = written.endswith("?")
+        glob = self.pattern(written[:-1] if optional else written, source)
         if glob.prefix == "/" and glob.exact:
             raise wrong(source, f"the deny {written!r} would leave nothing at all")
-        return Deny(pattern=glob.text, source=source)
+        return Deny(pattern=glob.text, source=source, optional=optional)
+
+    def opened(self, written: str, source: Source) -> Sourced[str]:
+        """What a policy takes out of the protected names: whole paths, as in a deny."""
+        glob = self.pattern(written, source)
+        if set(glob.parts) <= {ANY_DEPTH, "*"}:
+            raise wrong(source, f"{written!r} would open every protected name", hint="name the ones that are needed")
+        return Sourced(glob.text, source)
 
     def pattern(self, written: str, source: Source) -> Glob:
         text = self.expander.path(written, source)

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from paddock import core
-from paddock.errors import CoreError
-from paddock.host import Host, measure
+from paddock.errors import CoreError, JournalError
+from paddock.git import links
+from paddock.host import Host, Terrain, measure, survey
 from paddock.plan import Plan, compile_plan
+from paddock.plan.tier import choose_tier
 from paddock.policy import Origin, Policy, Request, load
+from paddock.policy.journals import Journals
 from paddock.policy.load import writable_trees
+from paddock.policy.model import Tier
 from paddock.policy.reach import Reach
+from paddock.session.journal import require_usable
+from paddock.session.making import make_missing, to_make
+from paddock.session.own_places import make_lockable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +27,17 @@ class Prepared:
     policy: Policy
     host: Host
     reach: Reach
+    terrain: Terrain
+    journals: Journals
     plan: Plan
 
     def run(self, command: Sequence[str], *, quiet: bool = False) -> NoReturn:
         """Become the command, fenced. Whatever fails from here on is said and journaled by the core."""
         core.become(self.plan, command, quiet=quiet)
+
+    def to_make(self) -> tuple[str, ...]:
+        """Directories that a run would make: granted, and not there."""
+        return tuple(to_make(self.policy, self.plan))
 
     def preflight(self) -> Preflight:
         return Preflight.of(core.ask("preflight", plan=self.plan))
@@ -61,9 +74,47 @@ class Preflight:
 def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
     """``to_run``: the command will get to write what the policy grants, and later runs have to know."""
     policy = load(request, origin)
-    reach = Reach.record(origin.state_dir, writable_trees(policy)) if to_run else origin.reach
-    host = measure(uid=origin.uid, user=origin.user, home=origin.home, cwd=origin.cwd, reached=reach.trees)
-    return Prepared(policy=policy, host=host, reach=reach, plan=compile_plan(policy, host))
+    host = measure(
+        uid=origin.uid,
+        user=origin.user,
+        home=origin.home,
+        cwd=origin.cwd,
+        reached=(),
+        journals=origin.journals.places,
+    )
+    tier = choose_tier(policy, host)
+    terrain = survey(policy, origin) if tier is Tier.FULL else Terrain()
+    reach = origin.reach
+    if to_run:
+        writable = [*writable_trees(policy), *terrain.writable]
+        for opening in terrain.openings:
+            links.remember(origin.state_dir, origin.uid, opening.top, opening.git_dir)
+        reach = Reach.record(origin.state_dir, writable)
+        if tier is Tier.FULL:
+            make_lockable(origin, writable)
+    host = replace(host, reached=reach.trees)
+    plan = compile_plan(policy, host, terrain)
+    journals = remember_journal(policy, plan, origin) if to_run else origin.journals
+    if journals.places != host.journals:
+        # Another run placed one meanwhile, or one is gone: the plan has to be the one for the list as it is.
+        host = replace(host, journals=journals.places)
+        plan = compile_plan(policy, host, terrain)
+    if to_run:
+        make_missing(policy, plan)
+    return Prepared(policy=policy, host=host, reach=reach, terrain=terrain, journals=journals, plan=plan)
+
+
+def remember_journal(policy: Policy, plan: Plan, origin: Origin) -> Journals:
+    """After compiling: a place that was refused is nobody's journal, and must not stay closed."""
+    places: tuple[str, ...] = ()
+    if plan.journal and policy.audit.dir:
+        try:
+            require_usable(plan.journal, origin.uid)
+            places = plan.journal.places
+        except JournalError:
+            # The core will refuse it in its own words, and write nothing there.
+            places = ()
+    return Journals.record(origin.state_dir, places)
 
 
 def _number(value: object) -> int:

@@ -10,21 +10,21 @@ import fcntl
 import os
 import time
 
-from paddock.plan.files import TMP_PARENT
+from paddock.plan.grants import TMP
 
 YOUNG_S = 60  # a run that is just starting has made its directory and not yet locked it
 
 
 def sweep(uid: int) -> None:
     try:
-        names = [name for name in os.listdir(TMP_PARENT) if name.startswith(f"paddock-{uid}-")]
+        names = [name for name in os.listdir(TMP) if name.startswith(f"paddock-{uid}-")]
     except OSError:  # behind a fence already
         return
     for name in names:
         # Somebody else's, in use, or gone meanwhile: not ours to care for.
         # Or too deep for Python: a sweep never stops a run.
         with contextlib.suppress(OSError, RecursionError):
-            _remove_if_abandoned(os.path.join(TMP_PARENT, name), uid)
+            _remove_if_abandoned(os.path.join(TMP, name), uid)
 
 
 def _remove_if_abandoned(path: str, uid: int) -> None:

@@ -5,11 +5,16 @@ starts the core without Python. It knows no options and compiles nothing; on any
 depends on is said in this file:
 
 - key: version, uid, directory, kernel, the front door itself, the command's name, the options as written
-- contents: policy files, the directories where one could appear, the project file, the list of trusted files,
-  the passwd and group files, Paddock's own profiles and code; each by all that a change would touch (device, inode,
-  mode, owner, size, both times)
-- places: directories of policy files, by who may write there
+- contents: policy files, the directories where one could appear, the project file, the lists of trusted files, of
+  places in reach and of journals, the passwd and group files, git's own files that were looked into, Paddock's own
+  profiles, tables and code; each by all that a change would touch (device, inode, mode, owner, size, both times)
+- places: directories of policy files and those that a grant had made, by who may write there; git's directories; the
+  root directory, which is another one in a container
 - variables: those that patterns used
+
+Whether namespaces can be used is not among them, and no file tells. A plan of the full tier that can not be carried
+out any more stops by itself. A plan of the landlock tier would go on being used after the machine has learned better,
+so one is kept only where the person asked for that tier.
 """
 
 from __future__ import annotations
@@ -25,10 +30,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paddock import __version__, core
-from paddock.plan import Plan
-from paddock.policy import Origin, Policy
+from paddock.policy import Origin, Policy, journals, reach
 from paddock.policy.glob import Glob
-from paddock.policy.reach import STORE, Reach, facts_of
+from paddock.policy.model import Tier
+from paddock.policy.protected import TABLE
+from paddock.policy.remembered import facts_of
+from paddock.session import Prepared
 
 Facts = list[int] | None  # None: nothing is there
 
@@ -73,24 +80,30 @@ class Memo:
     def ahead_of(cls, origin: Origin, options: Iterable[str], command: str) -> Memo:
         return cls(origin=origin, options=tuple(options), command=command, before=_facts(_surroundings(origin)))
 
-    def keep(self, policy: Policy, reach: Reach, plan: Plan, consulted: Consulted, *, quiet: bool) -> None:
+    def keep(self, prepared: Prepared, consulted: Consulted, *, quiet: bool) -> None:
         """Losing a memo costs time, never safety: a full disk or a read-only home must not stop a run."""
-        read = {file.path: list(file.facts) for file in policy.files}
+        policy, terrain, plan = prepared.policy, prepared.terrain, prepared.plan
+        read: dict[str, Facts] = {file.path: list(file.facts) for file in policy.files}
+        read.update((path, list(facts) if facts else None) for path, facts in terrain.files.items())
+        seen = {path: list(facts)[:5] if facts else None for path, facts in terrain.directories.items()}
         code = _facts(_own_code())
         # Something changed while it was read: then nobody can say which of the two the plan is for.
-        if _facts(self.before) != self.before or _facts(read) != read:
+        if _facts(self.before) != self.before or _facts(read) != read or any(_place(p) != seen[p] for p in seen):
             return
         # A link on the way, or a layer turned off by hand: such plans are made anew each time.
         if any(os.path.realpath(file.found) != file.found for file in policy.files) or _follows_links(policy):
             return
-        if policy.off:
+        if policy.off or terrain.leads or (plan.tier is Tier.LANDLOCK and policy.tier is None):
             return
-        read[os.path.join(self.origin.state_dir, STORE)] = list(reach.facts)
+        stores: dict[str, Facts] = {
+            os.path.join(self.origin.state_dir, reach.STORE): list(prepared.reach.facts) or None,
+            os.path.join(self.origin.state_dir, journals.STORE): list(prepared.journals.facts) or None,
+        }
         text = json.dumps(
             {
                 "quiet": quiet,
-                "contents": {**self.before, **code, **read},
-                "places": {path: _place(path) for path in self._places(policy)},
+                "contents": {**self.before, **code, **read, **stores},
+                "places": {path: _place(path) for path in (*self._places(policy), *seen)},
                 "variables": {name: self.origin.environ.get(name) for name in sorted(consulted.names)},
                 "plan": plan.canonical().decode("ascii"),
             }
@@ -114,7 +127,10 @@ class Memo:
         return hashlib.sha256(b"\0".join(os.fsencode(part) for part in parts)).hexdigest()
 
     def _places(self, policy: Policy) -> Iterable[str]:
+        yield "/"
         yield self.origin.home
+        # Removed meanwhile, they have to be made again, and that is not the front door's to do.
+        yield from (Glob.parse(grant.pattern).prefix for grant in policy.filesystem.grants if grant.create)
         for file in policy.files:
             yield os.path.dirname(file.path)
 
@@ -122,7 +138,7 @@ class Memo:
 def _surroundings(origin: Origin) -> Iterator[str]:
     """What every plan depends on: who one is, and where a policy could appear."""
     yield from ("/etc/passwd", "/etc/group", origin.config_dir, origin.system_dir, origin.builtin_dir)
-    yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml")
+    yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml", TABLE)
     yield from (entry.path for entry in os.scandir(origin.builtin_dir))
 
 

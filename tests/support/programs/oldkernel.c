@@ -1,8 +1,9 @@
 /* Runs a command on a kernel that looks older, smaller or locked down.
 
-     oldkernel [--landlock-enosys] [--landlock-abi N] [--statfs-type HEX PATH] [--no-seccomp ERRNO] -- CMD…
+     oldkernel [--no-landlock ERRNO] [--landlock-abi N] [--statfs-type HEX PATH] [--no-seccomp ERRNO] -- CMD…
 
-   --landlock-enosys   the Landlock calls do not exist (before 5.13, or built without)
+   --no-landlock E     the Landlock calls fail with errno E (38 ENOSYS before 5.13, or built without; 95 EOPNOTSUPP not
+                       switched on at boot; 1 EPERM as under a container engine's filter that does not know them)
    --landlock-abi N    the version query answers N; a ruleset with rights newer than N is refused as that kernel
                        would refuse it (EINVAL), everything else goes to the real kernel
    --statfs-type T P   statfs and fstatfs on P, and below it, report file system type T (stands in for NFS)
@@ -40,7 +41,7 @@
 #error "oldkernel knows x86_64 and aarch64"
 #endif
 
-static int landlock_missing, landlock_abi, seccomp_errno;
+static int landlock_errno, landlock_abi, seccomp_errno;
 static long statfs_type;
 static const char *statfs_path;
 
@@ -74,10 +75,10 @@ static void build_filter(void)
     emit(BPF_JMP | BPF_JEQ | BPF_K, 1, 0, NATIVE);
     emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW); /* foreign calls: not ours to judge */
     load(offsetof(struct seccomp_data, nr));
-    if (landlock_missing) {
-        answer_call(SYS_landlock_create_ruleset, SECCOMP_RET_ERRNO | ENOSYS);
-        answer_call(SYS_landlock_add_rule, SECCOMP_RET_ERRNO | ENOSYS);
-        answer_call(SYS_landlock_restrict_self, SECCOMP_RET_ERRNO | ENOSYS);
+    if (landlock_errno) {
+        answer_call(SYS_landlock_create_ruleset, SECCOMP_RET_ERRNO | (uint32_t)landlock_errno);
+        answer_call(SYS_landlock_add_rule, SECCOMP_RET_ERRNO | (uint32_t)landlock_errno);
+        answer_call(SYS_landlock_restrict_self, SECCOMP_RET_ERRNO | (uint32_t)landlock_errno);
     } else if (landlock_abi)
         answer_call(SYS_landlock_create_ruleset, SECCOMP_RET_USER_NOTIF);
     if (statfs_path) {
@@ -198,7 +199,7 @@ static int receive_descriptor(int channel)
 static void run_command(int channel, char **command)
 {
     struct sock_fprog program = {filter_length, filter};
-    int listening = (landlock_abi && !landlock_missing) || statfs_path;
+    int listening = (landlock_abi && !landlock_errno) || statfs_path;
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         die("no_new_privs");
     long listener = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, listening ? SECCOMP_FILTER_FLAG_NEW_LISTENER : 0, &program);
@@ -216,8 +217,8 @@ static void run_command(int channel, char **command)
 static char **read_options(char **word)
 {
     for (; *word && strcmp(*word, "--"); word++) {
-        if (!strcmp(*word, "--landlock-enosys"))
-            landlock_missing = 1;
+        if (!strcmp(*word, "--no-landlock") && word[1])
+            landlock_errno = atoi(*++word);
         else if (!strcmp(*word, "--landlock-abi") && word[1])
             landlock_abi = atoi(*++word);
         else if (!strcmp(*word, "--no-seccomp") && word[1])

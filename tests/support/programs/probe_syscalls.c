@@ -123,6 +123,14 @@ static int make_socket(int count, char **argument)
                           count > 2 ? (int)number(argument[2]) : 0));
 }
 
+/* "socketpair FAMILY KIND" */
+static int make_pair(int count, char **argument)
+{
+    (void)count;
+    int ends[2];
+    return verdict(socketpair((int)number(argument[0]), (int)number(argument[1]), 0, ends));
+}
+
 static int io_uring(int count, char **argument)
 {
     (void)count, (void)argument;
@@ -199,6 +207,7 @@ const struct act syscall_acts[] = {
     {"tiocsti", 1, tiocsti},
     {"ioctl", 1, ioctl_on_terminal},
     {"socket", 1, make_socket},
+    {"socketpair", 2, make_pair},
     {"io-uring", 0, io_uring},
     {"threads", 0, threads},
     {"posix-spawn", 1, spawned},

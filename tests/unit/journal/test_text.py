@@ -27,6 +27,19 @@ def test_a_start_event_shows_who_where_and_what_was_applied() -> None:
     )
 
 
+def test_an_exceeded_limit_shows_which_one_and_what_held_it() -> None:
+    (raw,) = [one for one in EVENTS.read_text().splitlines() if '"limit.exceeded"' in one]
+    shown = line(Event(file="f", line=3, raw=raw.encode(), fields=json.loads(raw)))
+    assert shown == (
+        "[2026-11-15 05:00:01] session=c3ab8ff13720e8ad event=limit.exceeded limit=memory_mb value=512 "
+        "means=watchdog ended=true unwatched=false"
+    )
+
+
+def test_means_of_two_words_stay_one_value() -> None:
+    assert line(event(event="limit.exceeded", means="cgroup v1")).endswith('event=limit.exceeded means="cgroup v1"')
+
+
 def test_a_value_can_not_forge_a_field() -> None:
     """C-095"""
     shown = line(event(event="session.start", cwd="/a event=FAKE\n[2026-01-01 00:00:00] user=root"))
@@ -38,3 +51,15 @@ def test_a_value_can_not_forge_a_field() -> None:
 def test_a_missing_terminal_has_a_mark() -> None:
     """C-093"""
     assert line(event(tty=None)) == "[2026-11-15 05:00:00] tty=-"
+
+
+def test_names_show_where_they_were_and_where_they_are_kept() -> None:
+    shown = {}
+    for raw in EVENTS.read_text().splitlines():
+        fields = json.loads(raw)
+        shown[fields["event"]] = line(Event(file="f", line=1, raw=raw.encode(), fields=fields))
+    stamp = "[2026-11-15 05:00:00] session=9f86d081884c7d65"
+    kept = "/home/ada/.local/state/paddock/sessions/9f86d081884c7d65/taken/1/.vscode"
+    assert shown["name.taken"] == f"{stamp} event=name.taken path=/home/ada/project/.vscode kept={kept} whole=true"
+    assert shown["name.left"] == f"{stamp} event=name.left path=/home/ada/project/.envrc errno=ENOSPC"
+    assert shown["name.masked"] == f"{stamp} event=name.masked path=/home/ada/project/.env window_us=900"

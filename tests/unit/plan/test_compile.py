@@ -10,13 +10,13 @@ import jsonschema
 import pytest
 
 from paddock.errors import HostError, PolicyError
+from paddock.host.model import Host
 from paddock.plan import compile_plan
 from paddock.plan.model import Level
 from paddock.policy.model import (
     Access,
     Action,
     Environment,
-    Limit,
     Meta,
     Network,
     NetworkMode,
@@ -25,10 +25,9 @@ from paddock.policy.model import (
     Sourced,
     Switch,
     Syscalls,
-    Workspace,
 )
 
-from .worlds import HOST, files, grant, policy, source
+from .worlds import FULL, HOST, files, grant, policy, source
 
 SCHEMA = Path(__file__).parents[3] / "schema"
 SIMPLE = policy(files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "<tmp>/**")))
@@ -36,8 +35,10 @@ SIMPLE = policy(files(grant(Access.READ, "/usr/**"), grant(Access.ALLOW, "<tmp>/
 
 def test_the_golden_plan_and_a_compiled_one_fit_the_schema() -> None:
     schema = json.loads((SCHEMA / "plan.schema.json").read_text())
-    jsonschema.validate(json.loads((SCHEMA / "examples" / "plan.json").read_text()), schema)
-    jsonschema.validate(json.loads(compile_plan(SIMPLE, HOST).canonical()), schema)
+    for name in ("plan.json", "plan-landlock.json", "plan-container.json"):
+        jsonschema.validate(json.loads((SCHEMA / "examples" / name).read_text()), schema)
+    for host in (HOST, FULL):
+        jsonschema.validate(json.loads(compile_plan(SIMPLE, host).canonical()), schema)
 
 
 def test_the_same_policy_and_host_give_the_same_bytes() -> None:
@@ -73,6 +74,24 @@ def test_no_seccomp_is_refused() -> None:
         compile_plan(SIMPLE, replace(HOST, seccomp=False))
 
 
+@pytest.mark.parametrize(
+    ("host", "remedy"),
+    [
+        (replace(HOST, filtered=True, landlock_abi=0, landlock_errno="EPERM"), "--security-opt seccomp="),
+        (replace(HOST, filtered=True, seccomp=False), "--security-opt seccomp="),
+        (replace(HOST, filtered=False, landlock_abi=0, landlock_errno="ENOSYS"), "paddock doctor"),
+        (replace(HOST, filtered=True, landlock_abi=0, landlock_errno="EOPNOTSUPP"), "paddock doctor"),
+        (replace(HOST, filtered=True, landlock_abi=5), "paddock doctor"),
+    ],
+)
+def test_a_container_is_blamed_only_where_its_filter_can_be_the_reason(host: Host, remedy: str) -> None:
+    """F-019"""
+    with pytest.raises(HostError) as refusal:
+        compile_plan(SIMPLE, host)
+    assert refusal.value.hint is not None
+    assert remedy in refusal.value.hint
+
+
 def test_without_require_enforced_what_is_lacking_is_said_and_the_rest_held() -> None:
     """F-108"""
     relaxed = replace(SIMPLE, filesystem=replace(SIMPLE.filesystem, require_enforced=Sourced(False, source())))
@@ -93,7 +112,6 @@ def test_a_newer_landlock_than_we_know_is_used_as_far_as_we_know_it() -> None:
 
 PENDING = [
     ({"meta": Meta(default_action=Sourced(Action.DENY, source(3)))}, "meta.default_action"),
-    ({"limits": (Limit(name="memory_mb", value=1, source=source(3)),)}, "limits.memory_mb"),
     ({"network": Network(mode=Sourced(NetworkMode.NONE, source(3)))}, "network"),
     ({"network": Network(allowed_hosts=())}, "network"),
     (
@@ -101,22 +119,21 @@ PENDING = [
         "network hosts",
     ),
     ({"tools": (Setting(key="read_only", value=True, source=source(3)),)}, "tools.read_only"),
-    ({"container": (Setting(key="rootdir", value="/srv/root", source=source(3)),)}, "rootdir"),
     ({"rules": (Rule(id="r", action=Action.DENY, matches=(), reason=None, source=source(3)),)}, "rule"),
 ]
 
 
 @pytest.mark.parametrize(("part", "key"), PENDING)
 def test_a_key_that_no_layer_enforces_yet_stops_the_run_and_is_named(part: dict[str, object], key: str) -> None:
-    """C-153 among them"""
     with pytest.raises(PolicyError, match=f"{key} is not enforced"):
         compile_plan(replace(SIMPLE, **part), HOST)  # type: ignore[arg-type]
 
 
-def test_a_copy_on_write_workspace_stops_the_run() -> None:
-    cow = replace(SIMPLE.filesystem, workspace=Sourced(Workspace.COW, source()))
-    with pytest.raises(PolicyError, match=r"filesystem\.workspace is not enforced"):
-        compile_plan(replace(SIMPLE, filesystem=cow), HOST)
+def test_what_is_for_containers_is_refused_by_run_and_named() -> None:
+    """C-153"""
+    setting = Setting(key="rootdir", value="/srv/root", source=source(3))
+    with pytest.raises(PolicyError, match=r"p\.toml:3: rootdir is for containers"):
+        compile_plan(replace(SIMPLE, container=(setting,)), HOST)
 
 
 def test_values_that_ask_for_nothing_are_no_promise() -> None:

@@ -8,21 +8,21 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.plan import Plan, compile_plan
-from paddock.plan.files import carved_directories, within
 from paddock.plan.model import Level, PathGrant
+from paddock.plan.paths import carved_directories, within
 from paddock.policy.model import Access, Audit, Sourced, Widen
 
 from .worlds import HOST, deny, files, grant, policy, source
 
 
 def held(plan: Plan, path: str) -> PathGrant:
-    assert plan.landlock
-    return next(one for one in plan.landlock.grants if one.path == path)
+    assert plan.files
+    return next(one for one in plan.files.grants if one.path == path)
 
 
 def paths(plan: Plan) -> list[str]:
-    assert plan.landlock
-    return [one.path for one in plan.landlock.grants]
+    assert plan.files
+    return [one.path for one in plan.files.grants]
 
 
 def warnings(plan: Plan) -> list[str]:
@@ -125,15 +125,18 @@ def test_own_places_are_kept_out_of_every_writable_grant(access: Access) -> None
     assert any("nothing new can be created directly in" in text for text in warnings(plan))
 
 
-def test_a_grant_of_everything_is_still_kept_out_of_our_places() -> None:
-    plan = compile_plan(policy(files(grant(Access.ALLOW, "/**"))), HOST)
-    assert {*HOST.own_paths, "/var/tmp/paddock-audit-1000"} == set(held(plan, "/").except_)
+@pytest.mark.parametrize("access", [Access.READ, Access.ALLOW])
+def test_a_grant_of_everything_is_refused(access: Access) -> None:
+    """F-102"""
+    with pytest.raises(PolicyError, match=r"p\.toml:4: the grant of / names no directory"):
+        compile_plan(policy(files(grant(access, "/**", line=4))), HOST)
 
 
 def test_reading_our_configuration_is_harmless_and_the_journal_is_not_readable() -> None:
     """C-084"""
-    plan = compile_plan(policy(files(grant(Access.READ, "/**"))), HOST)
-    assert held(plan, "/").except_ == ("/var/tmp/paddock-audit-1000",)
+    plan = compile_plan(policy(files(grant(Access.READ, "/home/**"), grant(Access.READ, "/var/**"))), HOST)
+    assert held(plan, "/home").except_ == ()
+    assert held(plan, "/var").except_ == ("/var/tmp/paddock-audit-1000",)
 
 
 def test_a_journal_placed_inside_a_writable_grant_is_refused() -> None:

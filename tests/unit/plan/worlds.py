@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from paddock.host.model import Host
+from paddock.host.model import Host, Usable
 from paddock.policy.model import Access, Deny, Filesystem, Grant, Policy, Source, Sourced, Syscalls
 
 HOST = Host(
@@ -14,14 +15,21 @@ HOST = Host(
     landlock_errno=None,
     seccomp=True,
     user_notification=True,
+    filtered=False,
     no_new_privs=True,
+    namespaces=Usable(usable=False, errno="EPERM", step="user namespace"),
+    overlay=Usable(usable=False, errno="EPERM"),
     uid=1000,
     user="ada",
     home="/home/ada",
     cwd="/home/ada/project",
     reached=(),
+    journals=(),
     own_paths=("/etc/paddock", "/home/ada/.config/paddock", "/home/ada/.local/state/paddock", "/opt/paddock"),
 )
+
+# The same machine where namespaces can be made.
+FULL = replace(HOST, namespaces=Usable(usable=True), overlay=Usable(usable=True))
 
 
 def source(line: int = 1, file: str = "p.toml") -> Source:
@@ -32,8 +40,8 @@ def grant(access: Access, pattern: str, *, line: int = 1, optional: bool = False
     return Grant(access=access, pattern=pattern, optional=optional, workspace=workspace, source=source(line))
 
 
-def deny(pattern: str, *, line: int = 9) -> Deny:
-    return Deny(pattern=pattern, source=source(line))
+def deny(pattern: str, *, line: int = 9, optional: bool = False) -> Deny:
+    return Deny(pattern=pattern, source=source(line), optional=optional)
 
 
 def files(*grants: Grant, denies: tuple[Deny, ...] = (), **more: Any) -> Filesystem:
@@ -45,3 +53,13 @@ def policy(filesystem: Filesystem, **more: Any) -> Policy:
     return Policy(
         profiles=("test",), filesystem=filesystem, syscalls=Syscalls(block=(Sourced("ptrace", source()),)), **more
     )
+
+
+def builtin(pattern: str, *, optional: bool) -> Deny:
+    """A deny that the built-in profiles bring."""
+    return Deny(pattern=pattern, source=source(file="built-in base"), optional=optional)
+
+
+def builtin_grant(access: Access, pattern: str) -> Grant:
+    """A place of a tool, which a built-in profile names."""
+    return Grant(access=access, pattern=pattern, optional=True, workspace=False, source=source(file="built-in dev"))

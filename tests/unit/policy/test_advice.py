@@ -16,6 +16,9 @@ from tests.unit.policy.world import World
         ("[filesystem]\nwrite_globs = ['/a/**']\n", "can be written but not read"),
         ("[network.routes.x]\nupstream = 'https://x'\n", "every method and path"),
         ("[env]\npass = ['X_API_KEY']\n", "--env-pass X_API_KEY"),
+        ("[filesystem]\nopen_protected = ['**/.husky/**']\n", "an installed git hook runs it at the next commit"),
+        ("[filesystem]\nopen_protected = ['**/README']\n", "matches no protected name"),
+        ("[syscalls]\nnamespaces = true\n", "user namespaces"),
     ],
 )
 def test_a_weak_line_is_pointed_out_with_its_place(world: World, text: str, words: str) -> None:

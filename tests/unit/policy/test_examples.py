@@ -13,6 +13,8 @@ from paddock.policy.model import Action
 from paddock.policy.schema import (
     COMMAND_RULE_KEYS,
     ENDPOINT_KEYS,
+    GRANT_KEYS,
+    GRANT_TABLE_KEYS,
     KEYS,
     MATCH_KEYS,
     NOT,
@@ -34,6 +36,7 @@ def test_the_samples_are_there() -> None:
     """F-165 to F-171."""
     expected = """
         strict.toml permissive.toml curl-deny.toml read-only-git.toml seal.toml combined.toml example.toml my-agent.conf
+            container.conf
     """
     assert sorted(words(expected)) == FILES
 
@@ -54,6 +57,8 @@ def test_example_shows_every_key_of_the_schema() -> None:
     document = tomllib.loads((EXAMPLES / "example.toml").read_text())
     for section, keys in KEYS.items():
         assert set(document[section]) == set(keys), section
+    grants = [grant for key in GRANT_KEYS for grant in document["filesystem"][key] if not isinstance(grant, str)]
+    assert {key for grant in grants for key in grant} == set(GRANT_TABLE_KEYS)
     assert {key for rule in document["rule"] for key in rule} == set(RULE_KEYS)
     assert all(key in document["rule"][0] and key + NOT in document["rule"][1] for key in MATCH_KEYS)
     (route,) = document["network"]["routes"].values()

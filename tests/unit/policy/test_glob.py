@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import time
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,22 @@ MATCHES = [
     ("/**", "/anything/at/all", True),
     ("/a/*\udcff", "/a/b\udcff", True),
 ]
+
+
+# The core matches the same patterns while it walks; its tests read this table too.
+SHARED = json.loads((Path(__file__).parents[3] / "schema" / "examples" / "globs.json").read_text())
+
+
+@pytest.mark.parametrize("case", SHARED["cases"], ids=lambda case: f"{case['pattern']!a}-{case['path']!a}")
+def test_a_pattern_means_what_the_table_of_both_languages_says(case: dict[str, object]) -> None:
+    glob, path = Glob.parse(str(case["pattern"])), str(case["path"])
+    assert (glob.matches(path), glob.covers(path)) == (case["matches"], case["covers"])
+
+
+@pytest.mark.parametrize("pattern", SHARED["refused"])
+def test_what_the_table_of_both_languages_refuses_is_refused(pattern: str) -> None:
+    with pytest.raises(GlobError):
+        Glob.parse(pattern)
 
 
 @pytest.mark.parametrize(("pattern", "path", "expected"), MATCHES)

@@ -8,7 +8,7 @@ import pytest
 
 from paddock.errors import PolicyError, UsageError
 from paddock.policy import GrantFlag, Request, load
-from paddock.policy.model import Access, Switch, Widen
+from paddock.policy.model import Access, Switch, Tier, Widen, Workspace
 from paddock.policy.render import to_toml
 from tests.unit.policy.world import World, patterns
 
@@ -79,7 +79,8 @@ def test_at_the_prompt_a_relative_path_means_the_current_directory(world: World)
     [
         (Request(grants=(grant(Access.READ, "../x", "--read"),)), "--read"),
         (Request(grants=(grant(Access.READ, "", "--read"),)), "--read"),
-        (Request(grants=(grant(Access.READ, "/", "-r"),)), "-r"),
+        (Request(grants=(grant(Access.READ, "/*", "-r"),)), "-r"),
+        (Request(open_protected=("**/*",)), "--open-protected"),
         (Request(denies=("/a/../b",)), "--deny"),
         (Request(blocks=("nosuch",)), "--block"),
         (Request(workdir="/a/*"), "--workdir"),
@@ -120,6 +121,31 @@ def test_the_other_flags_reach_the_policy(world: World) -> None:
     assert policy.audit.dir.value == f"{world.work}/j.jsonl"
     assert policy.filesystem.widen is not None
     assert policy.filesystem.widen.value is Widen.NEVER
+
+
+def test_the_tier_the_copy_and_what_is_opened_reach_the_policy(world: World) -> None:
+    policy = world.load(Request(tier=Tier.LANDLOCK, cow=True, open_protected=(".vscode", "**/.husky/**")))
+    assert policy.tier is Tier.LANDLOCK
+    assert policy.filesystem.workspace
+    assert (policy.filesystem.workspace.value, str(policy.filesystem.workspace.source)) == (Workspace.COW, "--cow")
+    assert [one.value for one in policy.filesystem.open_protected] == [f"{world.work}/.vscode", "**/.husky/**"]
+
+
+def test_going_on_with_a_session_is_copy_on_write(world: World) -> None:
+    policy = world.load(Request(resume="9f86d081884c7d65"))
+    assert policy.resume == "9f86d081884c7d65"
+    assert policy.filesystem.workspace
+    assert policy.filesystem.workspace.value is Workspace.COW
+
+
+@pytest.mark.parametrize("name", ["", "../x", "9f86/..", "ABC", "x"])
+def test_a_session_has_a_plain_name(world: World, name: str) -> None:
+    with pytest.raises(UsageError, match="--resume"):
+        world.load(Request(resume=name))
+
+
+def test_no_file_names_a_tier(world: World) -> None:
+    assert "unknown key" in world.refuse('[meta]\ntier = "landlock"\n').message
 
 
 def test_audit_on_and_off_at_once_is_a_contradiction(world: World) -> None:

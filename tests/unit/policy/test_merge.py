@@ -53,7 +53,8 @@ def random_policy(dice: random.Random, name: str) -> Policy:
                 )
                 for p in some("/a /b /c")
             ),
-            denies=tuple(Deny(pattern=p.value, source=source) for p in some("/d /e")),
+            denies=tuple(Deny(pattern=p.value, source=source, optional=dice.random() < 0.5) for p in some("/d /e")),
+            open_protected=some("/o /p"),
         ),
         network=None
         if dice.random() < 0.4
@@ -156,3 +157,20 @@ def test_a_pass_in_a_file_lifts_nothing(world: World) -> None:
 @pytest.mark.parametrize("name", ["1A", "", "A-B", "A=B", "Ä"])
 def test_a_name_that_no_variable_has_is_refused(world: World, name: str) -> None:
     assert "--env-pass" in world.refuse_request(Request(env_pass=(name,))).message
+
+
+def test_a_deny_that_is_needed_stays_beside_the_optional_one(world: World) -> None:
+    policy = world.load_text('[filesystem]\ndeny_globs = ["**/.env"]\n')
+    kinds = {deny.optional: deny.source.builtin for deny in policy.filesystem.denies if deny.pattern == "**/.env"}
+    assert kinds == {True: True, False: False}
+
+
+def test_a_call_that_a_person_blocks_stays_beside_the_built_in_block(world: World) -> None:
+    policy = world.load_text('[syscalls]\nblock = ["shmget"]\n')
+    assert {call.source.builtin for call in policy.syscalls.block if call.value == "shmget"} == {True, False}
+
+
+def test_a_file_can_not_pass_for_a_built_in_one() -> None:
+    assert Source(file="built-in base", line=3).builtin
+    assert not Source(file="built-in base.toml", line=3).builtin
+    assert not Source(file="built-in x.conf", line=3).builtin

@@ -91,6 +91,18 @@ def test_strange_text_survives(world: World) -> None:
     assert dict(reloaded.env.set)["A"].value == "$x\\\n\x7f"
 
 
+def test_a_grant_with_more_to_say_keeps_it(world: World) -> None:
+    text = to_toml(
+        world.load_text(
+            "[filesystem]\nallow_globs = [{ path = '/a/$$b?', execute = false }, '/a/c',"
+            " { path = '/d/**', execute = false, create = true }]\n"
+        )
+    )
+    assert '{ path = "/d/**", execute = false, create = true }' in text
+    assert '{ path = "/a/$$b?", execute = false }' in text
+    assert again(world, text) == text
+
+
 def test_the_workspace_stays_the_workspace(world: World) -> None:
     text = to_toml(world.load())
     assert '"<cwd>/**"' in text
@@ -111,3 +123,12 @@ def test_absent_and_empty_stay_different(world: World) -> None:
     assert "allowed_hosts = []" in empty
     assert again(world, absent) == absent
     assert again(world, empty) == empty
+
+
+def test_an_optional_deny_keeps_its_mark_and_gives_way_to_one_that_is_needed(world: World) -> None:
+    text = to_toml(world.load_text('[filesystem]\ndeny_globs = ["**/.env", "**/x?"]\nopen_protected = ["**/.husky"]\n'))
+    assert '"**/.env",' in text
+    assert '"**/.env?",' not in text
+    assert '"**/x?",' in text
+    assert 'open_protected = ["**/.husky"]' in text
+    assert text.count('"shmget"') == 1

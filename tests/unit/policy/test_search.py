@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paddock.errors import PolicyError
 from paddock.policy import Request
-from paddock.policy.search import find, profiles
 from tests.unit.policy.world import World
 
 
@@ -141,17 +139,3 @@ def test_a_link_out_of_the_config_directory_is_refused_by_name_and_read_by_path(
     inside = world.config / "again.conf"
     inside.symlink_to(world.user("real.conf", "ro /inside\n"))
     assert world.load(Request(profiles=("again",))).filesystem.grants[0].pattern == "/inside"
-
-
-def test_profiles_are_listed_as_the_search_would_find_them(world: World) -> None:
-    world.user("strict.conf", "# strict: mine. And more.\nro /a\n")
-    world.user("other.toml", "")
-    world.user("not-a-policy.txt", "")
-    listed = {profile.name: profile for profile in profiles(world.origin)}
-    assert set(listed) == {"ai-agent", "base", "dev", "other", "read-only", "strict"}
-    assert listed["strict"].path == f"{world.config}/strict.conf"
-    assert listed["strict"].about == "mine"
-    assert listed["dev"].shown == "built-in dev"
-    assert find("dev", world.origin).text.startswith("# dev:")
-    with pytest.raises(PolicyError):
-        find("nope", world.origin)

@@ -116,6 +116,20 @@ def test_every_value_knows_file_line_and_key(world: World) -> None:
     assert str(source).endswith("p.toml:4")
 
 
+def test_a_grant_may_be_a_table_with_more_to_say(world: World) -> None:
+    policy = world.load_text(
+        "[filesystem]\nread_globs = [\n  '/a',\n  { path = '~/b/**?', execute = false },\n  { path = '/c' },\n]\n"
+        "write_globs = [{ path = '/d', execute = false }, { path = '/e/**', create = true }]\n"
+        "allow_globs = [{ path = '/f', create = false }]\n"
+    )
+    grants = {grant.pattern: grant for grant in policy.filesystem.grants}
+    closed = grants[f"{world.home}/b/**"]
+    assert (closed.execute, closed.optional) == (False, True)
+    assert (closed.source.line, closed.source.key) == (4, "filesystem.read_globs[1].path")
+    assert [grants[path].execute for path in ("/a", "/c", "/d")] == [True, True, True]
+    assert [grants[path].create for path in ("/a", "/e/**", "/f")] == [False, True, False]
+
+
 def test_absent_and_empty_host_lists_are_two_things(world: World) -> None:
     absent, empty = world.load_text("[network]\n"), world.load_text("[network]\nallowed_hosts = []\n")
     assert absent.network is not None
@@ -144,10 +158,24 @@ MISTAKES = [
     ("[filesystem]\nread_glob = []\n", 2, "filesystem.read_glob: unknown key", "'read_globs'"),
     ("[filesystem]\nread_globs = '/a'\n", 2, "expected a list, found a text", None),
     ("[filesystem]\nread_globs = [\n'/a',\n3]\n", 4, "filesystem.read_globs[1]: expected a text", None),
+    ("[filesystem]\nread_globs = ['/a', [1]]\n", 2, "read_globs[1]: expected a text or a table, found a list", None),
+    ("[filesystem]\nread_globs = [{ execute = false }]\n", 2, "a grant needs a path", None),
+    ("[filesystem]\nread_globs = [\n{ path = '/a', exec = false }]\n", 3, "unknown key", "'execute'"),
+    ("[filesystem]\nread_globs = [{ path = '/a', execute = 1 }]\n", 2, "expected true or false", None),
+    ("[filesystem]\nread_globs = [{ path = 'a/b' }]\n", 2, "not an absolute pattern", "<cwd>/a/b"),
+    ("[filesystem]\nexec_globs = [{ path = '/a', execute = false }]\n", 2, "without execution", "leave it out"),
+    ("[filesystem]\nwrite_globs = [{ path = '/a', execute = true }]\n", 2, "carries no execution", "allow_globs"),
+    ("[filesystem]\nread_globs = [{ path = '/a', create = true }]\n", 2, "only what may be written is made", "allow"),
+    ("[filesystem]\nallow_globs = [{ path = '/a?', create = true }]\n", 2, "is never missing", "'?'"),
+    ("[filesystem]\nallow_globs = [{ path = '/a/*', create = true }]\n", 2, "one whole directory", "/x/**"),
+    ("[filesystem]\nallow_globs = [{ path = '<tmp>/a', create = true }]\n", 2, "one whole directory", None),
     ("[filesystem]\nread_globs = ['a/b']\n", 2, "not an absolute pattern", "<cwd>/a/b"),
     ("[filesystem]\nread_globs = ['/a/../b']\n", 2, "'..' is not allowed", None),
-    ("[filesystem]\nread_globs = ['/**']\n", 2, "names no directory", "name the directories"),
-    ("[filesystem]\nread_globs = ['/']\n", 2, "names no directory", None),
+    ("[filesystem]\nread_globs = ['/**/x']\n", 2, "names no directory", "name the directories"),
+    ("[filesystem]\nread_globs = ['/*']\n", 2, "names no directory", None),
+    ("[filesystem]\nopen_protected = ['**/*']\n", 2, "every protected name", None),
+    ("[filesystem]\nopen_protected = ['.vscode']\n", 2, "not an absolute pattern", "<cwd>/.vscode"),
+    ("[syscalls]\nnamespaces = 1\n", 2, "true or false", None),
     ("[filesystem]\nread_globs = ['**']\n", 2, "not an absolute pattern", None),
     ("[filesystem]\nread_globs = ['**/x']\n", 2, "names no directory", None),
     ("[filesystem]\nread_globs = ['']\n", 2, "empty", None),

@@ -14,9 +14,15 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.policy import Request, load
 from paddock.policy.trust import SIZE_LIMIT, Trusted, is_trusted, read_policy, trust, untrust
+from tests.support.features import need
 from tests.unit.policy.world import World
 
-as_root = pytest.mark.skipif(os.getuid() != 0, reason="giving files away needs root")
+as_root = pytest.mark.usefixtures("root")
+
+
+@pytest.fixture
+def root() -> None:
+    need("root", os.getuid() == 0, "giving files away needs root")
 
 
 def refused(world: World, path: Path) -> str:

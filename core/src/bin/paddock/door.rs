@@ -4,7 +4,6 @@
 //! plan. Python compiled it once and left a memo (`src/paddock/session/memo.py` says what a plan depends on); this
 //! program looks the memo up, sees that every input is still what it was, and starts the core. On any doubt, and for
 //! every other command, it becomes the Python half. It parses no option, compiles nothing and decides nothing.
-#![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -24,7 +23,7 @@ const PYTHON_HALF: &str = "paddock-python";
 const CORE: &str = "paddock-core";
 const SIZE_LIMIT: u64 = 4 << 20;
 
-fn main() -> ExitCode {
+pub fn enter() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let Ok(door) = fs::read_link("/proc/self/exe") else {
         return refuse("can not tell where I am installed", "mount /proc");

@@ -1,0 +1,118 @@
+//! Opening what lies below an open directory: through no symlink, never above it, and however deep it lies.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+
+/// One path the kernel takes in a single call (PATH_MAX, with its NUL).
+const LONGEST: usize = 4095;
+
+const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Opens `path`, relative to `root` and without an empty, `.` or `..` component; an empty path is the root itself.
+pub fn open(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    if path.is_empty() {
+        return rustix::fs::openat(root, c".", flags, Mode::empty());
+    }
+    let mut rest = path;
+    let mut step: Option<OwnedFd> = None;
+    while rest.len() > LONGEST {
+        let cut = rest[..LONGEST].iter().rposition(|byte| *byte == b'/').ok_or(Errno::NAMETOOLONG)?;
+        step = Some(match &step {
+            Some(above) => resolve(above, &rest[..cut], PATH_DIR)?,
+            None => resolve(&root, &rest[..cut], PATH_DIR)?,
+        });
+        rest = &rest[cut + 1..];
+    }
+    match &step {
+        Some(above) => resolve(above, rest, flags),
+        None => resolve(root, rest, flags),
+    }
+}
+
+fn resolve(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve) {
+        // An outer filter hides the call: one name at a time gives the same.
+        Err(Errno::NOSYS) => name_by_name(root, path, flags),
+        opened => opened,
+    }
+}
+
+fn name_by_name(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+    let mut names = path.split(|byte| *byte == b'/');
+    let last = names.next_back().ok_or(Errno::NOENT)?;
+    let mut above: Option<OwnedFd> = None;
+    for name in names {
+        let flags = PATH_DIR | OFlags::NOFOLLOW;
+        above = Some(match &above {
+            Some(above) => rustix::fs::openat(above, name, flags, Mode::empty())?,
+            None => rustix::fs::openat(&root, name, flags, Mode::empty())?,
+        });
+    }
+    match &above {
+        Some(above) => rustix::fs::openat(above, last, flags, Mode::empty()),
+        None => rustix::fs::openat(&root, last, flags, Mode::empty()),
+    }
+}
+
+/// An entry for looking only: a symlink is itself.
+pub fn look(root: impl AsFd, path: &[u8]) -> Result<OwnedFd, Errno> {
+    open(root, path, OFlags::PATH)
+}
+
+/// Under this name the kernel finds an open file again, whatever became of its path.
+pub fn link_to(file: impl AsFd, buffer: &mut [u8; 32]) -> &CStr {
+    use std::io::Write as _;
+    use std::os::fd::AsRawFd as _;
+    let mut rest = &mut buffer[..];
+    let _ = write!(rest, "/proc/self/fd/{}\0", file.as_fd().as_raw_fd());
+    CStr::from_bytes_until_nul(buffer).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_symlink_and_nothing_above_is_opened() {
+        let dir = std::env::temp_dir().join(format!("paddock-beneath-{}", std::process::id()));
+        std::fs::create_dir_all(dir.join("a/b")).unwrap();
+        std::os::unix::fs::symlink("a", dir.join("link")).unwrap();
+        let root = rustix::fs::open(&dir, PATH_DIR, Mode::empty()).unwrap();
+        for (path, flags, opens) in [
+            (&b"a/b"[..], OFlags::RDONLY, true),
+            (b"link/b", OFlags::RDONLY, false),
+            (b"link", OFlags::RDONLY, false),
+            (b"link", OFlags::PATH, true),
+        ] {
+            assert_eq!(resolve(&root, path, flags | OFlags::NOFOLLOW).is_ok(), opens);
+            assert_eq!(name_by_name(&root, path, flags | OFlags::NOFOLLOW).is_ok(), opens);
+        }
+        assert!(open(&root, b"../..", OFlags::PATH).is_err());
+        assert!(open(&root, b"", OFlags::PATH).is_ok());
+        let mut buffer = [0; 32];
+        assert_eq!(std::fs::read_link(link_to(root.as_fd(), &mut buffer).to_str().unwrap()).unwrap(), dir);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn a_path_longer_than_the_kernel_takes_is_opened() {
+        let dir = std::env::temp_dir().join(format!("paddock-deep-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let root = rustix::fs::open(&dir, PATH_DIR, Mode::empty()).unwrap();
+        let name = "d".repeat(200);
+        let mut at = root.try_clone().unwrap();
+        for _ in 0..45 {
+            rustix::fs::mkdirat(&at, name.as_str(), Mode::RWXU).unwrap();
+            at = rustix::fs::openat(&at, name.as_str(), PATH_DIR, Mode::empty()).unwrap();
+        }
+        let path = vec![name; 45].join("/");
+        let opened = open(&root, path.as_bytes(), OFlags::RDONLY).unwrap();
+        assert_eq!(rustix::fs::fstat(&opened).unwrap().st_ino, rustix::fs::fstat(&at).unwrap().st_ino);
+        std::fs::remove_dir_all(dir).unwrap();
+    }
+}

@@ -1,0 +1,18 @@
+//! `paddock`, where there is a kernel it can use; elsewhere its refusal.
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+#[cfg(supported)]
+mod door;
+
+#[cfg(not(supported))]
+#[path = "../../unsupported.rs"]
+mod unsupported;
+
+fn main() -> ExitCode {
+    #[cfg(supported)]
+    return door::enter();
+    #[cfg(not(supported))]
+    return unsupported::refuse();
+}

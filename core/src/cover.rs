@@ -1,0 +1,24 @@
+//! What a mount puts over a name inside the sandbox.
+
+use crate::place::Identity;
+use crate::text::AbsPath;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CoverKind {
+    /// An empty object that nobody may open.
+    Mask,
+    /// The object itself, read-only.
+    Lock,
+    /// The object itself, as it is: a mount point can not be renamed or removed.
+    Pin,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cover {
+    /// Where it lies, outside and inside; no symlink is on the way.
+    pub path: AbsPath,
+    /// What was seen there: a name may have been given to something else since.
+    pub identity: Identity,
+    pub directory: bool,
+    pub kind: CoverKind,
+}

@@ -1,0 +1,419 @@
+//! Names that appear while a command runs.
+//!
+//! Every directory of the trees is watched (inotify) before it is listed, so a name is either listed or makes an event. A denied
+//! name that appears is masked again, inside; a protected one that was absent is taken away, unless it is one of git's own with
+//! harmless content. The kernel tells names, not objects: each one is looked up again, by descriptor, below a directory that is
+//! compared with the one watched, and what is found then is what is judged. Whoever changes names faster than they are judged
+//! gains time, and the scan at the end, when nothing runs any more, judges what he leaves.
+
+mod nodes;
+#[cfg(test)]
+mod tests;
+mod visit;
+
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
+
+use crate::beneath;
+use crate::cover::{Cover, CoverKind};
+use crate::names::Names;
+use crate::place::Identity;
+use crate::survey::{self, Survey};
+use crate::taken::Store;
+use crate::text::AbsPath;
+use crate::walk::{Below, Dir, GitParts, Ground, Tree, WalkError, Walker};
+
+use nodes::{NO_NODE, Nodes};
+use visit::{Post, Visit};
+
+/// Whoever makes more protected names than this is not at work.
+const MAX_TAKEN: usize = 1000;
+/// Directories that can not be watched are looked through this often.
+const PATROL: Duration = Duration::from_secs(1);
+/// One turn takes no longer, so that the supervisor gets to its signals.
+const TURN: Duration = Duration::from_millis(50);
+const BUFFER: usize = 32 * 1024;
+/// Rounds of the last scan, while it finds something.
+const LAST_ROUNDS: usize = 4;
+
+#[derive(Debug, thiserror::Error)]
+pub enum GuardError {
+    #[error(transparent)]
+    Walk(#[from] WalkError),
+    #[error("names that appear later can not be watched for: {0}")]
+    Init(#[source] Errno),
+    #[error("{path} can not be watched for names that appear later: {source}")]
+    Watch { path: AbsPath, source: Errno },
+    #[error("the events of the watched directories can not be read: {0}")]
+    Read(#[source] Errno),
+    #[error("a name that appeared can not be covered inside the sandbox: {0}")]
+    Cover(#[source] Errno),
+    #[error("the command made more than {MAX_TAKEN} protected names")]
+    TooManyTaken,
+}
+
+impl GuardError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            GuardError::Walk(error) => error.hint(),
+            GuardError::Init(Errno::MFILE | Errno::NFILE) => {
+                "raise the limit: sysctl fs.inotify.max_user_instances=1024"
+            }
+            GuardError::Watch { source: Errno::NOSPC, .. } => {
+                "raise the limit (sysctl fs.inotify.max_user_watches=1048576), or make less writable"
+            }
+            GuardError::TooManyTaken => "what was taken away is kept in the session's directory",
+            _ => "`paddock doctor` tries every mechanism on this machine",
+        }
+    }
+}
+
+/// What became of a name.
+#[derive(Debug, PartialEq, Eq)]
+pub enum GuardEvent {
+    /// Protected, absent at the start, and taken away; not whole, if it was too much to copy.
+    Taken { path: AbsPath, kept: AbsPath, whole: bool },
+    /// Denied or protected, replaced or new, and covered again inside, so long after it could be seen.
+    Masked { path: AbsPath, window: Duration },
+    /// Should have been taken away.
+    Failed { path: AbsPath, source: Errno },
+}
+
+/// What became of a cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    Now,
+    /// It lies there already, or what it was meant for is gone.
+    Needless,
+}
+
+/// Puts covers inside the sandbox, and says what became of each.
+pub type PutCovers<'a> = dyn FnMut(&[Cover]) -> Result<Vec<Placed>, Errno> + 'a;
+
+/// The events of one reading, with their names one after the other, each with its NUL.
+#[derive(Default)]
+struct Noted {
+    events: Vec<(i32, ReadFlags, Range<usize>)>,
+    names: Vec<u8>,
+}
+
+pub struct Guard {
+    inotify: OwnedFd,
+    names: Names,
+    ground: Ground,
+    walker: Walker,
+    post: Post,
+    buffer: Vec<MaybeUninit<u8>>,
+    noted: Noted,
+    path: Vec<u8>,
+    /// Nothing has happened yet that the last scan would have to look at.
+    quiet: bool,
+    last_patrol: Instant,
+}
+
+impl Guard {
+    /// Watches and lists the trees. What is found is to be covered before the command starts. What lies in `left_out` is held by
+    /// other means; names that are taken away go to `taken`, which is made when it is needed.
+    pub fn arm(
+        mut names: Names,
+        trees: &[Tree],
+        left_out: &[AbsPath],
+        taken: AbsPath,
+    ) -> Result<(Guard, Vec<Cover>), GuardError> {
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
+        let left_out = [left_out, std::slice::from_ref(&taken)].concat();
+        let ground = Ground::open(trees, &left_out)?;
+        let mut walker = Walker::default();
+        let mut nodes = Nodes::default();
+        let survey =
+            survey::survey(&mut names, &ground, &mut walker, &mut |dir: &Dir<'_>| -> Result<u32, GuardError> {
+                if !dir.tree.watched || dir.below == Below::Masked {
+                    return Ok(NO_NODE);
+                }
+                match watch(inotify.as_fd(), dir.fd, APPEAR) {
+                    Ok(watch) => Ok(nodes.put_dir(watch, dir)),
+                    Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
+                }
+            })?;
+        let Survey { covers, locked, bare } = survey;
+        let post = Post::new(nodes, Store::new(taken), names.guards_git, locked, bare);
+        let mut guard = Guard {
+            inotify,
+            names,
+            ground,
+            walker,
+            post,
+            buffer: Vec::new(),
+            noted: Noted::default(),
+            path: Vec::new(),
+            quiet: true,
+            last_patrol: Instant::now(),
+        };
+        guard.give_up_stale();
+        guard.watch_covered(&covers);
+        Ok((guard, covers))
+    }
+
+    /// Readable when there is something to do.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+
+    /// When the next turn is due even if nothing is readable.
+    pub fn timeout(&self) -> Option<Duration> {
+        self.post.blind.then(|| PATROL.saturating_sub(self.last_patrol.elapsed()))
+    }
+
+    /// Judges what has appeared since.
+    pub fn turn(
+        &mut self,
+        put_covers: &mut PutCovers<'_>,
+        on_event: &mut dyn FnMut(GuardEvent),
+    ) -> Result<(), GuardError> {
+        let started = Instant::now();
+        // What waits has waited since we were woken; what comes later came after the last read.
+        let mut available = started;
+        loop {
+            let reading = Instant::now();
+            let any = self.read(true)?;
+            self.deliver(available, put_covers, on_event)?;
+            available = reading;
+            if !any || started.elapsed() > TURN {
+                break;
+            }
+        }
+        if self.post.blind && self.last_patrol.elapsed() >= PATROL {
+            let since = self.last_patrol;
+            self.patrol(false)?;
+            self.deliver(since, put_covers, on_event)?;
+        }
+        Ok(())
+    }
+
+    /// The last scan. Nothing may run inside any more.
+    pub fn finish(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
+        self.post.finishing = true;
+        while self.read(false)? {}
+        if self.quiet && !self.post.blind {
+            return Ok(());
+        }
+        for _ in 0..LAST_ROUNDS {
+            let before = self.post.taken;
+            self.patrol(true)?;
+            self.post.events.drain(..).for_each(&mut *on_event);
+            if self.post.taken == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks through everything that is watched.
+    fn patrol(&mut self, again: bool) -> Result<(), GuardError> {
+        self.last_patrol = Instant::now();
+        self.post.blind = false;
+        self.post.direct = false;
+        self.post.again = again;
+        let mut visit = Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
+        for index in 0..self.ground.trees.len() {
+            if self.ground.trees[index].watched {
+                self.walker.tree(&mut self.names, &self.ground, index, &mut visit)?;
+            }
+        }
+        self.post.again = false;
+        Ok(())
+    }
+
+    /// Takes one buffer of events. False: there were none.
+    fn read(&mut self, judge: bool) -> Result<bool, GuardError> {
+        let mut noted = std::mem::take(&mut self.noted);
+        let outcome = self.note(&mut noted).and_then(|()| {
+            let lost = noted.events.iter().any(|(_, what, _)| what.contains(ReadFlags::QUEUE_OVERFLOW));
+            for (watch, what, name) in noted.events.drain(..) {
+                if what.contains(ReadFlags::IGNORED) {
+                    self.post.forget(watch);
+                    continue;
+                }
+                self.quiet = false;
+                if judge && !lost {
+                    self.judge(watch, what, CStr::from_bytes_with_nul(&noted.names[name]).ok())?;
+                }
+            }
+            if judge && lost { self.patrol(true) } else { Ok(()) }
+        });
+        let any = !noted.names.is_empty();
+        noted.events.clear();
+        noted.names.clear();
+        self.noted = noted;
+        outcome.map(|()| any)
+    }
+
+    fn note(&mut self, noted: &mut Noted) -> Result<(), GuardError> {
+        self.buffer.resize(BUFFER, MaybeUninit::uninit());
+        let mut reader = Reader::new(&self.inotify, &mut self.buffer);
+        while noted.events.is_empty() || !reader.is_buffer_empty() {
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(GuardError::Read(error)),
+            };
+            let start = noted.names.len();
+            noted.names.extend_from_slice(event.file_name().unwrap_or_default().to_bytes_with_nul());
+            noted.events.push((event.wd(), event.events(), start..noted.names.len()));
+        }
+        Ok(())
+    }
+
+    fn judge(&mut self, watch: i32, what: ReadFlags, name: Option<&CStr>) -> Result<(), GuardError> {
+        let Some(number) = self.post.nodes.of_watch(watch) else { return Ok(()) };
+        let Some(node) = self.post.nodes.get(number) else { return Ok(()) };
+        if node.file {
+            let (above, name) = self.post.nodes.place(node);
+            let Ok(name) = CString::new(name) else { return Ok(()) };
+            return self.look_at(above, &name);
+        }
+        let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(()) };
+        if what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
+            let parent = node.identity;
+            self.post.gone(parent, name.to_bytes());
+            return Ok(());
+        }
+        if !what.contains(ReadFlags::ISDIR) && self.means_nothing(number, name.to_bytes()) {
+            return Ok(());
+        }
+        self.look_at(number, name)
+    }
+
+    /// Nearly every new file is one of those.
+    fn means_nothing(&mut self, number: u32, name: &[u8]) -> bool {
+        let Some(node) = self.post.nodes.get(number) else { return true };
+        let (state, folding, below) = (node.state, node.folding, node.below);
+        let mut part = GitParts::default();
+        part.see(name, folding);
+        let look = self.names.look(state, name, folding);
+        below == Below::Plain && part == GitParts::default() && look.is_nothing() && !self.names.is_git(name, folding)
+    }
+
+    /// Looks at a name in a watched directory, and at what lies below it.
+    fn look_at(&mut self, number: u32, name: &CStr) -> Result<(), GuardError> {
+        let Some(node) = self.post.nodes.get(number) else { return Ok(()) };
+        let (tree_index, identity) = (node.tree, node.identity);
+        let (watch, state, below, folding) = (node.watch, node.state, node.below, node.folding);
+        let mut path = std::mem::take(&mut self.path);
+        let known = self.post.nodes.path(number, &mut path);
+        let tree = &self.ground.trees[tree_index];
+        let opened = if known { tree.open(&path, OFlags::PATH | OFlags::DIRECTORY) } else { Err(Errno::NOENT) };
+        let stat = opened.and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
+        match stat {
+            Ok((stat, fd)) if Identity::from(&stat) == identity => {
+                let dir = Dir {
+                    tree,
+                    tree_index,
+                    fd: fd.as_fd(),
+                    path: &path,
+                    identity,
+                    state,
+                    below,
+                    folding,
+                    numbers_agree: false,
+                    node: number,
+                };
+                self.post.direct = true;
+                let mut visit = Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
+                if let Ok(stat) = dir.stat(name) {
+                    let file_type = FileType::from_raw_mode(stat.st_mode);
+                    self.walker.entry(&mut self.names, &self.ground, &dir, name, file_type, &mut visit)?;
+                }
+                let mut part = GitParts::default();
+                part.see(name.to_bytes(), folding);
+                if part != GitParts::default() {
+                    visit.check_trap(&dir)?;
+                }
+            }
+            // Its owner took his own rights away. Nobody gets in by the name before he gives them back.
+            Err(Errno::ACCESS) => self.post.blind = true,
+            // It is not there any more. If it was renamed inside the trees, an event says so and it will be watched anew.
+            _ => {
+                let _ = inotify::remove_watch(&self.inotify, watch);
+                self.post.nodes.remove(watch);
+            }
+        }
+        self.path = path;
+        Ok(())
+    }
+
+    /// Directories that were watched before a symlink showed that they are closed.
+    fn give_up_stale(&mut self) {
+        let names = &self.names;
+        for watch in self.post.nodes.failing(|node| names.is_current(node.state)) {
+            let _ = inotify::remove_watch(&self.inotify, watch);
+            self.post.nodes.remove(watch);
+        }
+    }
+
+    /// What is covered: whether it goes away has to be known, to tell a replacement from something new.
+    fn watch_covered(&mut self, covers: &[Cover]) {
+        for cover in covers.iter().filter(|cover| cover.kind != CoverKind::Pin) {
+            let Some(tree) = self.ground.tree_of(&cover.path) else { continue };
+            match self.ground.look(&cover.path).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd))) {
+                Ok((stat, object)) if Identity::from(&stat) == cover.identity => {
+                    self.post.remember(self.inotify.as_fd(), object.as_fd(), cover.identity);
+                }
+                _ => {}
+            }
+            if cover.kind != CoverKind::Lock || !tree.watched || cover.path == tree.path {
+                continue;
+            }
+            let end = cover.path.as_bytes().iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+            let below = cover.path.as_bytes()[..end].get(tree.path.as_bytes().len()..).unwrap_or_default();
+            let below = below.strip_prefix(b"/").unwrap_or(below);
+            if let Ok(dir) = tree.open(below, OFlags::PATH | OFlags::DIRECTORY) {
+                let _ = watch(self.inotify.as_fd(), dir.as_fd(), DISAPPEAR | WatchFlags::MASK_ADD);
+            }
+        }
+    }
+
+    /// Puts the covers in place and tells what happened.
+    fn deliver(
+        &mut self,
+        available: Instant,
+        put_covers: &mut PutCovers<'_>,
+        on_event: &mut dyn FnMut(GuardEvent),
+    ) -> Result<(), GuardError> {
+        let post = &mut self.post;
+        post.direct = false;
+        if !post.covers.is_empty() {
+            post.covers.sort_by(|one, other| one.path.cmp(&other.path));
+            post.covers.dedup();
+            let placed = put_covers(&post.covers).map_err(GuardError::Cover)?;
+            let window = available.elapsed();
+            for (cover, placed) in post.covers.drain(..).zip(placed) {
+                if placed == Placed::Now && cover.kind != CoverKind::Pin {
+                    post.events.push(GuardEvent::Masked { path: cover.path, window });
+                }
+            }
+        }
+        post.events.drain(..).for_each(on_event);
+        Ok(())
+    }
+}
+
+const APPEAR: WatchFlags =
+    WatchFlags::CREATE.union(WatchFlags::MOVED_TO).union(WatchFlags::ONLYDIR).union(WatchFlags::EXCL_UNLINK);
+const DISAPPEAR: WatchFlags = WatchFlags::DELETE.union(WatchFlags::MOVED_FROM);
+/// A hard link is a change of attributes.
+const WRITTEN: WatchFlags = WatchFlags::MODIFY.union(WatchFlags::CLOSE_WRITE).union(WatchFlags::ATTRIB);
+
+/// inotify has no call that takes a descriptor.
+fn watch(inotify: BorrowedFd<'_>, object: BorrowedFd<'_>, flags: WatchFlags) -> Result<i32, Errno> {
+    let mut buffer = [0; 32];
+    inotify::add_watch(inotify, beneath::link_to(object, &mut buffer), flags)
+}

@@ -1,0 +1,395 @@
+//! What is done with a name that appeared.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::inotify::{self, WatchFlags};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::beneath;
+use crate::cover::{Cover, CoverKind};
+use crate::gitdir::{self, Judgement, Role};
+use crate::links;
+use crate::names::{Look, Names};
+use crate::place::Identity;
+use crate::survey;
+use crate::taken::{Outcome, Store};
+use crate::text::AbsPath;
+use crate::walk::{Below, Dir, Entry, GitParts, Ground, LIST, Rooted, Verdict, Visitor, WalkError};
+
+use super::nodes::{Nodes, UNWATCHED};
+use super::{APPEAR, DISAPPEAR, GuardError, GuardEvent, MAX_TAKEN, WRITTEN, watch};
+
+/// Programs that save a file by removing and creating it, git among them, take less. What comes later is new.
+const REPLACED_WITHIN: Duration = Duration::from_secs(2);
+
+/// A name that was locked at the start. Inside it is a mount point, which the command can not replace; so whoever does is outside,
+/// and it is locked again. It goes by the directory that holds it: another directory that comes to the same path is new.
+#[derive(Debug)]
+pub struct Held {
+    parent: Identity,
+    name: Box<[u8]>,
+    gone: Option<Instant>,
+}
+
+/// What a guard remembers.
+pub struct Post {
+    pub nodes: Nodes,
+    store: Store,
+    guards_git: bool,
+    /// By directory and name.
+    held: Vec<Held>,
+    /// What was covered at the start, in order: never taken away. Each is watched, so that its end is known: a number that is
+    /// free may be another file's next.
+    covered: Vec<Identity>,
+    /// The watches of those that are not watched as directories.
+    cover_watches: HashMap<i32, Identity>,
+    /// Repositories without a work tree that were there before.
+    bare: Vec<Identity>,
+    pub taken: usize,
+    pub covers: Vec<Cover>,
+    pub events: Vec<GuardEvent>,
+    /// What could not be taken away was said once.
+    failed: Vec<AbsPath>,
+    content: Vec<u8>,
+    /// Some directory can not be watched.
+    pub blind: bool,
+    /// The name itself made the event, and was not found on a walk below it.
+    pub direct: bool,
+    /// Events were lost: what was covered may be covered no more.
+    pub again: bool,
+    /// The sandbox is gone; nothing is covered any more.
+    pub finishing: bool,
+}
+
+impl Post {
+    pub fn new(
+        nodes: Nodes,
+        store: Store,
+        guards_git: bool,
+        locked: Vec<(Identity, Box<[u8]>)>,
+        mut bare: Vec<Identity>,
+    ) -> Post {
+        let mut held: Vec<Held> = locked.into_iter().map(|(parent, name)| Held { parent, name, gone: None }).collect();
+        held.sort_by(|one, other| (one.parent, &one.name).cmp(&(other.parent, &other.name)));
+        held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
+        bare.sort_unstable();
+        Post {
+            nodes,
+            store,
+            guards_git,
+            held,
+            covered: Vec::new(),
+            cover_watches: HashMap::new(),
+            bare,
+            taken: 0,
+            covers: Vec::new(),
+            events: Vec::new(),
+            failed: Vec::new(),
+            content: Vec::new(),
+            blind: false,
+            direct: false,
+            again: false,
+            finishing: false,
+        }
+    }
+
+    fn find_held(&self, parent: Identity, name: &[u8]) -> Option<usize> {
+        self.held.binary_search_by(|held| (held.parent, &*held.name).cmp(&(parent, name))).ok()
+    }
+
+    /// A name went away.
+    pub fn gone(&mut self, parent: Identity, name: &[u8]) {
+        if let Some(index) = self.find_held(parent, name) {
+            self.held[index].gone = Some(Instant::now());
+        }
+    }
+
+    fn holds_in(&self, parent: Identity) -> bool {
+        let first = self.held.partition_point(|held| held.parent < parent);
+        self.held.get(first).is_some_and(|held| held.parent == parent)
+    }
+
+    fn was_covered(&self, identity: Identity) -> bool {
+        self.covered.binary_search(&identity).is_ok()
+    }
+
+    /// Is this a name that was locked, and was replaced just now?
+    fn is_replaced(&mut self, parent: Identity, name: &[u8]) -> bool {
+        let Some(index) = self.find_held(parent, name) else { return false };
+        match self.held[index].gone {
+            Some(since) if since.elapsed() > REPLACED_WITHIN => {
+                self.held.remove(index);
+                false
+            }
+            _ => {
+                self.held[index].gone = None;
+                true
+            }
+        }
+    }
+
+    /// A covered object is known by its identity for as long as it is watched.
+    pub fn remember(&mut self, inotify: BorrowedFd<'_>, object: BorrowedFd<'_>, identity: Identity) {
+        let Err(at) = self.covered.binary_search(&identity) else { return };
+        // A directory may be watched already, for more.
+        if let Ok(watch) = watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
+            self.covered.insert(at, identity);
+            if self.nodes.of_watch(watch).is_none() {
+                self.cover_watches.insert(watch, identity);
+            }
+        }
+    }
+
+    /// The kernel gave a watch up: what it was on is no more.
+    pub fn forget(&mut self, watch: i32) {
+        let node = self.nodes.remove(watch);
+        let Some(identity) = self.cover_watches.remove(&watch).or(node) else { return };
+        if let Ok(at) = self.covered.binary_search(&identity) {
+            self.covered.remove(at);
+        }
+        if let Ok(at) = self.bare.binary_search(&identity) {
+            self.bare.remove(at);
+        }
+        self.held.retain(|held| held.parent != identity);
+    }
+}
+
+pub struct Visit<'g> {
+    pub inotify: BorrowedFd<'g>,
+    pub ground: &'g Ground,
+    pub post: &'g mut Post,
+}
+
+impl Visit<'_> {
+    fn cover(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
+        let moved_along = !self.post.direct && !self.post.again && self.post.was_covered(Identity::from(stat));
+        if self.post.finishing || moved_along {
+            return Ok(());
+        }
+        self.post.covers.push(survey::cover(dir.absolute(name)?, stat, kind)?);
+        Ok(())
+    }
+
+    fn pin(&mut self, names: &Names, dir: &Dir<'_>, path: &[u8], rule: Option<u16>) -> Result<(), WalkError> {
+        let Some(rule) = rule.filter(|_| dir.tree.writable && !self.post.finishing) else { return Ok(()) };
+        for path in survey::pins(names, dir.tree, path, rule, dir.folding)? {
+            self.post.covers.extend(survey::pin(dir.tree, &path)?);
+        }
+        Ok(())
+    }
+
+    /// A symlink at a denied name: what it leads to now is closed too.
+    fn mask_target(&mut self, dir: &Dir<'_>, name: &[u8]) -> Result<(), WalkError> {
+        let Ok(followed) = links::follow(&dir.absolute(name)?) else { return Ok(()) };
+        if let Ok(stat) = self.ground.look(&followed.end).and_then(rustix::fs::fstat)
+            && !self.post.finishing
+        {
+            self.post.covers.push(survey::cover(followed.end, &stat, CoverKind::Mask)?);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, dir: &Dir<'_>, name: &CStr, judged: Option<Identity>) -> Result<(), GuardError> {
+        let path = dir.absolute(name.to_bytes())?;
+        let Post { store, covered, .. } = &mut *self.post;
+        match store.take(dir.fd, name, judged, &|identity| covered.binary_search(&identity).is_ok()) {
+            Ok(Outcome::Taken { kept, whole }) => {
+                self.post.taken += 1;
+                self.post.events.push(GuardEvent::Taken { path, kept, whole });
+                if self.post.taken > MAX_TAKEN { Err(GuardError::TooManyTaken) } else { Ok(()) }
+            }
+            Ok(Outcome::Left) => Ok(()),
+            Err(source) => {
+                if !self.post.failed.contains(&path) && self.post.failed.len() < MAX_TAKEN {
+                    self.post.failed.push(path.clone());
+                    self.post.events.push(GuardEvent::Failed { path, source });
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// A protected name that is new.
+    fn judge_new(&mut self, dir: &Dir<'_>, entry: &Entry<'_>, stat: &Stat) -> Result<Option<Below>, GuardError> {
+        let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        // An exception is inside, or can be: what is in it is judged piece by piece.
+        if directory && entry.look.opened_below {
+            return Ok(Some(Below::Carved));
+        }
+        let path = dir.absolute(entry.name.to_bytes())?;
+        let Some(role) = gitdir::role(path.as_bytes()) else {
+            self.take(dir, entry.name, None)?;
+            return Ok(None);
+        };
+        // Watched first, then read: what is written after the reading makes an event.
+        let watched = (role != Role::Hooks && !self.post.finishing).then(|| self.watch_content(dir, entry.name));
+        let mut content = std::mem::take(&mut self.post.content);
+        let judgement = gitdir::judge(role, self.ground, dir, entry.name, &mut content);
+        self.post.content = content;
+        let judged = match judgement {
+            Judgement::Harmless => return Ok((role == Role::Hooks).then_some(Below::Carved)),
+            Judgement::Gone => return Ok(None),
+            Judgement::Harmful(judged) => judged,
+        };
+        if let Some(Some(watch)) = watched {
+            let _ = inotify::remove_watch(self.inotify, watch);
+            self.post.nodes.remove(watch);
+        }
+        self.take(dir, entry.name, Some(judged))?;
+        Ok(None)
+    }
+
+    /// The file itself, and not its directory: it may be written under another name.
+    fn watch_content(&mut self, dir: &Dir<'_>, name: &CStr) -> Option<i32> {
+        let file = beneath::look(dir.fd, name.to_bytes()).ok()?;
+        let stat = rustix::fs::fstat(&file).ok()?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return None;
+        }
+        match watch(self.inotify, file.as_fd(), WRITTEN) {
+            Ok(watch) => {
+                self.post.nodes.put_file(watch, dir, name.to_bytes(), Identity::from(&stat));
+                Some(watch)
+            }
+            Err(_) => {
+                self.post.blind = true;
+                None
+            }
+        }
+    }
+
+    /// Looks whether a directory has become a repository, which git finds when it is started there (protected-paths G10, G11).
+    pub fn check_trap(&mut self, dir: &Dir<'_>) -> Result<(), GuardError> {
+        let mut parts = GitParts::default();
+        for name in [c"HEAD", c"objects", c"refs", c"commondir"] {
+            if dir.stat(name).is_ok() {
+                parts.see(name.to_bytes(), dir.folding);
+            }
+        }
+        self.take_trap(dir, parts)
+    }
+
+    fn take_trap(&mut self, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+        let trap = parts.make_a_repository() && !is_git_own(dir, parts);
+        let known = self.post.bare.binary_search(&dir.identity).is_ok();
+        if !self.post.guards_git || !trap || known || !dir.tree.writable || dir.below != Below::Plain {
+            return Ok(());
+        }
+        self.take(dir, c"HEAD", None)
+    }
+}
+
+/// A git directory itself, whose parts are judged one by one; or the entry of a linked work tree, which has no objects.
+fn is_git_own(dir: &Dir<'_>, parts: GitParts) -> bool {
+    let path = [dir.tree.path.as_bytes(), b"/", dir.path].concat();
+    let mut names = path.rsplit(|byte| *byte == b'/').filter(|name| !name.is_empty());
+    let last: [&[u8]; 3] = std::array::from_fn(|_| names.next().unwrap_or_default());
+    match last {
+        [own, ..] if own.eq_ignore_ascii_case(b".git") => true,
+        [_, b"worktrees", git] => git.eq_ignore_ascii_case(b".git") && !parts.objects,
+        _ => false,
+    }
+}
+
+impl Visitor for Visit<'_> {
+    type Error = GuardError;
+
+    fn enter(&mut self, dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
+        self.post.direct = false;
+        if self.post.finishing {
+            return Ok(Some(UNWATCHED));
+        }
+        let disappear = if self.post.holds_in(dir.identity) { DISAPPEAR } else { WatchFlags::empty() };
+        match watch(self.inotify, dir.fd, APPEAR | disappear) {
+            Ok(watch) => Ok(Some(self.post.nodes.put_dir(watch, dir))),
+            // It is listed all the same, and again and again from now on.
+            Err(_) => {
+                self.post.blind = true;
+                Ok(Some(UNWATCHED))
+            }
+        }
+    }
+
+    /// The root of a tree was there at the start.
+    fn root(&mut self, _tree: &Rooted, verdict: Verdict, _look: Look) -> Result<Option<Below>, GuardError> {
+        Ok(match verdict {
+            Verdict::Deny(_) => None,
+            _ => Some(Below::Locked),
+        })
+    }
+
+    fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, GuardError> {
+        let name = entry.name.to_bytes();
+        let Ok(stat) = dir.stat(entry.name) else { return Ok(None) };
+        let identity = Identity::from(&stat);
+        let path = dir.join(name);
+        match entry.verdict {
+            Verdict::Deny(rule) => {
+                self.pin(names, dir, &path, rule)?;
+                self.cover(dir, name, &stat, CoverKind::Mask)?;
+                if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+                    self.mask_target(dir, name)?;
+                }
+                Ok(None)
+            }
+            Verdict::Protect(_) | Verdict::Way | Verdict::Link(_) if self.post.is_replaced(dir.identity, name) => {
+                self.cover(dir, name, &stat, CoverKind::Lock)?;
+                if let Ok(object) = beneath::look(dir.fd, name) {
+                    self.post.remember(self.inotify, object.as_fd(), identity);
+                }
+                Ok(Some(Below::Locked))
+            }
+            // It came here together with the directory it is in.
+            Verdict::Protect(_) | Verdict::Way if self.post.was_covered(identity) => Ok(Some(Below::Locked)),
+            Verdict::Protect(_) => self.judge_new(dir, entry, &stat),
+            Verdict::Way if dir.tree.writable && entry.look.way_to_protected => {
+                self.take(dir, entry.name, None)?;
+                Ok(None)
+            }
+            // A socket made from inside is the command's own, and who made it can not be told.
+            Verdict::Way | Verdict::Link(_) | Verdict::Socket | Verdict::Free => Ok(None),
+        }
+    }
+
+    fn leave(&mut self, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+        self.take_trap(dir, parts)
+    }
+
+    fn unlistable(&mut self, tree: &Rooted, path: &[u8]) -> Result<Option<OwnedFd>, GuardError> {
+        if self.post.finishing {
+            return Ok(open_shut(tree, path).ok());
+        }
+        // Nobody gets in by the name before its owner gives himself the rights back, and that is an event of the directory above.
+        let above = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
+        if let Ok(dir) = tree.open(above, OFlags::PATH | OFlags::DIRECTORY) {
+            let _ = watch(self.inotify, dir.as_fd(), WatchFlags::ATTRIB | WatchFlags::MASK_ADD);
+        }
+        Ok(None)
+    }
+}
+
+/// Opens a directory whose owner, or that of one above it, took his own rights away. They are given back for good: no such
+/// directory was there at the start.
+fn open_shut(tree: &Rooted, path: &[u8]) -> Result<OwnedFd, Errno> {
+    let mut dir = tree.open(b"", OFlags::PATH | OFlags::DIRECTORY)?;
+    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+        give_rights(&dir)?;
+        dir = beneath::open(&dir, name, OFlags::PATH | OFlags::DIRECTORY)?;
+    }
+    give_rights(&dir)?;
+    rustix::fs::openat(&dir, c".", LIST | OFlags::CLOEXEC, Mode::empty())
+}
+
+fn give_rights(dir: &OwnedFd) -> Result<(), Errno> {
+    let stat = rustix::fs::fstat(dir)?;
+    let own = stat.st_uid == rustix::process::getuid().as_raw();
+    if !own || stat.st_mode & 0o500 == 0o500 {
+        return Ok(());
+    }
+    let mut buffer = [0; 32];
+    rustix::fs::chmod(beneath::link_to(dir, &mut buffer), Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o500))
+}

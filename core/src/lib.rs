@@ -1,0 +1,182 @@
+//! paddock-core carries out a plan: it closes a fence of kernel mechanisms around one command and stays, if it has to, until
+//! the command and all it started are gone. It reads no policy, knows no profile and believes nothing it is given.
+//!
+//! A library because its root is one `cfg` away from being empty: where there is no such kernel, `main.rs` takes the other one.
+#![cfg(supported)]
+
+mod ancestry;
+mod attempt;
+mod beneath;
+mod bpf;
+mod census;
+mod cgroup;
+mod channel;
+mod chores;
+mod clock;
+mod command;
+mod cover;
+mod enclosure;
+mod environment;
+mod event;
+mod fence;
+mod files;
+mod gitdir;
+mod glance;
+mod guard;
+mod host;
+mod identity;
+mod jail;
+mod journal;
+mod json;
+mod kernel_names;
+mod kernel_text;
+mod limits;
+mod links;
+mod loopback;
+mod mounts;
+mod names;
+mod namespaces;
+mod place;
+mod plan;
+mod preflight;
+mod privileges;
+mod probe;
+mod refusal;
+mod rights;
+mod root;
+mod run;
+#[cfg(test)]
+mod scene;
+mod seccomp;
+mod session;
+mod stderr;
+mod supervise;
+mod survey;
+mod sys;
+mod syscalls;
+mod taken;
+mod temp;
+mod text;
+mod volume;
+mod walk;
+mod watch;
+
+use std::ffi::CString;
+use std::os::fd::OwnedFd;
+
+use crate::attempt::Operation;
+use crate::plan::{Plan, PlanError};
+use crate::refusal::Refusal;
+
+/// Paddock itself failed or refused; never the command's own status.
+const EXIT_REFUSED: i32 = 125;
+
+/// Called by the C library's start code, through [`sys`].
+#[cfg_attr(test, allow(dead_code, reason = "tests have their own start"))]
+fn start(words: Vec<CString>) -> i32 {
+    match dispatch(Arguments(words.into_iter().peekable())) {
+        Ok(status) => status,
+        Err(refusal) => {
+            stderr::complain(&refusal.to_string(), refusal.hint());
+            EXIT_REFUSED
+        }
+    }
+}
+
+fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
+    run::check_standard_descriptors()?;
+    let uid = rustix::process::getuid().as_raw();
+    if uid != rustix::process::geteuid().as_raw() {
+        return Err(PlanError::SetUid.into());
+    }
+    match arguments.next().as_deref() {
+        Some(b"run") => {
+            let plan_fd = arguments.plan_fd()?;
+            let quiet = arguments.flag(b"--quiet");
+            let argv = arguments.command()?;
+            run::run(&plan_fd, uid, argv, quiet)
+        }
+        Some(b"preflight") => {
+            let plan_fd = arguments.plan_fd()?;
+            arguments.end()?;
+            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            print(&preflight::report(&plan, uid)?)
+        }
+        Some(b"attempt") => {
+            let plan_fd = arguments.plan_fd()?;
+            let operation = arguments.operation()?;
+            let path = arguments.path()?;
+            arguments.end()?;
+            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            print(&attempt::report(&plan, operation, &path)?)
+        }
+        Some(b"probe") => {
+            arguments.end()?;
+            print(&probe::report(uid)?)
+        }
+        Some(b"host") => {
+            arguments.end()?;
+            print(&host::report())
+        }
+        _ => Err(Refusal::Usage("no such command")),
+    }
+}
+
+/// One line of JSON on stdout. A reader that went away is told by the exit status.
+fn print(json: &str) -> Result<i32, Refusal> {
+    use std::io::Write as _;
+    Ok(match writeln!(std::io::stdout(), "{json}") {
+        Ok(()) => 0,
+        Err(_) => EXIT_REFUSED,
+    })
+}
+
+/// The command line, taken from the front.
+struct Arguments(std::iter::Peekable<std::vec::IntoIter<CString>>);
+
+impl Arguments {
+    fn next(&mut self) -> Option<Vec<u8>> {
+        self.0.next().map(CString::into_bytes)
+    }
+
+    fn flag(&mut self, name: &[u8]) -> bool {
+        self.0.next_if(|word| word.as_bytes() == name).is_some()
+    }
+
+    fn plan_fd(&mut self) -> Result<OwnedFd, Refusal> {
+        if !self.flag(b"--plan-fd") {
+            return Err(Refusal::Usage("--plan-fd N is missing"));
+        }
+        let word = self.next().and_then(|word| String::from_utf8(word).ok());
+        let number = word.and_then(|word| word.parse().ok()).ok_or(Refusal::Usage("--plan-fd takes a number"))?;
+        sys::inherited_descriptor(number).ok_or(PlanError::NotOpen(number).into())
+    }
+
+    fn operation(&mut self) -> Result<Operation, Refusal> {
+        if !self.flag(b"--op") {
+            return Err(Refusal::Usage("--op read|write|exec is missing"));
+        }
+        let operation = self.next().and_then(|word| Operation::named(&word));
+        operation.ok_or(Refusal::Usage("--op takes read, write or exec"))
+    }
+
+    fn path(&mut self) -> Result<CString, Refusal> {
+        self.0.next().ok_or(Refusal::Usage("a path is missing"))
+    }
+
+    fn command(self) -> Result<Vec<CString>, Refusal> {
+        let mut words = self.0;
+        if words.next_if(|word| word.as_bytes() == b"--").is_none() {
+            return Err(Refusal::Usage("-- and a command are missing"));
+        }
+        let argv: Vec<CString> = words.collect();
+        if argv.is_empty() { Err(Refusal::Usage("no command was given")) } else { Ok(argv) }
+    }
+
+    fn end(mut self) -> Result<(), Refusal> {
+        match self.0.next() {
+            None => Ok(()),
+            Some(_) => Err(Refusal::Usage("too many arguments")),
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Mounts as the core uses them: made detached, by descriptor, and put into a tree whose names are resolved inside that tree.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
+
+use crate::cover::{Cover, CoverKind};
+use crate::place::Identity;
+use crate::sys;
+
+pub const READ_ONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
+pub const NO_EXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
+/// What every mount inside has: set-user-id files and device nodes mean nothing there.
+pub const PLAIN: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
+pub const DEVICE: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+
+/// Where masks come from: two empty objects of mode 000 on the private /dev. They stay, because later masks need them too.
+pub const MASK_FILE: &CStr = c"dev/.closed-file";
+pub const MASK_DIR: &CStr = c"dev/.closed-dir";
+
+/// A new file system with its options, mounted nowhere yet.
+pub fn new_fs(kind: &CStr, options: &[(&CStr, &CStr)], attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    let fs = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (name, value) in options {
+        rustix::mount::fsconfig_set_string(&fs, *name, *value)?;
+    }
+    rustix::mount::fsconfig_create(&fs)?;
+    rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// A detached copy of what is mounted at and below an open file or directory. Nothing that happens to the original shows in it.
+pub fn clone_tree(at: impl AsFd, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    let tree = rustix::mount::open_tree(at, c"", flags)?;
+    sys::mount_setattr(tree.as_fd(), true, attributes.bits().into())?;
+    Ok(tree)
+}
+
+/// Puts a detached mount onto an open file or directory.
+pub fn attach(tree: impl AsFd, onto: impl AsFd) -> Result<(), Errno> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(tree, c"", onto, c"", flags)
+}
+
+/// Opens a name of the host for looking, through no symlink.
+pub fn open_host(path: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+/// Opens a name of the tree below `root` for looking: no symlink can lead out of it, or anywhere.
+pub fn open_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+}
+
+/// The same through symlinks, which are resolved in that tree.
+pub fn follow_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+}
+
+/// Covers a name. Errno::STALE: something else has that name by now. A copy has identities of its own, and its names do not
+/// change behind our back.
+pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<(), Errno> {
+    let target = open_inside(root, cover.path.as_c_str())?;
+    let stat = rustix::fs::fstat(&target)?;
+    if !copied && cover.identity != Identity::from(&stat) {
+        return Err(Errno::STALE);
+    }
+    let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    let tree = match cover.kind {
+        CoverKind::Mask => {
+            let source = open_inside(root, if directory { MASK_DIR } else { MASK_FILE })?;
+            clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?
+        }
+        CoverKind::Lock => clone_tree(&target, PLAIN | READ_ONLY)?,
+        CoverKind::Pin => clone_tree(&target, PLAIN)?,
+    };
+    attach(tree, target)
+}

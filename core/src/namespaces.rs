@@ -1,0 +1,364 @@
+//! The sandbox's own processes: init, the first process of new namespaces, and the command behind it.
+//!
+//! Init builds the root, starts the command, and from then on only buries the dead. It is the kernel's handle on all of them:
+//! when it ends, whatever ended it, nothing in its namespace lives on. It ends with the command, and with the supervisor.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::thread::LinkNameSpaceType;
+
+use crate::channel::{self, Word};
+use crate::cover::Cover;
+use crate::fence::{self, Fence, FenceError};
+use crate::jail::JailError;
+use crate::mounts;
+use crate::privileges::Privileges;
+use crate::root::{self, Blueprint, RootError};
+use crate::session;
+use crate::sys::{self, SignalMask};
+
+const KINDS: i32 =
+    libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+
+#[derive(Debug, thiserror::Error)]
+pub enum NamespacesError {
+    #[error("no namespaces can be made: {}", crate::kernel_names::errno_text(*.0))]
+    Enter(#[source] Errno),
+    #[error("init can not be talked to: {}", crate::kernel_names::errno_text(*.0))]
+    Channel(#[source] Errno),
+    #[error("{error}")]
+    Refused { error: String, hint: String },
+    #[error("init was ended before the command started")]
+    Lost,
+}
+
+impl NamespacesError {
+    pub fn hint(&self) -> &str {
+        match self {
+            NamespacesError::Refused { hint, .. } => hint,
+            _ => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
+        }
+    }
+}
+
+/// A failure inside init, which can only tell of it.
+#[derive(Debug, thiserror::Error)]
+pub enum InitError {
+    #[error("{what}: {}", crate::kernel_names::errno_text(*.errno))]
+    Step { what: &'static str, errno: Errno },
+    #[error(transparent)]
+    Root(#[from] RootError),
+    #[error(transparent)]
+    Jail(JailError),
+    #[error(transparent)]
+    Fence(#[from] FenceError),
+}
+
+impl InitError {
+    fn hint(&self) -> &'static str {
+        match self {
+            InitError::Root(error) => error.hint(),
+            InitError::Jail(error) => error.hint(),
+            InitError::Fence(error) => error.step.hint(),
+            InitError::Step { .. } => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
+        }
+    }
+}
+
+/// The running sandbox, seen from outside.
+pub struct Sandbox {
+    pub init: Pid,
+    pub channel: OwnedFd,
+    /// The command, by a descriptor that can not come to mean another process.
+    pub command: OwnedFd,
+    /// A /proc that shows the processes of the sandbox and no other.
+    pub proc: OwnedFd,
+    inside: Inside,
+}
+
+pub enum Started {
+    Running(Sandbox),
+    /// What the payload returned.
+    NotExecuted(i32),
+}
+
+/// What happens inside the fence: it becomes the command, or returns an errno (or 0, if it was no command).
+pub type Payload<'a> = &'a dyn Fn() -> i32;
+
+/// What init makes of its namespaces.
+pub trait Furnish {
+    /// Namespaces (CLONE_NEW*) beside those that every sandbox has.
+    fn kinds(&self) -> i32 {
+        0
+    }
+
+    /// Who we are in here, unless the supervisor says so when it admits us.
+    fn introduce(&self) -> Result<(), InitError> {
+        Ok(())
+    }
+
+    fn hostname(&self) -> &[u8];
+
+    /// Leaves this process in the new root. The descriptor is of its /proc.
+    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, InitError>;
+}
+
+impl Furnish for Blueprint<'_> {
+    fn introduce(&self) -> Result<(), InitError> {
+        let what = "the user can not be mapped into the namespace";
+        map_identity(self.plan.user.uid, self.gid).map_err(|errno| InitError::Step { what, errno })
+    }
+
+    fn hostname(&self) -> &[u8] {
+        self.namespaces.hostname.as_bytes()
+    }
+
+    fn furnish(&self, _: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, InitError> {
+        Ok(root::build(self, ruleset)?)
+    }
+}
+
+/// Starts init and, behind it, the command. `admit` is called with init's number before anything of the command runs.
+pub fn start(
+    interior: &dyn Furnish,
+    fence: &Fence,
+    payload: Payload<'_>,
+    mask: &SignalMask,
+    admit: impl FnOnce(Pid) -> Result<(), Errno>,
+) -> Result<Started, NamespacesError> {
+    let (ours, theirs) = channel::pair().map_err(NamespacesError::Channel)?;
+    let (mut supervisors_end, mut inits_end) = (Some(ours), Some(theirs));
+    let init = sys::fork_into(KINDS | interior.kinds(), || {
+        supervisors_end = None;
+        inits_end.take().map_or(125, |channel| init(interior, fence, payload, mask, channel))
+    })
+    .map_err(NamespacesError::Enter)?;
+    drop(inits_end);
+    let Some(channel) = supervisors_end else { return Err(NamespacesError::Lost) };
+    let admitted = admit(init).and_then(|()| channel::send(&channel, &Word::Started, &[]));
+    let heard = match admitted {
+        Ok(()) => channel::receive(&channel, true),
+        Err(errno) => Err(errno),
+    };
+    let refused = match heard {
+        Ok(Some((Word::Started, descriptors))) => match <[OwnedFd; channel::DESCRIPTORS]>::try_from(descriptors) {
+            Ok([command, user, mount, proc]) => {
+                let inside = Inside { user, mount };
+                return Ok(Started::Running(Sandbox { init, channel, command, proc, inside }));
+            }
+            Err(_) => NamespacesError::Channel(Errno::PROTO),
+        },
+        Ok(Some((Word::NotExecuted(errno), _))) => {
+            bury(init);
+            return Ok(Started::NotExecuted(errno));
+        }
+        Ok(Some((Word::Refused { error, hint }, _))) => NamespacesError::Refused { error, hint },
+        Ok(Some(_) | None) => NamespacesError::Lost,
+        Err(errno) => NamespacesError::Channel(errno),
+    };
+    bury(init);
+    Err(refused)
+}
+
+/// Its end is the end of everything behind it; the kernel returns only then.
+pub fn bury(init: Pid) {
+    let _ = rustix::process::kill_process(init, Signal::KILL);
+    while matches!(rustix::process::waitpid(Some(init), WaitOptions::empty()), Err(Errno::INTR)) {}
+}
+
+impl Sandbox {
+    /// The command's number on this side, as long as it lives.
+    pub fn command_pid(&self) -> Option<Pid> {
+        let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.command.as_raw_fd())).ok()?;
+        let number = facts.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+        Pid::from_raw(number.trim().parse().ok()?)
+    }
+
+    pub fn inside(&self) -> &Inside {
+        &self.inside
+    }
+}
+
+/// The way into the mounts of a running sandbox, for its owner.
+pub struct Inside {
+    user: OwnedFd,
+    mount: OwnedFd,
+}
+
+impl Inside {
+    /// Covers names in the running sandbox. Each result stands for its cover.
+    pub fn cover(&self, covers: &[Cover], copied: bool) -> Result<Vec<Result<(), Errno>>, Errno> {
+        let mut results = vec![Err(Errno::CANCELED); covers.len()];
+        let mut entered = Ok(());
+        let child = sys::spawn_sharing_memory(|| {
+            entered = self.enter();
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            match entered.and_then(|()| rustix::fs::open(c"/", flags, Mode::empty())) {
+                Ok(root) => {
+                    for (cover, result) in covers.iter().zip(&mut results) {
+                        *result = mounts::cover(root.as_fd(), cover, copied);
+                    }
+                }
+                Err(errno) => entered = Err(errno),
+            }
+            0
+        })?;
+        rustix::process::waitpid(Some(child), WaitOptions::empty())?;
+        entered.map(|()| results)
+    }
+
+    fn enter(&self) -> Result<(), Errno> {
+        rustix::thread::move_into_link_name_space(self.user.as_fd(), Some(LinkNameSpaceType::User))?;
+        rustix::thread::move_into_link_name_space(self.mount.as_fd(), Some(LinkNameSpaceType::Mount))
+    }
+}
+
+/// What namespaces give on this machine.
+pub struct Usable {
+    /// Err: the step that failed.
+    pub namespaces: Result<(), (&'static str, Errno)>,
+    pub overlay: Result<(), Errno>,
+}
+
+/// Makes the namespaces and the kinds of mounts that a run needs, and lets them go again.
+pub fn try_out() -> Usable {
+    let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+    let mut usable = Usable { namespaces: Err(("namespaces", Errno::NOSYS)), overlay: Err(Errno::NOSYS) };
+    let child = sys::spawn_into(KINDS, || {
+        usable.namespaces = (|| {
+            map_identity(uid, gid).map_err(|errno| ("user map", errno))?;
+            let stage = mounts::new_fs(c"tmpfs", &[], mounts::PLAIN).map_err(|errno| ("tmpfs", errno))?;
+            let root = root::set_on_stage(&stage).map_err(|error| ("mount", error.errno()))?;
+            mounts::new_fs(c"proc", &[], mounts::PLAIN).map_err(|errno| ("proc", errno))?;
+            mounts::new_fs(c"devpts", &[], mounts::PLAIN).map_err(|errno| ("devpts", errno))?;
+            usable.overlay = session::try_overlay(root.as_fd());
+            Ok(())
+        })();
+        0
+    });
+    match child {
+        Ok(child) => {
+            let _ = rustix::process::waitpid(Some(child), WaitOptions::empty());
+        }
+        Err(errno) => usable.namespaces = Err(("user namespace", errno)),
+    }
+    usable
+}
+
+/// The life of init. What it returns is seen by nobody but a debugger: its words count.
+fn init(interior: &dyn Furnish, fence: &Fence, payload: Payload<'_>, mask: &SignalMask, channel: OwnedFd) -> i32 {
+    match set_up(interior, fence, payload, mask, &channel) {
+        Ok(Ok(command)) => mourn(command, channel),
+        Ok(Err(errno)) => {
+            let _ = channel::send(&channel, &Word::NotExecuted(errno), &[]);
+            125
+        }
+        Err(error) => {
+            let word = Word::Refused { error: error.to_string(), hint: error.hint().to_owned() };
+            let _ = channel::send(&channel, &word, &[]);
+            125
+        }
+    }
+}
+
+/// From a fork in new namespaces to the running command, or to the reason why it could not be executed.
+fn set_up(
+    interior: &dyn Furnish,
+    fence: &Fence,
+    payload: Payload<'_>,
+    mask: &SignalMask,
+    channel: &OwnedFd,
+) -> Result<Result<Pid, i32>, InitError> {
+    let step = |what| move |errno| InitError::Step { what, errno };
+    follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
+    interior.introduce()?;
+    let namespace = |name: &str| {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::open(format!("/proc/self/ns/{name}"), flags, Mode::empty())
+    };
+    let user = namespace("user").map_err(step("the user namespace can not be opened"))?;
+    let mount = namespace("mnt").map_err(step("the mount namespace can not be opened"))?;
+    // The supervisor puts us under limits first.
+    channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
+    let proc = interior.furnish(channel, fence.ruleset())?;
+    if !interior.hostname().is_empty() {
+        rustix::system::sethostname(interior.hostname()).map_err(step("the host name can not be set"))?;
+    }
+    // The command runs with our user: nothing but this keeps it from tracing us.
+    rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        .map_err(step("init can not be kept from being traced"))?;
+
+    let mut fence_failure = None;
+    let mut exec_failure = None;
+    let child = sys::spawn_sharing_memory(|| {
+        match fence::become_command(None, Some(mask)).and_then(|()| fence.enter()) {
+            Ok(()) => exec_failure = Some(payload()),
+            Err(error) => fence_failure = Some(error),
+        }
+        125
+    })
+    .map_err(step("no process can be started"))?;
+    if let Some(error) = fence_failure {
+        return Err(error.into());
+    }
+    if let Some(errno) = exec_failure {
+        return Ok(Err(errno));
+    }
+    let handle = rustix::process::pidfd_open(child, PidfdFlags::empty()).map_err(step("the command has no handle"))?;
+    let descriptors = [handle.as_fd(), user.as_fd(), mount.as_fd(), proc.as_fd()];
+    channel::send(channel, &Word::Started, &descriptors).map_err(step("the supervisor is gone"))?;
+    Ok(Ok(child))
+}
+
+/// Dies with the supervisor. It may have died before we asked for that: then its end of the channel is closed.
+pub fn follow_supervisor(channel: &OwnedFd) -> Result<(), Errno> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    let mut hung_up = [PollFd::new(channel, PollFlags::empty())];
+    rustix::event::poll(&mut hung_up, Some(&rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 }))?;
+    if hung_up[0].revents().contains(PollFlags::HUP) { Err(Errno::SRCH) } else { Ok(()) }
+}
+
+/// The one user keeps the one number; files keep their owner, and exec drops every capability.
+fn map_identity(uid: u32, gid: u32) -> Result<(), Errno> {
+    write_once("setgroups", "deny")?;
+    write_once("uid_map", &format!("{uid} {uid} 1"))?;
+    write_once("gid_map", &format!("{gid} {gid} 1"))
+}
+
+fn write_once(name: &str, text: &str) -> Result<(), Errno> {
+    let path = CString::new(format!("/proc/self/{name}")).map_err(|_| Errno::INVAL)?;
+    let file = rustix::fs::openat(CWD, path.as_c_str(), OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+    rustix::io::write(&file, text.as_bytes()).map(drop)
+}
+
+/// Buries whoever ends, until the command does. Returning ends the namespace.
+fn mourn(command: Pid, channel: OwnedFd) -> i32 {
+    sys::close_all_but(&channel);
+    // Whatever gets hold of us gains nothing by it. Should it fail, we are no more than we were.
+    let _ = Privileges::NONE.shed();
+    loop {
+        let (pid, status) = match rustix::process::wait(WaitOptions::UNTRACED) {
+            Ok(Some(ended)) => ended,
+            Ok(None) | Err(Errno::INTR) => continue,
+            Err(_) => return 125, // the command is our child until it ends, so there is always one to wait for
+        };
+        if pid != command {
+            continue;
+        }
+        let word = match (status.exit_status(), status.terminating_signal(), status.stopping_signal()) {
+            (Some(code), _, _) => Word::Exited(code),
+            (None, Some(signal), _) => Word::Killed(signal),
+            (None, None, Some(signal)) => Word::Stopped(signal),
+            _ => continue,
+        };
+        let last = !matches!(word, Word::Stopped(_));
+        if channel::send(&channel, &word, &[]).is_err() || last {
+            return 0;
+        }
+    }
+}

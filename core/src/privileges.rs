@@ -1,0 +1,77 @@
+//! Who the command is, and which capabilities it keeps: all are given up, but those the plan names.
+//!
+//! A capability that is only permitted is lost when a program of an ordinary user is executed. It survives as an ambient one,
+//! which has to be inheritable and permitted first (capabilities(7)).
+
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Privileges {
+    /// In namespaces of our own we have every capability over them; the command has these.
+    pub kept: CapabilitySet,
+    /// None: whoever we are.
+    pub service: Option<Service>,
+}
+
+/// The user that the command runs as, by its numbers in the namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Service {
+    pub uid: u32,
+    pub gid: u32,
+    pub clears_groups: bool,
+}
+
+impl Privileges {
+    pub const NONE: Privileges = Privileges { kept: CapabilitySet::empty(), service: None };
+
+    /// Only makes system calls. The order is the promise: the bounding set first, while we still may; then the user, keeping
+    /// what is permitted; then the sets themselves.
+    pub fn shed(self) -> Result<(), Errno> {
+        bound(self.kept)?;
+        if let Some(service) = self.service {
+            rustix::thread::set_keep_capabilities(true)?;
+            service.become_it()?;
+        }
+        let kept = self.kept;
+        let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: kept };
+        rustix::thread::set_capabilities(None, sets)?;
+        for capability in kept {
+            rustix::thread::configure_capability_in_ambient_set(capability, true)?;
+        }
+        Ok(())
+    }
+}
+
+impl Service {
+    fn become_it(self) -> Result<(), Errno> {
+        if self.clears_groups {
+            rustix::thread::set_thread_groups(&[])?;
+        }
+        become_group_and_user(self.uid, self.gid)
+    }
+}
+
+/// The process has one thread: what is set for it is set for all.
+pub fn become_group_and_user(uid: u32, gid: u32) -> Result<(), Errno> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid)
+}
+
+/// Also root, who gets a full set by every exec, ends with no more than these.
+fn bound(kept: CapabilitySet) -> Result<(), Errno> {
+    for number in 0..u64::BITS {
+        let capability = CapabilitySet::from_bits_retain(1 << number);
+        if kept.contains(capability) {
+            continue;
+        }
+        match rustix::thread::remove_capability_from_bounding_set(capability) {
+            Ok(()) => {}
+            Err(Errno::INVAL) => break, // the kernel knows no more
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(())
+}

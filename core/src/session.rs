@@ -1,0 +1,232 @@
+//! The directory of a copy-on-write session: what the command changes waits there for `paddock diff`, `apply` and `discard`.
+//!
+//! `upper` and `work` belong to the overlay, `session.json` says what they are a copy of. A lock on the directory tells that
+//! the session runs. It lies in Paddock's own state, which no command can see.
+
+use std::ffi::{CStr, CString};
+use std::fmt::Write as _;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, Stat};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
+
+use crate::cover::{Cover, CoverKind};
+use crate::json::{self, Invalid};
+use crate::mounts::PLAIN;
+use crate::place::Identity;
+use crate::plan::Workspace;
+use crate::text::AbsPath;
+
+const NOTE: &CStr = c"session.json";
+const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error("the session directory {path} can not be made: {}", crate::kernel_names::errno_text(*.source))]
+    Make { path: String, source: Errno },
+    #[error("there is no session {path} to resume: {}", crate::kernel_names::errno_text(*.source))]
+    Missing { path: String, source: Errno },
+    #[error("the session {path} still runs")]
+    Running { path: String },
+    #[error("the session {path} is not of this workspace")]
+    Foreign { path: String },
+    #[error("the workspace {path} can not be looked at: {}", crate::kernel_names::errno_text(*.source))]
+    Workspace { path: AbsPath, source: Errno },
+}
+
+impl SessionError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            SessionError::Missing { .. } | SessionError::Foreign { .. } => "`paddock sessions` lists them",
+            SessionError::Running { .. } => "wait for its end, or start another one without --resume",
+            SessionError::Make { .. } => "Paddock keeps sessions below ~/.local/state/paddock, which must be yours",
+            SessionError::Workspace { .. } => "check that it exists and is yours",
+        }
+    }
+}
+
+pub struct Session {
+    pub id: String,
+    path: String,
+    dir: OwnedFd,
+    workspace: AbsPath,
+    upper: OwnedFd,
+    work: OwnedFd,
+}
+
+impl Session {
+    /// A new one, or the one to be resumed.
+    pub fn open(sessions: &AbsPath, requested: &Workspace, id: &str) -> Result<Session, SessionError> {
+        let resumed = requested.resume.as_ref().map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned());
+        let id = resumed.clone().unwrap_or_else(|| id.to_owned());
+        let path = format!("{sessions}/{id}");
+        let lower = rustix::fs::stat(requested.path.as_c_str())
+            .map_err(|source| SessionError::Workspace { path: requested.path.clone(), source })?;
+        if resumed.is_some() {
+            return Session::resume(id, path, requested, &lower);
+        }
+        let failed = |source| SessionError::Make { path: path.clone(), source };
+        let dir = make_dirs(sessions, &id).map_err(failed)?;
+        rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive).map_err(failed)?;
+        let upper = make_dir(&dir, c"upper").map_err(failed)?;
+        // The root of the overlay shows the mode of this one.
+        rustix::fs::fchmod(&upper, Mode::from_raw_mode(lower.st_mode & 0o777)).map_err(failed)?;
+        let work = make_dir(&dir, c"work").map_err(failed)?;
+        Ok(Session { id, path, dir, workspace: requested.path.clone(), upper, work })
+    }
+
+    fn resume(id: String, path: String, requested: &Workspace, lower: &Stat) -> Result<Session, SessionError> {
+        let missing = |source| SessionError::Missing { path: path.clone(), source };
+        let dir = rustix::fs::open(path.as_str(), DIR, Mode::empty()).map_err(missing)?;
+        rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| SessionError::Running { path: path.clone() })?;
+        let open = |name: &CStr| rustix::fs::openat(&dir, name, DIR, Mode::empty()).map_err(missing);
+        let (upper, work) = (open(c"upper")?, open(c"work")?);
+        let note = rustix::fs::openat(&dir, NOTE, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+        let mut buffer = vec![0; 64 * 1024];
+        let length = rustix::io::read(&note.map_err(missing)?, &mut buffer[..]).map_err(missing)?;
+        // The copy is one of this very directory, or it is none of it.
+        let mut same = String::from("\"workspace\":");
+        json::string(&mut same, requested.path.as_bytes(), Invalid::Surrogate);
+        let _ = write!(same, ",\"device\":{},\"inode\":{},", lower.st_dev, lower.st_ino);
+        let foreign = || SessionError::Foreign { path: path.clone() };
+        let text = std::str::from_utf8(&buffer[..length]).map_err(|_| foreign())?;
+        if !text.contains(&same) {
+            return Err(foreign());
+        }
+        Ok(Session { id, path, dir, workspace: requested.path.clone(), upper, work })
+    }
+
+    pub fn workspace(&self) -> &AbsPath {
+        &self.workspace
+    }
+
+    /// The overlay, mounted nowhere yet. In the first process of the new namespaces only.
+    pub fn mount(&self, lower: BorrowedFd<'_>, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+        // What was opened before belongs to the mounts of another namespace, which the overlay does not take.
+        let again = |name: &str, known: &OwnedFd| {
+            let opened = rustix::fs::open(format!("{}/{name}", self.path), DIR, Mode::empty())?;
+            let same = Identity::from(&rustix::fs::fstat(&opened)?) == Identity::from(&rustix::fs::fstat(known)?);
+            if same { Ok(opened) } else { Err(Errno::STALE) }
+        };
+        mount_overlay(lower, again("upper", &self.upper)?.as_fd(), again("work", &self.work)?.as_fd(), attributes)
+    }
+
+    /// Says what the session is, for those who come later. A resumed one keeps its beginning: changes of the host count from there.
+    pub fn note(&self, command: &[CString], covers: &[Cover], plan: &str, resumed: bool) -> Result<(), SessionError> {
+        if resumed {
+            return Ok(());
+        }
+        let failed = |source| SessionError::Make { path: self.path.clone(), source };
+        let lower = rustix::fs::stat(self.workspace.as_c_str()).map_err(failed)?;
+        let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
+        let mut out = String::with_capacity(1024);
+        let _ = write!(out, "{{\"version\":1,\"id\":\"{}\",\"workspace\":", self.id);
+        json::string(&mut out, self.workspace.as_bytes(), Invalid::Surrogate);
+        let _ = write!(
+            out,
+            ",\"device\":{},\"inode\":{},\"started_ns\":{started},\"plan\":\"{plan}\",\"command\":",
+            lower.st_dev, lower.st_ino
+        );
+        json::strings(&mut out, command.iter().map(|word| word.as_bytes()), Invalid::Surrogate);
+        out.push_str(",\"masked\":");
+        let masked = covers.iter().filter(|cover| cover.kind == CoverKind::Mask);
+        let below = masked.filter_map(|cover| cover.path.as_bytes().strip_prefix(self.workspace.as_bytes()));
+        json::strings(&mut out, below.filter_map(|path| path.strip_prefix(b"/")), Invalid::Surrogate);
+        out.push_str("}\n");
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.dir, NOTE, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        match rustix::io::write(&file, out.as_bytes()) {
+            Ok(written) if written == out.len() => Ok(()),
+            Ok(_) => Err(failed(Errno::NOSPC)),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// Makes it survive a crash of the machine. Slow: done while the command already runs.
+    pub fn settle(&self) {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if let Ok(note) = rustix::fs::openat(&self.dir, NOTE, flags, Mode::empty()) {
+            let _ = rustix::fs::fsync(note);
+        }
+        let _ = rustix::fs::fsync(&self.dir);
+    }
+
+    /// Nothing changed, nothing is kept. True: there is something to look at.
+    pub fn close(self) -> bool {
+        let mut buffer = Vec::with_capacity(1024);
+        let mut changes = true;
+        if let Ok(listed) = rustix::fs::openat(&self.upper, c".", DIR, Mode::empty()) {
+            let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
+            changes = loop {
+                match entries.next() {
+                    None => break false,
+                    Some(Ok(entry)) if entry.file_name() == c"." || entry.file_name() == c".." => {}
+                    Some(_) => break true,
+                }
+            };
+        }
+        if changes {
+            return true;
+        }
+        let remove = |at: &OwnedFd, name: &CStr| rustix::fs::unlinkat(at, name, AtFlags::REMOVEDIR);
+        // The kernel leaves an empty directory of mode 000 in `work`.
+        let _ = remove(&self.work, c"work");
+        let _ = remove(&self.work, c"index");
+        let emptied = remove(&self.dir, c"work").is_ok() && remove(&self.dir, c"upper").is_ok();
+        if emptied {
+            let _ = rustix::fs::unlinkat(&self.dir, NOTE, AtFlags::empty());
+            let _ = rustix::fs::rmdir(self.path.as_str()); // stays where something was taken away
+        }
+        false
+    }
+}
+
+fn mount_overlay(
+    lower: BorrowedFd<'_>,
+    upper: BorrowedFd<'_>,
+    work: BorrowedFd<'_>,
+    attributes: MountAttrFlags,
+) -> Result<OwnedFd, Errno> {
+    // By descriptor: whatever characters the path has, and whatever is mounted over it by now.
+    let named =
+        |fd: BorrowedFd<'_>| CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|_| Errno::INVAL);
+    let fs = rustix::mount::fsopen(c"overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    rustix::mount::fsconfig_set_string(&fs, c"lowerdir", named(lower)?.as_c_str())?;
+    rustix::mount::fsconfig_set_string(&fs, c"upperdir", named(upper)?.as_c_str())?;
+    rustix::mount::fsconfig_set_string(&fs, c"workdir", named(work)?.as_c_str())?;
+    // Without it a directory that was removed can not be made again.
+    rustix::mount::fsconfig_set_flag(&fs, c"userxattr")?;
+    rustix::mount::fsconfig_create(&fs)?;
+    rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// On a file system in memory that is thrown away.
+pub fn try_overlay(stage: BorrowedFd<'_>) -> Result<(), Errno> {
+    let (lower, upper, work) = (make_dir(stage, c"lower")?, make_dir(stage, c"upper")?, make_dir(stage, c"work")?);
+    mount_overlay(lower.as_fd(), upper.as_fd(), work.as_fd(), PLAIN).map(drop)
+}
+
+fn make_dirs(sessions: &AbsPath, id: &str) -> Result<OwnedFd, Errno> {
+    let path = sessions.as_bytes();
+    for end in
+        path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at).chain([path.len()])
+    {
+        match rustix::fs::mkdirat(CWD, &path[..end], Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            // A directory above may be closed to us and be there all the same.
+            Err(Errno::ACCESS | Errno::ROFS) if rustix::fs::stat(&path[..end]).is_ok() => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    let parent = rustix::fs::open(sessions.as_c_str(), DIR, Mode::empty())?;
+    rustix::fs::mkdirat(&parent, id, Mode::RWXU)?;
+    rustix::fs::openat(&parent, id, DIR, Mode::empty())
+}
+
+fn make_dir(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::mkdirat(&dir, name, Mode::RWXU)?;
+    rustix::fs::openat(&dir, name, DIR, Mode::empty())
+}

@@ -1,0 +1,365 @@
+//! What exists when a run starts, and what has to be put over it.
+//!
+//! A name that is denied is masked, one that is protected is locked, and the directories that its pattern rests on are pinned.
+//! A symlink at such a name does not end there: what it leads to, inside the trees, counts as if the pattern had named it, and so
+//! does every link on the way. A file with several names (hard links) is covered under each of them.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FileType, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::cover::{Cover, CoverKind};
+use crate::links;
+use crate::names::{Look, Names, Rule, StateId};
+use crate::place::Identity;
+use crate::text::AbsPath;
+use crate::walk::{Below, Dir, Entry, GitParts, Ground, Rooted, Verdict, Visitor, WalkError, Walker};
+
+/// What a link leads to may hold another.
+const MAX_ROUNDS: usize = 16;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// A directory comes before what is in it.
+    pub covers: Vec<Cover>,
+    /// Where the locked ones are: the directory, and the name there.
+    pub locked: Vec<(Identity, Box<[u8]>)>,
+    /// Repositories without a work tree.
+    pub bare: Vec<Identity>,
+}
+
+/// Told of every directory before it is listed.
+pub type Enter<'a, E> = dyn FnMut(&Dir<'_>) -> Result<u32, E> + 'a;
+
+/// Looks through all trees. Patterns that follow from symlinks are added to `names`.
+pub fn survey<E: From<WalkError>>(
+    names: &mut Names,
+    ground: &Ground,
+    walker: &mut Walker,
+    enter: &mut Enter<'_, E>,
+) -> Result<Survey, E> {
+    let mut surveyor;
+    let mut rounds = 0;
+    loop {
+        surveyor = Surveyor::new(names.guards_git, &mut *enter);
+        for index in 0..ground.trees.len() {
+            walker.tree(names, ground, index, &mut surveyor)?;
+        }
+        let Some(last) = surveyor.links.last() else { break };
+        let last = last.path.clone();
+        for link in &surveyor.links {
+            link.extend(names, ground);
+        }
+        if !names.settle().map_err(WalkError::from)? {
+            break;
+        }
+        rounds += 1;
+        if rounds == MAX_ROUNDS {
+            return Err(WalkError::Links { path: last }.into());
+        }
+    }
+    let Surveyor { mut found, pins, linked, .. } = surveyor;
+    if !linked.is_empty() {
+        let mut others = OtherNames::<E>::new(&linked);
+        for index in 0..ground.trees.len() {
+            walker.tree(names, ground, index, &mut others)?;
+        }
+        found.covers.extend(others.covers);
+        found.locked.extend(others.locked);
+    }
+    for (index, path) in pins {
+        found.covers.extend(pin(&ground.trees[index], &path)?);
+    }
+    found.covers.sort_by(|one, other| one.path.cmp(&other.path).then(weight(one).cmp(&weight(other))));
+    found.covers.dedup_by(|later, kept| later.path == kept.path && (later.kind == CoverKind::Pin || *later == *kept));
+    Ok(found)
+}
+
+/// A mask makes the rest needless, a lock a pin.
+fn weight(cover: &Cover) -> u8 {
+    match cover.kind {
+        CoverKind::Mask => 0,
+        CoverKind::Lock => 1,
+        CoverKind::Pin => 2,
+    }
+}
+
+/// A directory that a match rests on.
+pub fn pin(tree: &Rooted, path: &[u8]) -> Result<Option<Cover>, WalkError> {
+    let stat = match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => stat,
+        _ => return Ok(None), // gone, and the match with it
+    };
+    cover(tree.absolute(path)?, &stat, CoverKind::Pin).map(Some)
+}
+
+pub fn cover(path: AbsPath, stat: &Stat, kind: CoverKind) -> Result<Cover, WalkError> {
+    let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    Ok(Cover { path, identity: Identity::from(stat), directory, kind })
+}
+
+/// The directories below the root of its tree that a match rests on, as paths relative to the tree.
+pub fn pins(names: &Names, tree: &Rooted, path: &[u8], rule: u16, folding: bool) -> Result<Vec<Vec<u8>>, WalkError> {
+    let depth = tree.depth();
+    let rests = names.rests_on(rule, tree.absolute(path)?.as_bytes(), folding);
+    let prefix = |end: usize| path.split(|byte| *byte == b'/').take(end + 1 - depth).collect::<Vec<_>>().join(&b'/');
+    Ok(rests.into_iter().filter(|end| *end >= depth).map(prefix).collect())
+}
+
+/// A symlink at a name that has a verdict.
+struct LinkFound {
+    path: AbsPath,
+    verdict: Verdict,
+    next: StateId,
+}
+
+impl LinkFound {
+    /// What it leads to counts as well, and every link on the way is as good as the first.
+    fn extend(&self, names: &mut Names, ground: &Ground) {
+        let Ok(followed) = links::follow(&self.path) else { return };
+        let writable = |path: &AbsPath| ground.tree_of(path).is_some_and(|tree| tree.writable);
+        for link in followed.links.iter().filter(|link| writable(link)) {
+            names.add_path(Rule::Link, link.as_bytes());
+        }
+        let Some(tree) = ground.tree_of(&followed.end) else { return };
+        match self.verdict {
+            Verdict::Deny(_) => names.add_path(Rule::Deny, followed.end.as_bytes()),
+            Verdict::Protect(_) if tree.writable => names.add_path(Rule::Protect, followed.end.as_bytes()),
+            Verdict::Way => names.add_alias(self.next, followed.end.as_bytes()),
+            Verdict::Protect(_) | Verdict::Link(_) | Verdict::Socket | Verdict::Free => {}
+        }
+    }
+}
+
+/// A file that has other names.
+struct Linked {
+    identity: Identity,
+    kind: CoverKind,
+}
+
+struct Surveyor<'e, 'f, E> {
+    guards_git: bool,
+    enter: &'e mut Enter<'f, E>,
+    found: Survey,
+    pins: BTreeSet<(usize, Vec<u8>)>,
+    links: Vec<LinkFound>,
+    linked: Vec<Linked>,
+}
+
+impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
+    fn new(guards_git: bool, enter: &'e mut Enter<'f, E>) -> Surveyor<'e, 'f, E> {
+        let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
+        Surveyor { guards_git, enter, found: Survey::default(), pins, links, linked }
+    }
+
+    fn note_names(&mut self, stat: &Stat, kind: CoverKind) {
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1 {
+            self.linked.push(Linked { identity: Identity::from(stat), kind });
+        }
+    }
+
+    fn put(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
+        self.found.covers.push(cover(dir.absolute(name)?, stat, kind)?);
+        if kind == CoverKind::Lock {
+            self.found.locked.push((dir.identity, name.into()));
+        }
+        Ok(())
+    }
+}
+
+impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
+    type Error = E;
+
+    fn enter(&mut self, dir: &Dir<'_>) -> Result<Option<u32>, E> {
+        (self.enter)(dir).map(Some)
+    }
+
+    fn root(&mut self, tree: &Rooted, verdict: Verdict, _look: Look) -> Result<Option<Below>, E> {
+        let (kind, below) = match verdict {
+            Verdict::Deny(_) => (CoverKind::Mask, Below::Masked),
+            _ => (CoverKind::Lock, Below::Locked),
+        };
+        self.found.covers.push(cover(tree.path.clone(), tree.stat(), kind)?);
+        self.note_names(tree.stat(), kind);
+        Ok(Some(below))
+    }
+
+    fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, E> {
+        let name = entry.name.to_bytes();
+        // Gone again: if it comes back, there is an event.
+        let Ok(stat) = dir.stat(entry.name) else { return Ok(None) };
+        let file_type = FileType::from_raw_mode(stat.st_mode);
+        let path = dir.join(name);
+        if let Verdict::Deny(Some(rule)) | Verdict::Protect(Some(rule)) | Verdict::Link(Some(rule)) = entry.verdict
+            && dir.tree.writable
+        {
+            let below = pins(names, dir.tree, &path, rule, dir.folding)?;
+            self.pins.extend(below.into_iter().map(|path| (dir.tree_index, path)));
+        }
+        if file_type == FileType::Symlink && !matches!(entry.verdict, Verdict::Socket | Verdict::Link(_)) {
+            let (verdict, next) = (entry.verdict, entry.look.next);
+            self.links.push(LinkFound { path: dir.absolute(name)?, verdict, next });
+        }
+        match entry.verdict {
+            Verdict::Deny(_) => {
+                self.put(dir, name, &stat, CoverKind::Mask)?;
+                self.note_names(&stat, CoverKind::Mask);
+                Ok(Some(Below::Masked))
+            }
+            // An exception inside: what is in it is locked piece by piece.
+            Verdict::Protect(_) if entry.look.opened_below && file_type == FileType::Directory => {
+                self.pins.insert((dir.tree_index, path));
+                Ok(Some(Below::Carved))
+            }
+            Verdict::Protect(_) => {
+                self.put(dir, name, &stat, CoverKind::Lock)?;
+                self.note_names(&stat, CoverKind::Lock);
+                Ok(Some(Below::Locked))
+            }
+            Verdict::Link(_) => {
+                self.put(dir, name, &stat, CoverKind::Lock)?;
+                Ok(None)
+            }
+            Verdict::Way if dir.tree.writable && dir.below != Below::Locked => {
+                self.put(dir, name, &stat, CoverKind::Lock)?;
+                Ok(None)
+            }
+            Verdict::Socket => {
+                self.put(dir, name, &stat, CoverKind::Mask)?;
+                Ok(None)
+            }
+            Verdict::Way | Verdict::Free => Ok(None),
+        }
+    }
+
+    fn wants_files(&self, below: Below) -> bool {
+        matches!(below, Below::Locked | Below::Masked)
+    }
+
+    fn file(&mut self, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<(), E> {
+        let kind = if dir.below == Below::Masked { CoverKind::Mask } else { CoverKind::Lock };
+        if let Ok(stat) = dir.stat(entry.name) {
+            self.note_names(&stat, kind);
+        }
+        Ok(())
+    }
+
+    /// A bare repository that was here before is the user's: it stays, and what git executes in it is locked.
+    fn leave(&mut self, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
+        let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
+        if !counts || !parts.make_a_repository() || dir.own_name().eq_ignore_ascii_case(b".git") {
+            return Ok(());
+        }
+        self.found.bare.push(dir.identity);
+        if !dir.path.is_empty() {
+            self.pins.insert((dir.tree_index, dir.path.to_vec()));
+        }
+        for name in [c"config", c"config.worktree", c"hooks", c"commondir"] {
+            if let Ok(stat) = dir.stat(name) {
+                self.put(dir, name.to_bytes(), &stat, CoverKind::Lock)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn unlistable(&mut self, tree: &Rooted, path: &[u8]) -> Result<Option<OwnedFd>, E> {
+        if let Some(stat) = out_of_reach(tree, path)? {
+            self.found.covers.push(cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
+        }
+        Ok(None)
+    }
+}
+
+/// A directory that we can not list is closed as a whole: whoever knows names in it could still open them. One that the command
+/// could open up by itself, because it is ours and can be changed, is not for us to hide. None: it is gone.
+fn out_of_reach(tree: &Rooted, path: &[u8]) -> Result<Option<Stat>, WalkError> {
+    let failed = |source| WalkError::List { path: tree.path.clone(), source };
+    match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
+        Ok(stat) if tree.writable && stat.st_uid == rustix::process::getuid().as_raw() => {
+            Err(WalkError::List { path: tree.absolute(path)?, source: Errno::ACCESS })
+        }
+        Ok(stat) => Ok(Some(stat)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(source) => Err(failed(source)),
+    }
+}
+
+/// The second walk, when it is needed: other names of the same files.
+struct OtherNames<E> {
+    linked: Vec<(u64, Identity, CoverKind)>,
+    covers: Vec<Cover>,
+    locked: Vec<(Identity, Box<[u8]>)>,
+    error: PhantomData<E>,
+}
+
+impl<E: From<WalkError>> OtherNames<E> {
+    fn new(linked: &[Linked]) -> OtherNames<E> {
+        // Of one file that is denied under one name and protected under another, the deny comes first.
+        let key = |linked: &Linked| (linked.identity.inode(), linked.identity, linked.kind);
+        let mut linked: Vec<_> = linked.iter().map(key).collect();
+        linked.sort_by_key(|(inode, identity, kind)| (*inode, *identity, *kind != CoverKind::Mask));
+        linked.dedup_by_key(|(_, identity, _)| *identity);
+        OtherNames { linked, covers: Vec::new(), locked: Vec::new(), error: PhantomData }
+    }
+}
+
+impl<E: From<WalkError>> Visitor for OtherNames<E> {
+    type Error = E;
+
+    fn enter(&mut self, _dir: &Dir<'_>) -> Result<Option<u32>, E> {
+        Ok(Some(0))
+    }
+
+    fn root(&mut self, _tree: &Rooted, verdict: Verdict, _look: Look) -> Result<Option<Below>, E> {
+        Ok((!matches!(verdict, Verdict::Deny(_))).then_some(Below::Locked))
+    }
+
+    fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, E> {
+        match entry.verdict {
+            Verdict::Protect(_) if entry.file_type == FileType::Directory => {
+                Ok(Some(if entry.look.opened_below { Below::Carved } else { Below::Locked }))
+            }
+            Verdict::Protect(_) => {
+                self.file(dir, entry)?;
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn wants_files(&self, _below: Below) -> bool {
+        true
+    }
+
+    fn file(&mut self, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<(), E> {
+        if dir.numbers_agree && self.linked.binary_search_by_key(&entry.inode, |(inode, ..)| *inode).is_err() {
+            return Ok(());
+        }
+        let Ok(stat) = dir.stat(entry.name) else { return Ok(()) };
+        let identity = Identity::from(&stat);
+        let Some((_, _, kind)) = self.linked.iter().find(|(_, other, _)| *other == identity) else { return Ok(()) };
+        // What is locked as a whole, or only read, needs no lock of its own.
+        let locked_already = dir.below == Below::Locked || matches!(entry.verdict, Verdict::Protect(_));
+        if *kind == CoverKind::Lock && (locked_already || !dir.tree.writable) {
+            return Ok(());
+        }
+        let name = entry.name.to_bytes();
+        self.covers.push(cover(dir.absolute(name)?, &stat, *kind)?);
+        if *kind == CoverKind::Lock {
+            self.locked.push((dir.identity, name.into()));
+        }
+        Ok(())
+    }
+
+    fn unlistable(&mut self, tree: &Rooted, path: &[u8]) -> Result<Option<OwnedFd>, E> {
+        out_of_reach(tree, path)?;
+        Ok(None)
+    }
+}

@@ -1,0 +1,254 @@
+//! The full tier, seen from outside: each denial beside what is allowed, and beside the same act without the fence.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use support::*;
+
+#[test]
+fn only_what_is_granted_exists() {
+    let tree = Tree::new();
+    let (inside, outside) = (tree.dir("inside"), tree.dir("outside"));
+    tree.file("outside/secret");
+    tree.file("inside/mine");
+    let script = format!(
+        "cat mine && echo; cat {0}/secret || echo unreadable; stat {0}/secret || echo invisible; ls {1}; \
+         chmod 600 {0}/secret || echo not-changed; echo x > new && echo wrote; ls /home /root /run || echo no-run",
+        outside.display(),
+        tree.0.display(),
+    );
+    let output = sh(&full_plan(&inside, &[grant(&inside, "allow")]), &script);
+    assert_eq!(
+        stdout(&output),
+        "inside/mine\nunreadable\ninvisible\ninside\nnot-changed\nwrote\nno-run\n",
+        "{}",
+        stderr(&output)
+    );
+    assert!(inside.join("new").exists());
+    let control = as_user("/bin/sh").args(["-c", &script]).current_dir(&inside).output().unwrap();
+    assert!(stdout(&control).contains("outside/secret"), "{}", stdout(&control));
+}
+
+#[test]
+fn what_is_granted_for_reading_can_not_be_changed_in_any_way() {
+    let tree = Tree::new();
+    let (work, tools) = (tree.dir("work"), tree.dir("tools"));
+    let tool = tree.file("tools/tool");
+    let before = fs::metadata(&tool).unwrap();
+    let script = format!(
+        "cd {0}; chmod 777 tool || echo mode; touch -d 2001-01-01 tool || echo time; echo x > tool || echo write; \
+         ln tool link || echo link; mv tool other || echo rename; setfattr -n user.x -v y tool 2>/dev/null || echo attribute",
+        tools.display()
+    );
+    let output = sh(&full_plan(&work, &[grant(&work, "allow"), grant(&tools, "read")]), &script);
+    assert_eq!(stdout(&output), "mode\ntime\nwrite\nlink\nrename\nattribute\n", "{}", stderr(&output));
+    let after = fs::metadata(&tool).unwrap();
+    assert_eq!((before.mode(), before.mtime(), before.ctime()), (after.mode(), after.mtime(), after.ctime()));
+    let control = as_user("/bin/sh").args(["-c", &script]).output().unwrap();
+    assert!(!stdout(&control).contains("mode") && !stdout(&control).contains("time"), "{}", stdout(&control));
+}
+
+#[test]
+fn temporary_files_devices_and_processes_are_its_own() {
+    let tree = Tree::new();
+    let outside = std::env::temp_dir().join(format!("paddock-outside-{}", std::process::id()));
+    fs::write(&outside, "x").unwrap();
+    let script = "ls -A /tmp | grep -v test; echo x > /tmp/mine && ls /tmp | grep -v test; ls /var/tmp/ | grep -v test; echo > /dev/null && echo null; \
+                  echo $$; ls -d /proc/[0-9]* | wc -l; cat /proc/1/environ || echo closed; readlink /proc/1/root || echo hidden";
+    let output = sh(&full_plan(&tree.0, &[grant(&tree.0, "allow")]), script);
+    let said = stdout(&output);
+    // Two processes of the sandbox, and those that count them.
+    assert!(said.starts_with("mine\nmine\nnull\n2\n"), "{said}{}", stderr(&output));
+    assert!(said.ends_with("closed\nhidden\n"), "{said}");
+    assert!(!said.contains("paddock-outside"));
+    assert!(outside.exists() && !std::env::temp_dir().join("mine").exists());
+    fs::remove_file(outside).unwrap();
+}
+
+#[test]
+fn closed_places_are_masked_and_own_places_locked_under_any_grant() {
+    let tree = Tree::new();
+    let work = tree.dir("work");
+    tree.dir("work/secrets");
+    tree.file("work/secrets/key");
+    tree.file("work/.env");
+    tree.dir("work/state");
+    tree.file("work/state/note");
+    let mut plan = full_plan(&work, &[grant(&work, "allow")]);
+    plan["files"]["closed"] = json!([work.join("secrets"), work.join(".env")]);
+    plan["files"]["unwritable"] = json!([work.join("state")]);
+    let script = "cat .env || echo env; cat secrets/key || echo key; ls secrets || echo list; mv secrets s2 || echo held; \
+                  rm -rf .env || echo kept; ln .env link || echo unlinked; cat state/note && echo; \
+                  echo x > state/note || echo locked; rm state/note || echo kept; mv state s3 || echo held; \
+                  cat /proc/self/root$PWD/.env || echo env; echo x > free && echo free";
+    let output = sh(&plan, script);
+    assert_eq!(
+        stdout(&output),
+        "env\nkey\nlist\nheld\nkept\nunlinked\nwork/state/note\nlocked\nkept\nheld\nenv\nfree\n",
+        "{}",
+        stderr(&output)
+    );
+    assert_eq!(fs::read_to_string(work.join(".env")).unwrap(), "work/.env");
+    assert_eq!(fs::read_to_string(work.join("state/note")).unwrap(), "work/state/note");
+    assert_eq!(attempt(&plan, "read", work.join(".env")), "denied");
+    assert_eq!(attempt(&plan, "write", work.join("state/note")), "denied");
+    assert_eq!(attempt(&plan, "read", work.join("state/note")), "allowed");
+    let control = as_user("/bin/sh").args(["-c", script]).current_dir(&work).output().unwrap();
+    assert!(stdout(&control).starts_with("work/.envwork/secrets/keykey\n"), "{}", stdout(&control));
+}
+
+#[test]
+fn a_grant_of_everything_still_has_its_own_temp_and_closed_places() {
+    let tree = Tree::new();
+    let work = tree.dir("work");
+    tree.file("work/secret");
+    // By its own name too: the host's /tmp, where it lies, is not shown.
+    let mut plan = full_plan(&work, &[grant("/", "allow"), grant(&work, "allow")]);
+    plan["files"]["closed"] = json!([work.join("secret")]);
+    let script = format!(
+        "cat {0}/secret || echo closed; echo x > {0}/free && echo free; ls /usr > /dev/null && echo usr",
+        work.display()
+    );
+    let output = sh(&plan, &script);
+    assert_eq!(stdout(&output), "closed\nfree\nusr\n", "{}", stderr(&output));
+    assert!(work.join("free").exists());
+}
+
+#[test]
+fn no_capability_no_user_namespace_no_way_back() {
+    let tree = Tree::new();
+    let mut plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
+    // Without the filter, so that the namespace itself has to say no.
+    plan["seccomp"] = json!(null);
+    let script = "grep -c 'Cap.*0000000000000000' /proc/self/status; unshare -U true || echo no-user-namespace; \
+                  umount /tmp || echo no-umount; mount -t tmpfs none /tmp || echo no-mount; mount -o remount,rw / || echo no-remount";
+    let output = sh(&plan, script);
+    assert_eq!(stdout(&output), "5\nno-user-namespace\nno-umount\nno-mount\nno-remount\n", "{}", stderr(&output));
+    let control = as_user("unshare").args(["-U", "true"]).status().unwrap();
+    assert!(control.success());
+    plan["namespaces"]["nested"] = json!(true);
+    assert_eq!(stdout(&sh(&plan, "unshare -U echo nested")), "nested\n");
+}
+
+fn alive(marker: &str) -> usize {
+    let numbered = fs::read_dir("/proc").unwrap().flatten();
+    let line = |entry: fs::DirEntry| fs::read(entry.path().join("cmdline")).unwrap_or_default();
+    let marked = |line: &Vec<u8>| line.windows(marker.len()).any(|window| window == marker.as_bytes());
+    numbered.map(line).filter(|line| line.starts_with(b"sleep") && marked(line)).count()
+}
+
+fn gone_within(marker: &str, limit: Duration) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        if alive(marker) == 0 {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+#[test]
+fn the_end_of_the_command_is_the_end_of_everything() {
+    let tree = Tree::new();
+    let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
+    let seconds = format!("41{}", std::process::id());
+    let script = format!(
+        "setsid sh -c 'trap \"\" TERM HUP INT; sleep {seconds}' & (sleep {seconds} &); \
+         while [ $(ls -d /proc/[0-9]* | wc -l) -lt 5 ]; do :; done; exit 7"
+    );
+    let output = sh(&plan, &script);
+    assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
+    assert_eq!(alive(&seconds), 0);
+}
+
+#[test]
+fn the_end_of_the_supervisor_is_the_end_of_everything() {
+    let tree = Tree::new();
+    let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
+    let seconds = format!("42{}", std::process::id());
+    let script = format!("setsid sh -c 'trap \"\" TERM; sleep {seconds}' & sleep {seconds}");
+    let mut core = Core::new("run", &plan, &["--", "/bin/sh", "-c", &script]);
+    let mut supervisor = core.command.stdout(Stdio::null()).spawn().unwrap();
+    let start = Instant::now();
+    while alive(&seconds) < 2 && start.elapsed() < Duration::from_secs(10) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(alive(&seconds), 2);
+    supervisor.kill().unwrap();
+    supervisor.wait().unwrap();
+    assert!(gone_within(&seconds, Duration::from_secs(5)));
+}
+
+#[test]
+fn exit_codes_and_signals_come_through() {
+    let tree = Tree::new();
+    let plan = full_plan(&tree.0, &[grant(&tree.0, "allow")]);
+    assert_eq!(sh(&plan, "exit 9").status.code(), Some(9));
+    assert_eq!(sh(&plan, "kill -TERM $$").status.code(), Some(128 + 15));
+    let missing = Core::new("run", &plan, &["--", "/usr/bin/nothing-of-that-name"]).output();
+    assert_eq!(missing.status.code(), Some(127), "{}", stderr(&missing));
+    let script = tree.file("not-executable");
+    let forbidden = Core::new("run", &plan, &["--", script.to_str().unwrap()]).output();
+    assert_eq!(forbidden.status.code(), Some(126), "{}", stderr(&forbidden));
+}
+
+#[test]
+fn links_on_the_way_to_a_grant_are_there_inside() {
+    let tree = Tree::new();
+    let real = tree.dir("real");
+    tree.file("real/file");
+    let link = tree.link("link", &real);
+    let plan = full_plan(&real, &[grant(&real, "read"), grant(link.join("file"), "read")]);
+    let output = sh(&plan, &format!("cat {}/file", link.display()));
+    assert_eq!(stdout(&output), "real/file", "{}", stderr(&output));
+}
+
+#[test]
+fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
+    let tree = Tree::new();
+    let work = tree.dir("work");
+    tree.file("work/old");
+    tree.file("work/.env");
+    let sessions = tree.dir("state");
+    let mut plan = full_plan(&work, &[grant(&work, "allow")]);
+    plan["workspace"] = json!({"path": work, "resume": null});
+    plan["sessions"] = json!(sessions);
+    plan["files"]["closed"] = json!([work.join(".env")]);
+    let output = sh(&plan, "echo new > old; echo x > added; rm -f .env || echo kept; cat .env || echo closed; cat old");
+    assert_eq!(stdout(&output), "kept\nclosed\nnew\n", "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(work.join("old")).unwrap(), "work/old");
+    assert!(!work.join("added").exists());
+    let session = fs::read_dir(&sessions).unwrap().next().unwrap().unwrap().path();
+    assert_eq!(fs::read_to_string(session.join("upper/old")).unwrap(), "new\n");
+    assert_eq!(fs::metadata(&session).unwrap().permissions().mode() & 0o777, 0o700);
+    let note: serde_json::Value = serde_json::from_slice(&fs::read(session.join("session.json")).unwrap()).unwrap();
+    assert_eq!(note["masked"], json!([".env"]));
+    assert_eq!(note["workspace"], json!(work));
+
+    let id = session.file_name().unwrap().to_str().unwrap();
+    plan["workspace"]["resume"] = json!(id);
+    assert_eq!(stdout(&sh(&plan, "cat old added")), "new\nx\n");
+    plan["workspace"]["resume"] = json!("0123");
+    assert_refused(&sh(&plan, "cat old"), "no session");
+}
+
+#[test]
+fn a_copy_without_changes_leaves_nothing() {
+    let tree = Tree::new();
+    let work = tree.dir("work");
+    let sessions = tree.dir("state");
+    let mut plan = full_plan(&work, &[grant(&work, "allow")]);
+    plan["workspace"] = json!({"path": work, "resume": null});
+    plan["sessions"] = json!(sessions);
+    assert!(sh(&plan, "ls").status.success());
+    assert_eq!(fs::read_dir(Path::new(&sessions)).unwrap().count(), 0);
+}

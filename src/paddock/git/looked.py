@@ -1,0 +1,76 @@
+"""Git's files, as they are read: each by one bounded read, and remembered with what it was, so that a plan made from
+them holds only while they stay the same."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+
+from paddock.errors import PolicyError
+from paddock.policy.remembered import facts_of
+
+SIZE_LIMIT = 1024 * 1024
+
+Facts = tuple[int, ...] | None  # None: nothing is there
+
+
+class Looked:
+    def __init__(self) -> None:
+        self._files: dict[str, Facts] = {}
+        self._directories: dict[str, Facts] = {}
+
+    @property
+    def files(self) -> Mapping[str, Facts]:
+        """By all that a change of the content would touch; absent ones too."""
+        return self._files
+
+    @property
+    def directories(self) -> Mapping[str, Facts]:
+        """By what they are and whose; their content changes all the time."""
+        return self._directories
+
+    def at(self, path: str) -> os.stat_result | None:
+        """What lies there, no link followed; None if nothing does."""
+        try:
+            found = os.lstat(path)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                self._files[path] = None
+                return None
+            raise _unreadable(path, error) from None
+        seen = self._directories if stat.S_ISDIR(found.st_mode) else self._files
+        seen[path] = facts_of(found)
+        return found
+
+    def text(self, path: str) -> str | None:
+        """The content; None where git would find none. Links are followed, as git follows them."""
+        found = self.at(path)
+        if found is None:
+            return None
+        if stat.S_ISLNK(found.st_mode):
+            real = os.path.realpath(path)
+            return self.text(real) if real != path else None
+        if stat.S_ISDIR(found.st_mode):
+            return None
+        try:
+            # O_NONBLOCK: opening a FIFO must not wait for a writer.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise PolicyError("is not a regular file, and git would read it", where=path)
+            data = file.read(SIZE_LIMIT + 1)
+        if len(data) > SIZE_LIMIT:
+            raise PolicyError(f"is longer than {SIZE_LIMIT} bytes, and git would read it", where=path)
+        return os.fsdecode(data)
+
+
+def _unreadable(path: str, error: OSError) -> PolicyError:
+    return PolicyError(
+        f"can not be read ({error.strerror}), and git outside the fence may obey it",
+        where=path,
+        hint="what git trusts has to be known to be protected: make it readable, or run with --tier landlock",
+    )

@@ -1,0 +1,139 @@
+"""What git's configuration makes git execute or obey: the files it includes, hooks, attributes, drivers, helpers.
+
+Where such a file lies in a place the command may write, it is as good as a hook. Conditions of ``includeIf`` are not
+judged: what may be included counts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from paddock.errors import PolicyError
+from paddock.git.config import Entry, entries
+from paddock.git.looked import Looked
+from paddock.git.repository import Repository
+
+SYSTEM_CONFIG = "/etc/gitconfig"
+MOST_FILES = 100
+MOST_LETTERS = 4096  # of a command; git's own examples have fifty
+
+_INCLUDES = frozenset({"include.path", "includeif.path"})
+_PATHS = frozenset({"core.hookspath", "core.attributesfile", "core.excludesfile", "init.templatedir"})
+_PROGRAMS = frozenset(
+    {
+        "core.fsmonitor",
+        "core.sshcommand",
+        "core.pager",
+        "core.editor",
+        "core.askpass",
+        "core.gitproxy",
+        "core.alternaterefscommand",
+        "sequence.editor",
+        "credential.helper",
+        "diff.external",
+        "diff.command",
+        "diff.textconv",
+        "difftool.cmd",
+        "merge.driver",
+        "mergetool.cmd",
+        "filter.clean",
+        "filter.smudge",
+        "filter.process",
+        "gpg.program",
+        "hook.command",
+        "interactive.difffilter",
+        "tar.command",
+        "trailer.command",
+        "trailer.cmd",
+        "uploadpack.packobjectshook",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """git obeys ``path``, because ``said`` (file and key) says so."""
+
+    path: str
+    said: str
+
+
+def trusted_by(repository: Repository | None, top: str, home: str, looked: Looked) -> Iterator[Trust]:
+    """``top``: where git would stand; relative names are meant from there. May name a path more than once."""
+    pending = [SYSTEM_CONFIG, f"{home}/.config/git/config", f"{home}/.gitconfig"]
+    if repository is not None:
+        pending += [f"{repository.common_dir}/config", f"{repository.git_dir}/config.worktree"]
+    known = set(pending)
+    while pending and len(known) <= MOST_FILES:
+        file = pending.pop()
+        text = looked.text(file)
+        for entry in () if text is None else entries(text):
+            if not entry.value:
+                continue
+            said = f"{file}: {entry.name}"
+            if entry.name in _INCLUDES:
+                path = _expanded(entry.value, os.path.dirname(file), home)
+                if path and path not in known:
+                    known.add(path)
+                    pending.append(path)
+                if path:
+                    yield Trust(path=path, said=said)
+            elif entry.name in _PATHS:
+                path = _expanded(entry.value, top, home)
+                if path:
+                    yield Trust(path=path, said=said)
+            elif entry.name in _PROGRAMS or entry.section == "pager":
+                yield from (Trust(path=path, said=said) for path in _files_of(entry, top, home, looked))
+
+
+def _expanded(written: str, base: str, home: str) -> str | None:
+    """None: somebody else's home, or git's own installation."""
+    if written.startswith("~/"):
+        return os.path.normpath(home + written[1:])
+    if written.startswith(("~", "%(prefix)")) or "\0" in written:
+        return None
+    return os.path.normpath(os.path.join(base, written))
+
+
+def _files_of(entry: Entry, top: str, home: str, looked: Looked) -> Iterator[str]:
+    """The program, if it is given by a path, and the files among its arguments (``python3 tools/clean.py``). A word
+    with a slash counts also where nothing lies yet; a directory never does: it is the work that is done there."""
+    for number, word in enumerate(_words(entry.value or "")):
+        path = _expanded(word, top, home)
+        if path is None or path == "/" or not (number or "/" in word):
+            continue
+        found = _kind(path, looked) if path.startswith(f"{top}/") else None
+        if found is not _Kind.DIRECTORY and ("/" in word or found is _Kind.FILE):
+            yield path
+
+
+def _words(command: str) -> Iterator[str]:
+    import shlex  # seldom needed
+
+    command = command[:MOST_LETTERS].removeprefix("!")
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    for word in words:
+        inner = word.split()
+        yield from inner if len(inner) > 1 else (word,)  # sh -c "tools/clean %f"
+
+
+class _Kind(Enum):
+    FILE = "file"
+    DIRECTORY = "directory"
+
+
+def _kind(path: str, looked: Looked) -> _Kind | None:
+    try:
+        found = looked.at(path)
+    except PolicyError:  # a directory that is shut: what lies there may be opened again
+        return _Kind.FILE
+    if found is None:
+        return None
+    return _Kind.DIRECTORY if stat.S_ISDIR(found.st_mode) else _Kind.FILE

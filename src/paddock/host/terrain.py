@@ -1,0 +1,121 @@
+"""Terrain: what lies where a policy's grants lead. Read once before compiling, which itself looks at nothing.
+
+Only the full tier needs it: names are held there, and a worktree can be given its part of the main repository.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from paddock.git.links import Links
+from paddock.git.looked import Facts, Looked
+from paddock.git.repository import repository_of
+from paddock.git.trusts import trusted_by
+from paddock.git.worktree import Opening, opening_of
+from paddock.policy.glob import Glob
+from paddock.policy.model import Access, Grant, Policy
+from paddock.policy.origin import Origin
+
+_WRITES = (Access.WRITE, Access.ALLOW)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Something that is trusted or executed outside, by its whole path."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terrain:
+    leads: Mapping[str, str] = field(default_factory=dict)  # a grant's path → where it really lies, if elsewhere
+    openings: tuple[Opening, ...] = ()  # worktrees whose repository lies elsewhere
+    trusted: tuple[Place, ...] = ()  # what is obeyed outside and lies where the command may write
+    remarks: tuple[str, ...] = ()  # what a person should know
+    files: Mapping[str, Facts] = field(default_factory=dict)  # what all this was read from
+    directories: Mapping[str, Facts] = field(default_factory=dict)
+
+    @property
+    def writable(self) -> tuple[str, ...]:
+        """What the command may write beside the policy's own grants."""
+        return tuple(path for opening in self.openings for path in opening.write)
+
+    def real(self, path: str) -> str:
+        return self.leads.get(path, path)
+
+
+def survey(policy: Policy, origin: Origin) -> Terrain:
+    looked = Looked()
+    granted = [(Glob.parse(grant.pattern).prefix, grant) for grant in policy.filesystem.grants if _matters(grant)]
+    leads = {path: real for path, _ in granted if (real := os.path.realpath(path)) != path}
+    writable = [path for path, grant in granted if grant.access in _WRITES]
+    own = list(dict.fromkeys(path for path, grant in granted if grant.access in _WRITES and grant.persons))
+    openings: list[Opening] = []
+    trusted: list[Place] = []
+    remarks: list[str] = []
+    links = Links.read(origin.state_dir, origin.uid)
+    trees = {*writable, *(leads[path] for path in writable if path in leads)}
+    for top in own:
+        repository = repository_of(top, looked)
+        if repository is not None and repository.elsewhere:
+            trusted.append(Place(path=os.path.join(top, ".git"), why="git takes its repository from it"))
+        if repository is not None and repository.linked and not _inside(repository.common_dir, trees):
+            found = opening_of(repository, looked, uid=origin.uid)
+            if isinstance(found, Opening) and not _believable(found, origin, links):
+                found = "an earlier run could have written both this file and the list of worktrees there"
+            if isinstance(found, Opening):
+                openings.append(found)
+            else:
+                remarks.append(f"{top}/.git leads to {repository.git_dir}, which stays closed: {found}")
+        for trust in trusted_by(repository, top, origin.home, looked):
+            if trust.path == top or _inside(top, (trust.path,)):
+                remarks.append(
+                    f"{trust.said} names {trust.path}, which holds the workspace: it can not be kept read-only"
+                )
+            elif _inside(trust.path, trees):
+                trusted.append(Place(path=trust.path, why=f"git obeys it ({trust.said})"))
+    trusted += _search_path(origin, trees)
+    return Terrain(
+        leads=leads,
+        openings=tuple(openings),
+        trusted=tuple(_with_real_names(trusted, trees)),
+        remarks=tuple(dict.fromkeys(remarks)),
+        files=dict(looked.files),
+        directories=dict(looked.directories),
+    )
+
+
+def _matters(grant: Grant) -> bool:
+    """Something may be changed or hidden there; <tmp> is the run's own."""
+    return grant.pattern.startswith("/") and (grant.persons or grant.access in _WRITES)
+
+
+def _believable(opening: Opening, origin: Origin, links: Links) -> bool:
+    if links.know(opening.top, opening.git_dir):
+        return True
+    return not origin.reach.holds(opening.top) or not origin.reach.holds(opening.git_dir)
+
+
+def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[Place]:
+    """Directories of PATH in a writable home. Not those of the project: its environment is written by every install."""
+    if not _inside(origin.home, trees):
+        return
+    for entry in origin.environ.get("PATH", "").split(":"):
+        if entry.startswith(f"{origin.home}/") and not _inside(entry, (origin.cwd,)):
+            yield Place(path=os.path.normpath(entry), why="commands are found there")
+
+
+def _with_real_names(places: Iterable[Place], trees: Iterable[str]) -> Iterator[Place]:
+    seen: set[str] = set()
+    for place in places:
+        for path in (place.path, os.path.realpath(place.path)):
+            if path not in seen and _inside(path, trees):
+                seen.add(path)
+                yield Place(path=path, why=place.why)
+
+
+def _inside(path: str, trees: Iterable[str]) -> bool:
+    return any(f"{path}/".startswith(f"{tree.rstrip('/')}/") for tree in trees)

@@ -1,0 +1,60 @@
+"""System calls and sockets, as the tier needs them."""
+
+from __future__ import annotations
+
+from paddock.plan.model import Landlock, Seccomp
+from paddock.policy.model import Syscalls, Tier
+
+# Objects of the user's, which no grant judges. In an ipc namespace of its own the run sees only its own.
+IPC = frozenset(
+    [
+        "shmget",
+        "shmat",
+        "shmctl",
+        "msgget",
+        "msgsnd",
+        "msgrcv",
+        "msgctl",
+        "semget",
+        "semop",
+        "semtimedop",
+        "semctl",
+        "mq_open",
+        "mq_unlink",
+    ]
+)
+
+# Browsers put their own processes behind user namespaces, and into an empty root.
+NESTING = frozenset({"unshare", "setns", "chroot"})
+
+_ABSTRACT = "abstract_unix_socket"
+
+
+def seccomp_of(syscalls: Syscalls, tier: Tier, landlock: Landlock | None) -> Seccomp:
+    blocked = _blocked(syscalls, tier)
+    passed = None if syscalls.allow is None else {name.value for name in syscalls.allow} - blocked
+    sockets = {family.value for family in syscalls.sockets}
+    if not reaches_services(tier, landlock):
+        sockets.add("unix")
+    return Seccomp(
+        default="allow" if passed is None else "deny",
+        syscalls=tuple(sorted(blocked if passed is None else passed)),
+        sockets=tuple(sorted(sockets)),
+        namespaces="unshare" not in blocked if passed is None else "unshare" in passed,
+    )
+
+
+def nests(syscalls: Syscalls) -> bool:
+    return syscalls.namespaces is not None and syscalls.namespaces.value
+
+
+def reaches_services(tier: Tier, landlock: Landlock | None) -> bool:
+    """Could a unix socket lead outside? By path: only where the whole tree of files is visible. By an abstract name:
+    unless Landlock keeps to its own."""
+    return tier is not Tier.FULL or landlock is None or _ABSTRACT not in landlock.scoped
+
+
+def _blocked(syscalls: Syscalls, tier: Tier) -> set[str]:
+    """A call that a person blocks stays blocked, also where the built-in profiles could do without it."""
+    spared = (IPC if tier is Tier.FULL else frozenset()) | (NESTING if nests(syscalls) else frozenset())
+    return {call.value for call in syscalls.block if not (call.source.builtin and call.value in spared)}

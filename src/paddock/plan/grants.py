@@ -1,0 +1,140 @@
+"""Grants as a person wrote them → grants as the kernel sees them: paths, not patterns. The same in every tier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from paddock.errors import PolicyError
+from paddock.host.model import Host
+from paddock.plan.model import Level, Notice, PathGrant
+from paddock.plan.paths import within
+from paddock.plan.rights import WITHOUT_EXECUTE, WRITES
+from paddock.policy.glob import Glob
+from paddock.policy.model import TMP_TOKEN, Access, Filesystem, Grant, Widen
+
+TMP = "/tmp"
+LOADER = "loader"
+
+# What every dynamic program needs before its first line: the loader, libraries, the usual devices. /proc rather
+# than /proc/self: a rule on /proc/self binds to one process, and its children would lose it.
+_LOADER_READS = ("/usr", "/bin", "/sbin?", "/lib?", "/lib64?", "/lib32?", "/etc/ld.so.cache?", "/proc")
+_LOADER_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty?")
+
+_KERNEL_TREES = ("/dev", "/proc", "/sys")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    path: str
+    access: str
+    optional: bool
+    workspace: bool
+    persons: bool  # a place of a person's, and not one of the system or of a tool
+    source: str
+
+    @property
+    def writes(self) -> bool:
+        return self.access in WRITES
+
+    def grant(self, *, except_: tuple[str, ...] = ()) -> PathGrant:
+        return PathGrant(
+            path=self.path, access=self.access, except_=except_, optional=self.optional, source=self.source
+        )
+
+
+def asked_of(filesystem: Filesystem, notices: list[Notice]) -> list[Asked]:
+    """All but the private temporary directory, whose name is the tier's affair."""
+    asked = [_asked(grant, filesystem, notices) for grant in filesystem.grants if not is_temp(grant)]
+    if not (filesystem.no_bootstrap_reads and filesystem.no_bootstrap_reads.value):
+        asked += [_own(path, "read") for path in _LOADER_READS] + [_own(path, "device") for path in _LOADER_DEVICES]
+    return asked
+
+
+def is_temp(grant: Grant) -> bool:
+    return grant.pattern.startswith(TMP_TOKEN)
+
+
+def temp_access(filesystem: Filesystem) -> str | None:
+    """None: nothing asks for a private temporary directory."""
+    grants = [grant for grant in filesystem.grants if is_temp(grant)]
+    if not grants:
+        return None
+    kinds = {grant.access for grant in grants}
+    access = next(iter(kinds)).value if len(kinds) == 1 else Access.ALLOW.value
+    return access if all(grant.execute for grant in grants) else WITHOUT_EXECUTE.get(access, access)
+
+
+def merged(grants: Iterable[PathGrant]) -> tuple[PathGrant, ...]:
+    """Sorted; of two that ask for the same thing one stays, and it is optional only if nobody needs it."""
+    found: dict[tuple[str, str], PathGrant] = {}
+    for grant in grants:
+        known = found.setdefault((grant.path, grant.access), grant)
+        if known.optional and not grant.optional:
+            found[grant.path, grant.access] = PathGrant(
+                path=known.path, access=known.access, except_=known.except_, optional=False, source=known.source
+            )
+    return tuple(found[key] for key in sorted(found))
+
+
+def refuse_workspace(asked: Asked, host: Host) -> None:
+    """Places that are no project: the whole home, where temporary files of all lie, the kernel's own trees."""
+    if not asked.workspace:
+        return
+    if within(host.home, asked.path):
+        whole = "your home directory" if asked.path == host.home else f"{asked.path}, which holds your home directory"
+        why = f"the workspace would be {whole}: keys, mail and shell start-up files with it"
+    elif within(TMP, asked.path):
+        why = f"the workspace would be {asked.path}, where other runs keep their temporary files"
+    elif any(within(asked.path, tree) for tree in _KERNEL_TREES):
+        why = f"the workspace would be {asked.path}, which belongs to the kernel"
+    else:
+        return
+    raise PolicyError(why, where=asked.source, hint="start paddock in a project directory")
+
+
+def refuse_exposed_journal(asked: Asked, journal_dir: str | None) -> None:
+    if journal_dir and asked.writes and within(journal_dir, asked.path):
+        raise PolicyError(
+            f"the journal {journal_dir} lies inside {asked.path}, which the command may write",
+            where=asked.source,
+            hint="put the journal outside every grant, e.g. --audit-log /var/tmp/NAME",
+        )
+
+
+def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Asked:
+    glob = Glob.parse(grant.pattern)
+    if not glob.exact:
+        _widen(grant, glob, filesystem, notices)
+    # /dev/shm is a file system, not a device: things are created and removed there.
+    device = grant.access is Access.ALLOW and within(glob.prefix, "/dev") and not within(glob.prefix, "/dev/shm")
+    access = "device" if device else grant.access.value
+    return Asked(
+        path=glob.prefix,
+        access=access if grant.execute else WITHOUT_EXECUTE.get(access, access),
+        optional=grant.optional or grant.create,  # the run makes it; whoever only looks need not have it
+        workspace=grant.workspace,
+        persons=grant.persons,
+        source=str(grant.source),
+    )
+
+
+def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notice]) -> None:
+    widen = filesystem.widen.value if filesystem.widen else Widen.READ
+    writes = grant.access in (Access.WRITE, Access.ALLOW)
+    said = f"the grant {grant.pattern} can only be held as all of {glob.prefix}"
+    if glob.prefix == "/" or widen is Widen.NEVER or (writes and widen is not Widen.ALLOW):
+        raise PolicyError(
+            said,
+            where=str(grant.source),
+            hint=f'write "{glob.prefix.rstrip("/")}/**" if you mean that'
+            + ('; filesystem.widen = "allow" accepts widened writes' if writes else ""),
+        )
+    notices.append(Notice(level=Level.WARNING, text=f"{grant.source}: {said}"))
+
+
+def _own(path: str, access: str) -> Asked:
+    name = path.removesuffix("?")
+    return Asked(
+        path=name, access=access, optional=name != path, workspace=False, persons=False, source=LOADER
+    )  # fmt: skip

@@ -1,0 +1,77 @@
+"""Who a container's users are outside. Pure: accounts in, ranges of numbers out.
+
+Root gets a range that no account of the machine has, so that the root of a container is nobody on the host. Another
+user can map himself, and gives the command his own number; what /etc/subuid allows him fills up the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from paddock.errors import PolicyError
+from paddock.host.accounts import Accounts, IdSpan
+from paddock.plan.model import IdRange, Mappers
+
+IDS = 65536
+# Above all that distributions and container managers hand out, and the last range that fits a signed number.
+SHIFTED_FIRST = 0x7FFF0000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    uid_map: tuple[IdRange, ...]
+    gid_map: tuple[IdRange, ...]
+    mappers: Mappers | None
+
+    def outside(self, uid: int) -> int:
+        spans = (one for one in self.uid_map if one.inside <= uid < one.inside + one.count)
+        return next(one.outside + uid - one.inside for one in spans)
+
+
+def identity_of(accounts: Accounts, *, caller: int, uid: int, gid: int, same: bool, where: str) -> Identity:
+    """``uid`` and ``gid``: the command's, inside. ``same``: they are to be the same numbers outside."""
+    if caller == 0:
+        for name, number in (("uid", uid), ("gid", gid)):
+            if number >= IDS:
+                raise PolicyError(f"{name} {number} is not among the {IDS} numbers of a container", where=where)
+        return Identity(
+            uid_map=(IdRange(inside=0, outside=0 if same else _first(accounts.sub_uids), count=IDS),),
+            gid_map=(IdRange(inside=0, outside=0 if same else _first(accounts.sub_gids), count=IDS),),
+            mappers=None,
+        )
+    if same and (uid, gid) != (caller, accounts.caller_gid):
+        raise PolicyError(
+            f"id-map identity needs root: an ordinary user can be no other than himself ({caller}) outside",
+            where=where,
+            hint="leave id-map out: the command has the number inside and yours outside; or run paddock jail as root",
+        )
+    mappers = None
+    if accounts.mapper_uid and accounts.mapper_gid and accounts.sub_uids and accounts.sub_gids and not same:
+        mappers = Mappers(uid=accounts.mapper_uid, gid=accounts.mapper_gid)
+    return Identity(
+        uid_map=_around(uid, caller, accounts.sub_uids if mappers else ()),
+        gid_map=_around(gid, accounts.caller_gid, accounts.sub_gids if mappers else ()),
+        mappers=mappers,
+    )
+
+
+def _first(spans: Iterable[IdSpan]) -> int:
+    """A whole range that the administrator set aside for root, or the one that nobody uses."""
+    return next((span.first for span in spans if span.count >= IDS), SHIFTED_FIRST)
+
+
+def _around(inside: int, outside: int, spans: Iterable[IdSpan]) -> tuple[IdRange, ...]:
+    """One number is the caller's; the others come from what he was given, in order, as far as it reaches."""
+    ranges = [IdRange(inside=inside, outside=outside, count=1)]
+    position = 0
+    for span in spans:
+        first, left = span.first, span.count
+        while left and position < IDS:
+            if position == inside:
+                position += 1
+                continue
+            count = min(left, (inside if position < inside else IDS) - position)
+            ranges.append(IdRange(inside=position, outside=first, count=count))
+            position, first, left = position + count, first + count, left - count
+    return tuple(sorted(ranges, key=lambda one: one.inside))

@@ -1,0 +1,151 @@
+"""Names in the full tier: denies by name and protected names → patterns of whole paths, for the core to look for.
+
+Patterns begin where a person's files are, as far as they can: looking for ``.env`` in every compiler and package that a
+profile makes readable would cost each start, and nobody keeps one there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from paddock.host.model import Host
+from paddock.host.terrain import Terrain
+from paddock.plan.closed import Closed
+from paddock.plan.grants import Asked
+from paddock.plan.model import Level, Notice
+from paddock.plan.paths import outermost, with_parents, within
+from paddock.policy.glob import ANY_DEPTH, Glob
+from paddock.policy.model import Deny, Policy, Sourced
+from paddock.policy.protected import Group, bears, protected, protected_because
+
+# The system's own: nobody's project, and too much to look through.
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc", "/sys", "/dev", "/var/lib",
+           "/var/cache", "/nix", "/gnu", "/snap", "/run")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Names:
+    deny: tuple[str, ...]
+    protect: tuple[str, ...]
+    opened: tuple[str, ...]
+    notices: tuple[Notice, ...]
+
+
+def names_of(policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked: Iterable[Asked]) -> Names:
+    ground = _Ground.of(asked, host, terrain)
+    by_hand = policy.filesystem.open_protected
+    exact = {place.path for place in terrain.trusted} | set(ground.holding(file.path for file in policy.files))
+    exact.update(path for opening in terrain.openings for path in opening.locked)
+    opened = {text for text in ground.opened() if not any(Glob.parse(text).matches(path) for path in exact)}
+    protect = {*ground.protected(), *exact}
+    warnings = [*ground.exposed(), *(_said(one) for one in by_hand)]
+    return Names(
+        deny=tuple(sorted(set(ground.denied(closed)))),
+        protect=tuple(sorted(protect)) if ground.writable else (),
+        opened=tuple(sorted({*opened, *(one.value for one in by_hand)})) if ground.writable else (),
+        notices=tuple(Notice(level=Level.WARNING, text=text) for text in warnings),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ground:
+    """Where names are looked for; a place that is reached through a link counts by both its names."""
+
+    home: str
+    granted: tuple[str, ...]  # every place that can be reached
+    persons: tuple[str, ...]  # those where a person's projects are
+    writable: tuple[str, ...]
+    own: tuple[str, ...]  # both: a person's, and writable
+
+    @classmethod
+    def of(cls, asked: Iterable[Asked], host: Host, terrain: Terrain) -> _Ground:
+        grants = list(asked)
+
+        def places(those: Iterable[Asked]) -> tuple[str, ...]:
+            return tuple(sorted({name for one in those for name in (one.path, terrain.real(one.path))}))
+
+        return cls(
+            home=host.home,
+            granted=places(grants),
+            persons=places(one for one in grants if one.persons and not any(within(one.path, t) for t in _SYSTEM)),
+            writable=places(one for one in grants if one.writes),
+            own=places(one for one in grants if one.writes and one.persons),
+        )
+
+    def holding(self, paths: Iterable[str]) -> Iterator[str]:
+        return (path for path in paths if any(within(path, tree) for tree in self.writable))
+
+    def denied(self, closed: Closed) -> Iterator[str]:
+        for path in closed.denied:  # they are masked as places; as names they are watched for
+            if any(within(path, tree) for tree in self.granted):
+                yield path
+        for deny, glob in closed.names:
+            if deny.optional and deny.source.builtin and glob.floating:
+                yield from self._below(outermost(self.persons), "/".join(glob.parts[1:]))
+            else:
+                yield glob.text
+
+    def protected(self) -> Iterator[str]:
+        for group in protected().groups:
+            for name in group.any:
+                yield from self._anywhere(group, name)
+            for name in group.top:
+                yield from (f"{tree.rstrip('/')}/{name}" for tree in self.own)
+            for name in group.home:
+                if self._writes_into(f"{self.home}/{name}"):
+                    yield f"{self.home}/{name}"
+
+    def opened(self) -> Iterator[str]:
+        table = protected()
+        for group in table.groups:
+            for name in group.open:
+                yield from self._anywhere(group, name)
+            for name in group.any if group.shipped else ():
+                for package in table.packages:
+                    yield from self._below(outermost(self.own), f"{package}/**/{name}")
+
+    def exposed(self) -> Iterator[str]:
+        """A person granted a protected place itself: their word counts, and is repeated."""
+        for tree in self.own:
+            if any(self._inside_home(tree, name) for group in protected().groups for name in group.home):
+                continue  # what matters in it stays read-only
+            for group in protected().groups:
+                if any(self._exposes(path, group) for path in with_parents(tree)):
+                    yield f"{tree} can be written, though it is a protected place: {group.why}"
+                    break
+
+    def _inside_home(self, tree: str, name: str) -> bool:
+        place = f"{self.home}/{name}"
+        return place != tree and within(place, tree)
+
+    def _exposes(self, path: str, group: Group) -> bool:
+        if any(bears(path, name) for name in group.open):
+            return False
+        by_name = any(bears(path, name) for name in group.any if name != ".git")
+        return by_name or any(Glob.parse(f"{self.home}/{name}").matches(path) for name in group.home)
+
+    def _anywhere(self, group: Group, name: str) -> Iterator[str]:
+        if group.everywhere:
+            yield f"**/{name}"
+        else:
+            yield from self._below(outermost(self.own), name)
+
+    def _below(self, trees: Iterable[str], name: str) -> Iterator[str]:
+        for tree in trees:
+            yield f"{ANY_DEPTH}/{name}" if tree == "/" else f"{tree}/{ANY_DEPTH}/{name}"
+
+    def _writes_into(self, pattern: str) -> bool:
+        prefix = Glob.parse(pattern).prefix
+        return any(within(prefix, tree) and pattern != tree for tree in self.writable)
+
+
+def _said(one: Sourced[str]) -> str:
+    """The line for a name that a policy opens."""
+    why = protected_because(one.value) or "every protected name that matches it can be written"
+    return f"{one.source}: {one.value} is not kept read-only: {why}"
+
+
+def short_names(denies: Iterable[Deny]) -> tuple[str, ...]:
+    """As a person would say them: ``.env``, ``id_rsa``."""
+    return tuple(dict.fromkeys(deny.pattern.rpartition("/")[2] for deny in denies))

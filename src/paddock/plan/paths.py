@@ -1,0 +1,45 @@
+"""Paths as text, compared by components: /proj-evil is not within /proj. No file is looked at."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterable
+
+
+def within(path: str, tree: str) -> bool:
+    """Is ``path`` the directory ``tree`` or below it?"""
+    return path == tree or path.startswith(tree if tree == "/" else tree + "/")
+
+
+def touch(one: str, other: str) -> bool:
+    return within(one, other) or within(other, one)
+
+
+def outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    kept: list[str] = []
+    for path in sorted(paths):
+        if not any(within(path, outer) for outer in kept):
+            kept.append(path)
+    return tuple(kept)
+
+
+def with_parents(path: str) -> list[str]:
+    """The path and every directory above it but the root, the longest first."""
+    found = []
+    while path != "/":
+        found.append(path)
+        path = os.path.dirname(path)
+    return found
+
+
+def carved_directories(path: str, excepts: Iterable[str]) -> list[str]:
+    """The directories between a grant and what is kept out of it: listed entry by entry, not granted themselves."""
+    found = set()
+    for kept_out in excepts:
+        parent = os.path.dirname(kept_out)
+        while within(parent, path):
+            found.add(parent)
+            if parent == "/":
+                break
+            parent = os.path.dirname(parent)
+    return sorted(found)

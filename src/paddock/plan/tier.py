@@ -1,0 +1,77 @@
+"""Which tier, and what it lacks of what the policy asks for, in a user's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from paddock.errors import HostError, PolicyError
+from paddock.host.model import Host
+from paddock.plan.rights import KERNEL_OF_ABI, holdable
+from paddock.policy.model import Access, Policy, Switch, Tier
+
+# Before it, every layer of Landlock refuses each move between two directories. Where mounts hold the files, that is a
+# loss.
+USEFUL_ABI = 2
+
+
+def choose_tier(policy: Policy, host: Host) -> Tier:
+    """The strongest there is, unless the person at the command line names one."""
+    if Switch.LANDLOCK in policy.off:  # the layer of files as a whole: mounts are a part of it
+        if policy.tier is Tier.FULL:
+            raise PolicyError("the full tier fences files, and --off landlock leaves them open", where="--tier full")
+        return Tier.LANDLOCK
+    if policy.tier is Tier.FULL and not host.namespaces.usable:
+        raise HostError(
+            f"--tier full: namespaces can not be used here ({host.namespaces.refusal})",
+            hint="without --tier the landlock tier is used"
+            + ("; in a container, its engine's filter may be what refuses" if host.filtered else ""),
+        )
+    return policy.tier or (Tier.FULL if host.namespaces.usable else Tier.LANDLOCK)
+
+
+def lacking(policy: Policy, host: Host, tier: Tier) -> Iterator[str]:
+    """What the policy asks for and this machine does not have."""
+    if Switch.LANDLOCK not in policy.off:
+        yield from _landlock(host) if tier is Tier.LANDLOCK else _mounts(policy, host)
+    if Switch.SECCOMP not in policy.off and not host.seccomp:
+        yield "no seccomp filters: system calls can not be fenced"
+    if tier is Tier.LANDLOCK:
+        for limit in policy.limits:
+            if limit.name == "tmp_mb":
+                yield f"limits.tmp_mb ({limit.source}) needs the full tier: here temporary files lie on the disk"
+
+
+def remedy(host: Host) -> str:
+    # EOPNOTSUPP is Landlock's own word for "not switched on at boot"; no engine's filter answers that.
+    hidden = host.landlock_errno in ("EPERM", "ENOSYS") or not host.seccomp
+    if host.filtered and hidden:  # core/src/refusal.rs says the same
+        return (
+            "a system call filter is already on this process, as in a container, and may be what refuses: update the "
+            "engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl "
+            "(--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)"
+        )
+    return "`paddock doctor` shows what holds here; filesystem.require_enforced = false runs without it"
+
+
+def _landlock(host: Host) -> Iterator[str]:
+    if host.landlock_abi == 0:
+        why = f" ({host.landlock_errno})" if host.landlock_errno else ""
+        yield f"no Landlock{why}: files can not be fenced; Linux {KERNEL_OF_ABI[1]} has it"
+        return
+    for missing in holdable(host.landlock_abi).missing:
+        yield (
+            f"Landlock ABI {host.landlock_abi} lacks {missing.right}: {missing.consequence}; "
+            f"Linux {missing.kernel} has it"
+        )
+
+
+def _mounts(policy: Policy, host: Host) -> Iterator[str]:
+    """Mounts and the pid namespace hold what an older Landlock leaves open. What they can not do is tell kinds of
+    access apart."""
+    if host.landlock_abi >= USEFUL_ABI:
+        return
+    for grant in policy.filesystem.grants:
+        if grant.access is Access.WRITE:
+            yield f"the grant {grant.pattern} ({grant.source}) can be read too: keeping that apart needs Landlock"
+        if grant.access is Access.EXEC:
+            yield f"the grant {grant.pattern} ({grant.source}) can be listed too: keeping that apart needs Landlock"

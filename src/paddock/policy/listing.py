@@ -1,0 +1,58 @@
+"""The profiles a person can name: what each is for, and which of them are wrong.
+
+One wrong file is an error for whoever uses it. In a list it is one row among others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from paddock.errors import PolicyError
+from paddock.policy.load import load
+from paddock.policy.model import COMMAND_LINE, Source
+from paddock.policy.origin import Origin
+from paddock.policy.request import Request
+from paddock.policy.search import Found, Search, read_text
+
+_ASKED = Source(file=COMMAND_LINE, key="profile")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """``about`` is the first sentence of the opening comment; ``error`` why the profile can not be used."""
+
+    name: str
+    path: str
+    shown: str
+    about: str
+    error: PolicyError | None = None
+
+
+def text_of(name: str, origin: Origin) -> str:
+    """A profile as it is written."""
+    return read_text(Search(origin).find(name, _ASKED, relative_to=origin.cwd), origin).text
+
+
+def listed(origin: Origin) -> tuple[Listed, ...]:
+    # Judged from a neutral directory: whether *this* one is a good workspace is not the profile's fault.
+    neutral = replace(origin, cwd="/nonexistent")
+    return tuple(_listed(name, path, neutral) for name, path in sorted(Search(origin).names().items()))
+
+
+def _listed(name: str, path: str, origin: Origin) -> Listed:
+    try:
+        found = Search(origin).find(name, _ASKED, relative_to=origin.cwd)
+        about = _about(found, read_text(found, origin).text)
+        load(Request(profiles=(name,), trust_required=False), origin)
+    except PolicyError as error:
+        return Listed(name=name, path=path, shown=path, about="", error=error)
+    return Listed(name=name, path=found.path, shown=found.shown, about=about)
+
+
+def _about(found: Found, text: str) -> str:
+    comment: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        comment.append(line.lstrip("# ").strip())
+    return " ".join(comment).removeprefix(f"{found.name}:").strip().partition(". ")[0]

@@ -1,0 +1,69 @@
+"""Protected names, from protected.toml: what something outside the fence executes or trusts later, and why."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+
+from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
+
+TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "protected.toml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Names with one reason. Each list holds patterns without a beginning (``.git/hooks``); protected.toml says where
+    each is looked for."""
+
+    title: str
+    why: str
+    any: tuple[str, ...] = ()
+    top: tuple[str, ...] = ()
+    home: tuple[str, ...] = ()
+    open: tuple[str, ...] = ()
+    shipped: bool = False
+
+    @property
+    def everywhere(self) -> bool:
+        """Also in places that only tools write: a planted repository does its harm from anywhere."""
+        return self.title == "git"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protected:
+    groups: tuple[Group, ...]
+    packages: tuple[str, ...]  # directories of installed packages
+
+
+@cache  # a part of the installation, like the code
+def protected() -> Protected:
+    import tomllib
+
+    with open(TABLE, "rb") as file:
+        table = tomllib.load(file)
+    packages = tuple(table.pop("packages"))
+    return Protected(groups=tuple(_group(title, entry) for title, entry in table.items()), packages=packages)
+
+
+def _group(title: str, entry: dict[str, object]) -> Group:
+    lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
+    return Group(title=title, why=str(entry["why"]), shipped=bool(entry.get("shipped", False)), **lists)
+
+
+def protected_because(path: str) -> str | None:
+    """Why a path of such a name, or of one below such a name, is protected. A pattern is taken for the path it
+    names."""
+    parts = [part for part in path.split("/") if part and part != ANY_DEPTH]
+    for end in range(len(parts), 0, -1):
+        place = "/" + "/".join(parts[:end])
+        for group in protected().groups:
+            if any(bears(place, name) for name in (*group.any, *group.top, *group.home) if name != ".git"):
+                return group.why
+    return None
+
+
+def bears(path: str, name: str) -> bool:
+    """The path ends in the name. Most do not, and are told by their last part."""
+    last = component_matches(name.rpartition("/")[2], path.rpartition("/")[2])
+    return last and Glob.parse(f"{ANY_DEPTH}/{name}").matches(path)

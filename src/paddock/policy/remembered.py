@@ -1,0 +1,109 @@
+"""Lists of paths that later runs have to know, kept in the state directory, which no fenced command can write.
+
+A list is replaced whole, under a lock on the directory: a crash leaves the old one or the new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from paddock.errors import PolicyError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    paths: tuple[str, ...] = ()
+    facts: tuple[int, ...] = ()  # of the file as it was read or written; empty: there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    state_dir: str
+    name: str
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.state_dir, self.name)
+
+    def read(self) -> Remembered:
+        try:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            return Remembered()
+        except OSError as error:
+            raise self._wrong(error) from None
+        with os.fdopen(fd, "rb") as file:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+                raise PolicyError(
+                    "is not a regular file that only you can write",
+                    where=self.path,
+                    hint="see who changed it; without it paddock can not know what earlier runs could write",
+                )
+            lines = file.read().split(b"\n")
+            return Remembered(paths=tuple(_unescaped(line) for line in lines if line), facts=facts_of(os.fstat(fd)))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else reads in order to write meanwhile."""
+        try:
+            if not os.path.isdir(self.state_dir):
+                os.makedirs(self.state_dir, mode=0o700, exist_ok=True)
+                os.chmod(self.state_dir, 0o700)  # whatever the umask left of it
+            fd = os.open(self.state_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._wrong(error) from None
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(fd)
+
+    def write(self, paths: Iterable[str]) -> Remembered:
+        kept = tuple(paths)
+        fresh = f"{self.path}.{os.getpid()}"
+        try:
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(fd, "wb") as file:
+                os.fchmod(fd, 0o600)  # whatever the umask left of it
+                file.writelines(_escaped(path) + b"\n" for path in kept)
+            os.replace(fresh, self.path)
+            # Renaming changes the inode's time, and that is one of the facts.
+            return Remembered(paths=kept, facts=facts_of(os.lstat(self.path)))
+        except OSError as error:
+            raise self._wrong(error) from None
+
+    def require_writable(self) -> None:
+        """Refuse what :meth:`write` would, and write nothing."""
+        place = self.state_dir
+        while not os.path.lexists(place):
+            place = os.path.dirname(place)
+        if not os.access(place, os.W_OK | os.X_OK):
+            raise self._wrong(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+    def _wrong(self, error: OSError) -> PolicyError:
+        return PolicyError(
+            f"can not be used: {error.strerror}",
+            where=self.path,
+            hint="paddock keeps its state there; it can not run behind another fence",
+        )
+
+
+def facts_of(found: os.stat_result) -> tuple[int, ...]:
+    """All that a change of a file or of its rights touches."""
+    times = (found.st_mtime_ns, found.st_ctime_ns)
+    return (found.st_dev, found.st_ino, found.st_mode, found.st_uid, found.st_gid, found.st_size, *times)
+
+
+def _escaped(path: str) -> bytes:
+    return os.fsencode(path).replace(b"\\", b"\\\\").replace(b"\n", b"\\n")
+
+
+def _unescaped(line: bytes) -> str:
+    return os.fsdecode(b"\\".join(part.replace(b"\\n", b"\n") for part in line.split(b"\\\\")))

@@ -1,0 +1,90 @@
+"""Directories that a grant wants made (``create = true``) when they are not there.
+
+A run makes them, before the core looks for them; nothing else does. Each part of the way is opened from the one above
+it, and no symbolic link is followed: a command that could write there once may have left one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable
+
+from paddock.errors import PolicyError
+from paddock.plan import Plan
+from paddock.policy import Policy
+from paddock.policy.glob import Glob
+from paddock.policy.model import Grant, Source
+
+MODE = 0o700
+# O_PATH: a directory on the way need not be readable. With O_NOFOLLOW a link is opened itself, and is no directory.
+_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def to_make(policy: Policy, plan: Plan) -> dict[str, Grant]:
+    """Each path that a grant wants made and that is not there. What stays closed is not made."""
+    granted = {grant.path for grant in plan.files.grants} if plan.files else None
+    wanted = {Glob.parse(grant.pattern).prefix: grant for grant in policy.filesystem.grants if grant.create}
+    return {
+        path: grant
+        for path, grant in wanted.items()
+        if (granted is None or path in granted) and not os.path.lexists(path)
+    }
+
+
+def make_missing(policy: Policy, plan: Plan) -> None:
+    for path, grant in to_make(policy, plan).items():
+        _walk(path, grant.source, _make)
+
+
+def require_makeable(policy: Policy, plan: Plan) -> None:
+    """Refuse what :func:`make_missing` would, and make nothing."""
+    for path, grant in to_make(policy, plan).items():
+        _walk(path, grant.source, _look)
+
+
+def _walk(path: str, source: Source, enter: Callable[[str, int], int | None]) -> None:
+    """Down from the root, one name after the other, until ``enter`` says that there is nothing more to see."""
+    at, here = "/", os.open("/", _FLAGS)
+    try:
+        for name in path.strip("/").split("/"):
+            at = os.path.join(at, name)
+            below = enter(name, here)
+            if below is None:
+                return
+            os.close(here)
+            here = below
+    except NotADirectoryError:
+        raise PolicyError(
+            f"{path} can not be made: {at} is a symbolic link, or no directory",
+            where=str(source),
+            hint="name the place it leads to, if you mean that",
+        ) from None
+    except OSError as error:
+        raise PolicyError(f"{path} can not be made: {at}: {error.strerror}", where=str(source)) from None
+    finally:
+        os.close(here)
+
+
+def _make(name: str, directory: int) -> int:
+    try:
+        return os.open(name, _FLAGS, dir_fd=directory)
+    except FileNotFoundError:
+        # The umask could take from the mode what the command needs.
+        umask = os.umask(0)
+        try:
+            with contextlib.suppress(FileExistsError):  # somebody was faster; what it is shows when it is opened
+                os.mkdir(name, MODE, dir_fd=directory)
+        finally:
+            os.umask(umask)
+        return os.open(name, _FLAGS, dir_fd=directory)
+
+
+def _look(name: str, directory: int) -> int | None:
+    try:
+        return os.open(name, _FLAGS, dir_fd=directory)
+    except FileNotFoundError:
+        if os.access(".", os.W_OK | os.X_OK, dir_fd=directory):
+            return None
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None

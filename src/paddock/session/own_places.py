@@ -1,0 +1,33 @@
+"""Paddock's own directories, made before a run that could make them itself: only what exists can be locked or
+masked."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+
+from paddock.errors import HostError
+from paddock.plan.paths import within
+from paddock.policy import Origin
+
+
+def make_lockable(origin: Origin, writable: Iterable[str]) -> None:
+    """``writable``: where the command may write, by the real names of the places."""
+    trees = list(writable)
+    for path, mode in _own(origin):
+        if os.path.lexists(path) or not any(within(path, tree) for tree in trees):
+            continue
+        try:
+            # Where the person may not make it, the command, which is the same person, can not either.
+            with contextlib.suppress(PermissionError):
+                os.makedirs(path, mode=mode, exist_ok=True)
+        except OSError as error:
+            raise HostError(f"{path} can not be made, so it can not be locked: {error.strerror}") from error
+
+
+def _own(origin: Origin) -> Iterator[tuple[str, int]]:
+    yield origin.config_dir, 0o700
+    yield origin.state_dir, 0o700
+    yield f"/var/tmp/paddock-audit-{origin.uid}", 0o700
+    yield origin.system_dir, 0o755  # everybody's policies

@@ -1,0 +1,89 @@
+"""A container of the real engine, without an image: an empty root with the machine's own /usr in it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.features import need, need_program, need_root
+from tests.support.fence import Fence, Word
+from tests.support.tester import Outcome
+
+ENGINE_PROFILE = Path("/usr/share/containers/seccomp.json")
+# As many as anybody may have: the engine's own default takes CAP_SYS_RESOURCE to set.
+_LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Container:
+    fence: Fence
+    podman: str
+    runtime: tuple[str, ...]
+    place: Path  # all the engine keeps
+    root: Path
+
+    def run(self, words: Sequence[Word], *options: str, uid: int | None = None) -> Outcome:
+        """As the tester, in the project, under the engine's default filter unless ``options`` say otherwise."""
+        tester, ground, installation = self.fence.tester, self.fence.ground, self.fence.installation
+        mounts = ["/usr:/usr:ro", f"{installation.root}:{installation.root}:ro", f"{ground.root}:{ground.root}"]
+        programs = self.fence.programs.directory
+        engine: list[Word] = [
+            self.podman,
+            "--root",
+            self.place / "root",
+            "--runroot",
+            self.place / "run",
+            *self.runtime,
+        ]
+        engine += [
+            "--storage-driver",
+            "vfs",
+            "--cgroup-manager",
+            "cgroupfs",
+            "run",
+            "--rm",
+            "--network",
+            "none",
+            *_LIMITS,
+        ]
+        engine += [f"--volume={mount}" for mount in (*mounts, f"{programs}:{programs}:ro")]
+        engine += ["--user", str(tester.uid if uid is None else uid), "--workdir", ground.project]
+        engine += ["--env", f"HOME={tester.home if uid is None else '/root'}"]
+        environment = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+        return tester.run([*engine, *options, "--rootfs", self.root, *words], env=environment, as_root=True)
+
+
+@contextmanager
+def started_from(fence: Fence) -> Iterator[Container]:
+    need_root()
+    podman = need_program("podman")
+    need("podman", ENGINE_PROFILE.is_file(), f"{ENGINE_PROFILE} is missing")
+    # By choice: with hybrid cgroups crun, the engine's own, does not start.
+    runc = shutil.which("runc", path="/usr/sbin:/usr/bin")
+    place = Path(tempfile.mkdtemp(prefix="paddock-container-", dir="/var/tmp"))
+    try:
+        root = place / "fs"
+        _lay_out(root, fence)
+        runtime = ("--runtime", runc) if runc else ()
+        yield Container(fence=fence, podman=podman, runtime=runtime, place=place, root=root)
+    finally:
+        shutil.rmtree(place)
+
+
+def _lay_out(root: Path, fence: Fence) -> None:
+    tester = fence.tester
+    home = root / tester.home.relative_to("/")
+    for directory in (home, root / "etc", root / "root", root / "tmp", root / "var" / "tmp"):
+        directory.mkdir(parents=True)
+    for directory in (root / "tmp", root / "var" / "tmp"):
+        directory.chmod(0o1777)
+    for name in ("bin", "sbin", "lib", "lib64"):
+        (root / name).symlink_to(f"usr/{name}")
+    (root / "etc" / "passwd").write_text(
+        f"root:x:0:0::/root:/bin/sh\n{tester.name}:x:{tester.uid}:{tester.gid}::{tester.home}:/bin/sh\n"
+    )
+    tester.give(home)

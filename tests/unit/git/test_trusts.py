@@ -1,0 +1,117 @@
+"""What a configuration makes git execute or obey is found, whichever file says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paddock.git import trusts
+from paddock.git.looked import Looked
+from paddock.git.repository import repository_of
+from paddock.git.trusts import MOST_FILES, trusted_by
+
+from .ground import repository
+
+
+@pytest.fixture(autouse=True)
+def no_system_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trusts, "SYSTEM_CONFIG", str(tmp_path / "gitconfig"))
+
+
+@pytest.fixture(name="top")
+def _top(tmp_path: Path) -> Path:
+    (tmp_path / "home").mkdir()
+    return repository(tmp_path / "r")
+
+
+def trusted(top: Path) -> set[str]:
+    looked = Looked()
+    home = str(top.parent / "home")
+    return {one.path for one in trusted_by(repository_of(str(top), looked), str(top), home, looked)}
+
+
+def configure(top: Path, text: str) -> None:
+    with (top / ".git" / "config").open("a") as file:
+        file.write(text)
+
+
+def test_a_fresh_repository_trusts_nothing(top: Path) -> None:
+    assert trusted(top) == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("[core]\nhooksPath = .husky/_\n", "{top}/.husky/_"),
+        ("[core]\nhooksPath = /srv/hooks\n", "/srv/hooks"),
+        ("[core]\nattributesFile = ~/attributes\n", "{home}/attributes"),
+        ("[core]\nexcludesFile = ignore\n", "{top}/ignore"),
+        ("[core]\nfsmonitor = ./tools/monitor\n", "{top}/tools/monitor"),
+        ("[init]\ntemplateDir = templates\n", "{top}/templates"),
+        ('[filter "x"]\nclean = tools/clean %f\n', "{top}/tools/clean"),
+        ('[filter "x"]\nsmudge = "python3 tools/smudge.py"\n', "{top}/tools/smudge.py"),
+        ('[filter "x"]\nprocess = sh -c \'"tools/process" -v\'\n', "{top}/tools/process"),
+        ('[diff "x"]\ntextconv = tools/text\n', "{top}/tools/text"),
+        ('[merge "x"]\ndriver = ./merge.sh %O %A %B\n', "{top}/merge.sh"),
+        ("[credential]\nhelper = !./helper\n", "{top}/helper"),
+        ('[credential "https://x"]\nhelper = /srv/helper\n', "/srv/helper"),
+        ("[gpg]\nprogram = tools/gpg\n", "{top}/tools/gpg"),
+        ('[gpg "ssh"]\nprogram = tools/sign\n', "{top}/tools/sign"),
+        ("[pager]\nlog = tools/pager\n", "{top}/tools/pager"),
+        ('[hook "x"]\ncommand = tools/hook\n', "{top}/tools/hook"),
+        ("[include]\npath = ../team.inc\n", "{top}/team.inc"),
+        ('[includeIf "gitdir:/never/"]\npath = ~/work.inc\n', "{home}/work.inc"),
+    ],
+)
+def test_what_a_key_names_is_found(top: Path, text: str, path: str) -> None:
+    configure(top, text)
+    assert trusted(top) == {path.format(top=top, home=top.parent / "home")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[core]\nfsmonitor = true\n",
+        "[core]\neditor = vim\n",
+        "[core]\npager = less -R\n",
+        "[credential]\nhelper = store\n",
+        '[filter "lfs"]\nclean = git-lfs clean -- %f\nprocess = git-lfs filter-process\n',
+        "[user]\nname = a/b\n",
+        "[core]\nhooksPath = ~somebody/hooks\n",
+        "[core]\nhooksPath\n",
+    ],
+)
+def test_what_names_no_file_is_none(top: Path, text: str) -> None:
+    configure(top, text)
+    assert trusted(top) == set()
+
+
+def test_a_file_among_the_arguments_counts_and_a_directory_does_not(top: Path) -> None:
+    (top / "src").mkdir()
+    (top / "clean.py").write_text("")
+    configure(top, '[filter "x"]\nclean = python3 clean.py src/ %f missing.py\n')
+    assert trusted(top) == {f"{top}/clean.py"}
+
+
+def test_an_included_file_is_read_in_turn(top: Path) -> None:
+    (top / "team.inc").write_text("[core]\nhooksPath = hooks\n[include]\npath = more.inc\n")
+    (top / "more.inc").write_text("[core]\nfsmonitor = ./watch\n")
+    configure(top, "[include]\npath = ../team.inc\n")
+    assert trusted(top) == {f"{top}/team.inc", f"{top}/hooks", f"{top}/more.inc", f"{top}/watch"}
+
+
+def test_files_that_include_each_other_come_to_an_end(top: Path) -> None:
+    (top / "a.inc").write_text("[include]\npath = b.inc\n")
+    (top / "b.inc").write_text("[include]\npath = a.inc\n" + "".join(f"[include]\npath = {n}\n" for n in range(500)))
+    configure(top, "[include]\npath = ../a.inc\n")
+    assert len(trusted(top)) > MOST_FILES
+
+
+def test_the_persons_own_configuration_and_that_of_the_worktree_count(top: Path) -> None:
+    home = top.parent / "home"
+    (home / ".gitconfig").write_text("[core]\nhooksPath = .githooks\n")
+    (home / ".config" / "git").mkdir(parents=True)
+    (home / ".config" / "git" / "config").write_text("[core]\nattributesFile = attributes\n")
+    (top / ".git" / "config.worktree").write_text("[core]\nfsmonitor = ./watch\n")
+    assert trusted(top) == {f"{top}/.githooks", f"{top}/attributes", f"{top}/watch"}

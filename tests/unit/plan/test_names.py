@@ -1,0 +1,178 @@
+"""Names become patterns that begin where a person's files are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from paddock.host.terrain import Place, Terrain
+from paddock.plan import Plan, compile_plan
+from paddock.plan.model import Files, Level
+from paddock.policy.glob import Glob
+from paddock.policy.model import Access, Filesystem, Grant, PolicyFile, Sourced
+
+from .worlds import FULL, builtin, builtin_grant, deny, files, grant, policy, source
+
+WS = "/home/ada/project"
+WORK = grant(Access.ALLOW, f"{WS}/**", workspace=True)
+TOOLS = builtin_grant(Access.READ, "/home/ada/.nvm/**")
+CACHE = builtin_grant(Access.ALLOW, "/home/ada/.cargo/registry/**")
+
+
+def laid(asked: Filesystem, terrain: Terrain | None = None, **more: object) -> Files:
+    plan = compile_plan(replace(policy(asked), **more), FULL, terrain or Terrain())  # type: ignore[arg-type]
+    assert plan.files
+    return plan.files
+
+
+def protects(held: Files, path: str) -> bool:
+    """As the core judges."""
+    matched = any(Glob.parse(pattern).matches(path) for pattern in held.protect)
+    return matched and not any(Glob.parse(pattern).matches(path) for pattern in held.opened)
+
+
+def warnings(plan: Plan) -> list[str]:
+    return [notice.text for notice in plan.notices if notice.level is Level.WARNING]
+
+
+def test_a_deny_of_the_profiles_is_looked_for_in_projects_and_not_in_tools() -> None:
+    env = builtin("**/.env", optional=True)
+    asked = files(WORK, TOOLS, grant(Access.READ, "/srv/app/**"), grant(Access.READ, "/etc/ssl/**"), denies=(env,))
+    assert laid(asked).deny == (f"{WS}/**/.env", "/srv/app/**/.env")
+
+
+def test_a_deny_of_a_person_is_looked_for_everywhere() -> None:
+    asked = files(WORK, TOOLS, denies=(deny("**/.env"), deny("/srv/*/key")))
+    assert laid(asked).deny == ("**/.env", "/srv/*/key")
+
+
+def test_a_place_behind_a_link_counts_by_both_its_names() -> None:
+    asked = files(grant(Access.ALLOW, "/home/ada/link/**"), denies=(builtin("**/.env", optional=True),))
+    held = laid(asked, Terrain(leads={"/home/ada/link": "/data/real"}))
+    assert held.deny == ("/data/real/**/.env", "/home/ada/link/**/.env")
+    for top in ("/home/ada/link", "/data/real"):
+        assert protects(held, f"{top}/a/.vscode")
+        assert protects(held, f"{top}/.bashrc")
+
+
+@pytest.mark.parametrize("path", [".vscode", "a/b/c/.envrc", ".git/hooks", "sub/.git/config", "x/.mcp.json", ".zshrc"])
+def test_a_protected_name_in_the_workspace_is_protected(path: str) -> None:
+    assert protects(laid(files(WORK)), f"{WS}/{path}")
+
+
+@pytest.mark.parametrize(
+    "path", ["src/main.py", ".git/index", "a/.bashrc", "bin/run", ".claude/worktrees", ".local/bin"]
+)
+def test_the_work_is_not(path: str) -> None:
+    assert not protects(laid(files(WORK)), f"{WS}/{path}")
+
+
+def test_where_nothing_can_be_written_nothing_has_to_be_protected() -> None:
+    held = laid(files(grant(Access.READ, "/srv/**")))
+    assert (held.protect, held.opened) == ((), ())
+
+
+def test_in_the_caches_of_tools_only_git_matters() -> None:
+    held = laid(files(WORK, CACHE))
+    cache = "/home/ada/.cargo/registry/src/crate"
+    assert protects(held, f"{cache}/.git/hooks")
+    assert not protects(held, f"{cache}/.github/workflows")
+    assert not protects(held, f"{cache}/.cargo/config.toml")
+
+
+def test_packages_may_bring_their_files_along_but_no_repository() -> None:
+    held = laid(files(WORK))
+    package = f"{WS}/node_modules/left-pad"
+    for name in (".travis.yml", ".github/workflows", ".vscode", ".npmrc"):
+        assert not protects(held, f"{package}/{name}")
+        assert protects(held, f"{WS}/packages/left-pad/{name}")
+    assert protects(held, f"{package}/.git/config")
+    assert protects(held, f"{package}/.envrc")
+
+
+def test_a_workspace_inside_a_package_is_a_workspace() -> None:
+    inside = grant(Access.ALLOW, "/home/ada/x/node_modules/left-pad/**", workspace=True)
+    assert protects(laid(files(inside)), "/home/ada/x/node_modules/left-pad/.vscode")
+
+
+def test_the_home_matters_as_far_as_it_is_writable() -> None:
+    assert not any(pattern.startswith("/home/ada/.local") for pattern in laid(files(WORK)).protect)
+    held = laid(files(grant(Access.ALLOW, "/home/ada/**")))
+    for path in (".bashrc", ".local/bin", "bin", ".config/systemd/user", ".zcompdump-x", ".config/nvim"):
+        assert protects(held, f"/home/ada/{path}"), path
+    part = laid(files(grant(Access.ALLOW, "/home/ada/.config/**")))
+    assert protects(part, "/home/ada/.config/autostart")
+    assert not protects(part, "/home/ada/.bashrc")
+
+
+def test_an_agent_that_is_given_its_own_directory_keeps_its_sessions_and_not_its_settings() -> None:
+    held = laid(files(WORK, grant(Access.ALLOW, "/home/ada/.codex/**"), grant(Access.ALLOW, "/home/ada/.claude/**")))
+    for path in (".codex/sessions/1", ".codex/auth.json", ".claude/projects", ".claude/history.jsonl", ".codex"):
+        assert not protects(held, f"/home/ada/{path}"), path
+    for path in (".codex/config.toml", ".codex/AGENTS.md", ".claude/settings.json", ".claude/hooks"):
+        assert protects(held, f"/home/ada/{path}"), path
+    assert protects(held, f"{WS}/.codex")
+    assert protects(held, f"{WS}/.claude/settings.json")
+
+
+def test_a_grant_of_a_protected_place_is_a_persons_word_and_repeated() -> None:
+    plan = compile_plan(policy(files(WORK, grant(Access.ALLOW, "/home/ada/.local/bin/**"))), FULL)
+    assert warnings(plan) == [
+        "/home/ada/.local/bin can be written, though it is a protected place: commands are found there"
+    ]
+    assert plan.files
+    assert not protects(plan.files, "/home/ada/.local/bin")
+    agent = compile_plan(policy(files(WORK, grant(Access.ALLOW, "/home/ada/.codex/**"))), FULL)
+    assert warnings(agent) == [], "what matters in it stays read-only"
+
+
+def test_a_worktree_of_an_agent_is_a_plain_workspace() -> None:
+    inside: Grant = grant(Access.ALLOW, f"{WS}/.claude/worktrees/one/**", workspace=True)
+    plan = compile_plan(policy(files(inside)), FULL)
+    assert warnings(plan) == []
+
+
+def opening(*patterns: str) -> Filesystem:
+    return replace(files(WORK), open_protected=tuple(Sourced(pattern, source(5)) for pattern in patterns))
+
+
+def test_a_policy_opens_a_name_and_that_is_said_with_the_reason() -> None:
+    asked = opening("**/.github/workflows/**", f"{WS}/.vscode")
+    held = laid(asked)
+    assert not protects(held, f"{WS}/.github/workflows")
+    assert not protects(held, f"{WS}/.vscode")
+    assert protects(held, f"{WS}/sub/.vscode")
+    assert protects(held, f"{WS}/.github/actions")
+    assert warnings(compile_plan(policy(asked), FULL)) == [
+        "p.toml:5: **/.github/workflows/** is not kept read-only: it runs elsewhere, with secrets, after the next push",
+        f"p.toml:5: {WS}/.vscode is not kept read-only: an editor runs it when it opens the project",
+    ]
+
+
+def test_a_deny_of_the_profiles_is_opened_by_the_same_key_and_a_persons_is_not() -> None:
+    ours = replace(opening("**/.env"), denies=(builtin("**/.env", optional=True), builtin("**/id_rsa", optional=True)))
+    assert laid(ours).deny == (f"{WS}/**/id_rsa",)
+    theirs = replace(opening("**/.env"), denies=(deny("**/.env", optional=True),))
+    assert laid(theirs).deny == ("**/.env",)
+
+
+def test_what_git_obeys_and_policies_are_protected_by_their_paths() -> None:
+    place = Place(path=f"{WS}/node_modules/x/.husky", why="git obeys it")
+    policy_file = PolicyFile(path=f"{WS}/conf/agent.toml", sha256="")
+    elsewhere = PolicyFile(path="/etc/agent.toml", sha256="")
+    held = laid(files(WORK), Terrain(trusted=(place,)), files=(policy_file, elsewhere))
+    assert protects(held, place.path), "though packages may bring such a name along"
+    assert protects(held, policy_file.path)
+    assert elsewhere.path not in held.protect
+
+
+def test_a_grant_of_everything_is_looked_through_but_for_the_system() -> None:
+    held = laid(files(grant(Access.ALLOW, "/**"), denies=(builtin("**/.env", optional=True),)))
+    assert held.deny == ("**/.env",), "a pattern without a beginning leaves the system's own trees out"
+    assert protects(held, "/srv/a/.vscode")
+
+
+def test_a_plan_stays_small() -> None:
+    plan = compile_plan(policy(files(WORK)), FULL)
+    assert len(plan.canonical()) < 64 * 1024

@@ -1,0 +1,100 @@
+"""The table of protected names: whole, well formed, and not broader than it has to be."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from paddock.policy.glob import Glob
+from paddock.policy.protected import TABLE, protected
+from tests.unit.policy.world import words
+
+ANY = [name for group in protected().groups for name in group.any]
+
+# Locked or default-locked wherever it lies: one of each row.
+LOCKED = words("""
+.git/config .git/config.worktree .git/hooks .git/commondir .git/gitdir .git/info/attributes .git/info/grafts
+.git/objects/info/alternates .git/modules/sub/config .git/modules/third/party/lib/hooks .git/modules/a/modules/b/config
+.git/worktrees/w/commondir .git/worktrees/w/gitdir .git/worktrees/w/config.worktree .gitmodules
+.envrc .direnv .autoenv mise.toml .mise.toml .yarnrc.yml .vscode x.code-workspace .idea .run app.iml .fleet .zed .nova
+.vs .helix .theia .nvim.lua .exrc .vimrc .dir-locals.el .devcontainer .devcontainer.json .gitpod.yml .replit .idx
+pyrightconfig.json .npmrc .pnpmfile.cjs pnpm-workspace.yaml bunfig.toml .cargo/config.toml .bazelrc tools/bazel .mvn
+mvnw gradlew gradle/wrapper gradle.properties .gradle/init.d .pre-commit-config.yaml lefthook.yml .husky .githooks
+.lintstagedrc.json .gdbinit .irbrc .Rprofile .psqlrc .jupyter .ripgreprc .curlrc .netrc .aws .github/workflows
+.github/actions .gitlab-ci.yml Jenkinsfile .circleci azure-pipelines.yml .drone.yml .woodpecker.yml .buildkite
+.travis.yml .claude/settings.json .claude/hooks .claude/agent-memory .mcp.json mcp.json .mcp .codex .agents
+AGENTS.override.md .gemini .github/copilot .github/hooks .github/mcp.json .github/prompts .cursor .cursorignore
+opencode.json .opencode .aider.conf.yml .pi .omp .windsurf .cline .roo .roomodes .kilocode .continue .amp .kiro .qwen
+.trae .junie .factory .augment .ai .worktreeinclude paddock.toml
+""")
+
+# The work itself, and what git, package managers and frameworks write all day.
+FREE = words("""
+.git/HEAD .git/index .git/index.lock .git/objects/ab/cdef .git/objects/info/packs .git/objects/info/commit-graph
+.git/refs/heads/main .git/refs/heads/config .git/logs/refs/heads/hooks .git/packed-refs .git/packed-refs.lock
+.git/COMMIT_EDITMSG .git/rebase-merge/todo .git/config.lock .git/info/exclude .git/lfs/objects/a .git/modules/sub/HEAD
+.git/modules/sub/index .git/worktrees/w/HEAD .git/worktrees/w/index .git/modules .git/worktrees .gitignore
+.gitattributes Makefile package.json package-lock.json pyproject.toml setup.py conftest.py Dockerfile CMakeLists.txt
+AGENTS.md CLAUDE.md GEMINI.md .eslintrc.json .prettierrc .editorconfig .python-version .nvmrc .tool-versions config
+config/app.yml hooks hooks/useThing.ts bin bin/run src/config.ts node_modules/.bin/tsc .venv/bin/python .pnp.cjs
+.yarn/cache/a.zip .yarn/install-state.gz .cargo/registry/x .gradle/caches/x .github/CODEOWNERS .github/dependabot.yml
+.github/ISSUE_TEMPLATE/bug.md .claude build.gradle settings.gradle tools/build.sh README.md .bashrc
+""")
+
+
+def matches(path: str) -> bool:
+    return any(Glob.parse(f"**/{name}").matches(f"/ws/{path}") for name in ANY)
+
+
+@pytest.mark.parametrize("path", LOCKED)
+@pytest.mark.parametrize("depth", ["", "a/", "a/b/c/d/e/f/g/"])
+def test_a_locked_name_is_matched_at_every_depth(path: str, depth: str) -> None:
+    assert matches(depth + path)
+
+
+@pytest.mark.parametrize("path", FREE)
+def test_the_work_itself_is_not_matched(path: str) -> None:
+    assert not matches(path)
+
+
+@pytest.mark.parametrize("path", [".git/modules/sub/refs/heads/config", ".git/modules/a/b/logs/refs/heads/hooks"])
+def test_a_branch_of_a_submodule_may_have_any_name(path: str) -> None:
+    opened = [Glob.parse(f"**/{name}") for group in protected().groups for name in group.open]
+    assert matches(path)
+    assert any(glob.matches(f"/ws/{path}") for glob in opened)
+
+
+def test_worktrees_of_an_agent_stay_writable_and_what_is_in_them_is_protected() -> None:
+    opened = [Glob.parse(f"**/{name}") for group in protected().groups for name in group.open]
+    assert any(glob.matches("/ws/.claude/worktrees") for glob in opened)
+    assert not matches(".claude/worktrees/one/src/main.py")
+    assert matches(".claude/worktrees/one/.vscode")
+    assert not any(glob.matches("/ws/.claude/worktrees/one/.vscode") for glob in opened)
+
+
+def test_every_name_is_a_pattern_without_a_beginning_and_stands_once() -> None:
+    for place in ("any", "top", "home", "open"):
+        names = [name for group in protected().groups for name in getattr(group, place)]
+        assert len(names) == len(set(names)), place
+        for name in names:
+            assert not name.startswith(("/", "~", "**")), name
+            assert Glob.parse(f"**/{name}").text == f"**/{name}"
+
+
+def test_the_table_says_nothing_that_is_not_read() -> None:
+    table = tomllib.loads(Path(TABLE).read_text())
+    assert set(table) == {"packages", *(group.title for group in protected().groups)}
+    for title, entry in table.items():
+        if title != "packages":
+            assert set(entry) <= {"why", "any", "top", "home", "open", "shipped"}, title
+            assert entry["why"]
+
+
+def test_names_of_git_are_left_alone_nowhere() -> None:
+    """A repository in node_modules that an index names is entered by `git status` above it."""
+    (git,) = [group for group in protected().groups if group.everywhere]
+    assert not git.shipped
+    assert not git.top
+    assert not git.home
