@@ -28,6 +28,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from bench import rules, tree  # noqa: E402
 from tests.support import core, installation, tester  # noqa: E402
+from tests.support.cow import workbench  # noqa: E402
 
 LAUNCH_BUDGET, FULL_BUDGET, WORK_BUDGET = 2.0, 4.5, 1.05
 CROWD, CROWD_BUDGET_S, CROWD_BUDGET_MIB = 50, 0.25, 0.4
@@ -242,6 +243,24 @@ def work(bench: Bench, rounds: int) -> list[Row]:
     return rows
 
 
+def copy_on_write(bench: Bench, rounds: int) -> list[Row]:
+    """A session of about 745 changes, and git status where it works. Applying is mostly waiting for the disk, twice."""
+    with workbench(bench.build, bench.user, bench.installed) as desk:
+        script = desk.script(HERE / "cow_work.py")
+        words = [*script, bench.workspace, bench.workspace.with_name("state"), str(rounds)]
+        done = bench.user.run(words, cwd=bench.build, timeout_s=600)
+    if done.exit_code != 0:
+        sys.exit(f"bench: {done}")
+    taken: dict[str, list[float]] = json.loads(done.stdout)
+    count, native = int(statistics.median(taken["changes"])), statistics.median(taken["native"])
+    return [
+        _row(f"diff of {count} changes", taken["diff"], native, None),
+        _row(f"apply of {count} changes", taken["apply"], native, None),
+        _row("git status: native", taken["native"], native, None),
+        _row("git status: on the overlay", taken["overlay"], native, None),
+    ]
+
+
 def plan_of_ai_agent(
     user: tester.Tester, installed: installation.Installation, workspace: Path, journal: Path, tier: str
 ) -> Any:
@@ -305,7 +324,9 @@ def main() -> int:
         print(*crowds, sep="\n", flush=True)
         works = work(bench, max(5, rounds // 5))
         print("file work, ratio to the limit")
-        print(*works, sep="\n")
+        print(*works, sep="\n", flush=True)
+        print("copy-on-write, ratio to git status")
+        print(*copy_on_write(bench, max(3, rounds // 20)), sep="\n")
     rows: list[Row | Crowd] = [*launches, *crowds, *works]
     missed = [row for row in rows if not row.kept]
     print(f"{len(missed)} budgets missed" if missed else "every budget kept")

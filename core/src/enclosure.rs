@@ -71,10 +71,9 @@ impl<'p> Enclosure<'p> {
     }
 
     /// Leaves a note of what the copy is, before anything can be changed in it.
-    pub fn note(&self, command: &[CString], plan: &str) -> Result<(), Refusal> {
-        let resumed = self.plan.workspace.as_ref().is_some_and(|workspace| workspace.resume.is_some());
+    pub fn note(&self, command: &[CString], sha256: &str) -> Result<(), Refusal> {
         match &self.session {
-            Some(session) => Ok(session.note(command, &self.covers, plan, resumed)?),
+            Some(session) => Ok(session.note(command, &self.covers, self.plan, sha256)?),
             None => Ok(()),
         }
     }

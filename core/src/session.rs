@@ -16,8 +16,8 @@ use crate::cover::{Cover, CoverKind};
 use crate::json::{self, Invalid};
 use crate::mounts::PLAIN;
 use crate::place::Identity;
-use crate::plan::Workspace;
-use crate::text::AbsPath;
+use crate::plan::{self, Plan, Workspace};
+use crate::text::{AbsPath, Text};
 
 const NOTE: &CStr = c"session.json";
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -115,8 +115,8 @@ impl Session {
     }
 
     /// Says what the session is, for those who come later. A resumed one keeps its beginning: changes of the host count from there.
-    pub fn note(&self, command: &[CString], covers: &[Cover], plan: &str, resumed: bool) -> Result<(), SessionError> {
-        if resumed {
+    pub fn note(&self, command: &[CString], covers: &[Cover], plan: &Plan, sha256: &str) -> Result<(), SessionError> {
+        if plan.workspace.as_ref().is_some_and(|workspace| workspace.resume.is_some()) {
             return Ok(());
         }
         let failed = |source| SessionError::Make { path: self.path.clone(), source };
@@ -127,9 +127,15 @@ impl Session {
         json::string(&mut out, self.workspace.as_bytes(), Invalid::Surrogate);
         let _ = write!(
             out,
-            ",\"device\":{},\"inode\":{},\"started_ns\":{started},\"plan\":\"{plan}\",\"command\":",
+            ",\"device\":{},\"inode\":{},\"started_ns\":{started},\"plan\":{{\"sha256\":\"{sha256}\",\"files\":{{\"protect\":",
             lower.st_dev, lower.st_ino
         );
+        // What a person is asked about before it is applied.
+        let names = |of: fn(&plan::Files) -> &Vec<Text>| plan.files.iter().flat_map(of).map(Text::as_bytes);
+        json::strings(&mut out, names(|files| &files.protect), Invalid::Surrogate);
+        out.push_str(",\"opened\":");
+        json::strings(&mut out, names(|files| &files.opened), Invalid::Surrogate);
+        out.push_str("}},\"command\":");
         json::strings(&mut out, command.iter().map(|word| word.as_bytes()), Invalid::Surrogate);
         out.push_str(",\"masked\":");
         let masked = covers.iter().filter(|cover| cover.kind == CoverKind::Mask);

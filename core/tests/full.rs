@@ -233,6 +233,7 @@ fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
     let note: serde_json::Value = serde_json::from_slice(&fs::read(session.join("session.json")).unwrap()).unwrap();
     assert_eq!(note["masked"], json!([".env"]));
     assert_eq!(note["workspace"], json!(work));
+    assert_eq!(note["plan"]["files"], json!({"protect": plan["files"]["protect"], "opened": plan["files"]["opened"]}));
 
     let id = session.file_name().unwrap().to_str().unwrap();
     plan["workspace"]["resume"] = json!(id);

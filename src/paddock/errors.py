@@ -6,6 +6,7 @@
     ├── HostError             125   this machine can not enforce what was asked
     ├── CoreError             125   the native program is missing, old or failed
     ├── JournalError          125   the journal can not be opened, or does not verify
+    ├── SessionError          125   a copy-on-write session is unknown, running, broken, or could not be applied
     └── Bug                   125   Paddock contradicts itself
 
 A denial is not an error (it is an Event, and the command sees its errno), nor is a command that fails (it is
@@ -52,6 +53,10 @@ class CoreError(PaddockError):
 
 
 class JournalError(PaddockError):
+    pass
+
+
+class SessionError(PaddockError):
     pass
 
 

@@ -1,0 +1,116 @@
+"""Times of a copy-on-write session: look at about 745 changes, apply them, and git status on the overlay.
+
+    cow_work.py WORKSPACE STATE ROUNDS
+
+Runs as the tester in the tree of ``tree.py``, which is put back after each round. Prints milliseconds as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from paddock.changes.apply import apply
+from paddock.changes.judge import Terms, judge
+from paddock.changes.record import Record
+from paddock.changes.renames import with_renames
+from paddock.changes.scan import scan
+from paddock.changes.settle import Roots
+from tests.support import overlay
+
+STATUS = ["git", "status", "--porcelain"]
+
+
+def work(workspace: str) -> None:
+    """358 appended to, 150 deleted, 37 renamed, 200 new."""
+    files = sorted(
+        os.path.join(parent, name)
+        for parent, _, names in os.walk(workspace)
+        for name in names
+        if "/.git/" not in f"{parent}/" and "/sources" not in parent
+    )
+    for path in files[: 358 * 5 : 5]:
+        with open(path, "a") as file:
+            file.write("one line more\n")
+    for path in files[1 : 150 * 5 : 5]:
+        os.unlink(path)
+    for path in files[2 : 37 * 5 : 5]:
+        os.rename(path, f"{path}.moved")
+    os.mkdir(f"{workspace}/new")
+    for number in range(199):
+        with open(f"{workspace}/new/{number}", "w") as file:
+            file.write(f"{number}\n" * 50)
+
+
+@contextmanager
+def roots(place: str, workspace: str) -> Iterator[Roots]:
+    fds = [os.open(path, os.O_RDONLY) for path in (f"{place}/upper", workspace, place)]
+    yield Roots(upper=fds[0], lower=fds[1], state=fds[2])
+    for fd in fds:
+        os.close(fd)
+
+
+def timed_status(workspace: str, rounds: int) -> list[float]:
+    taken = []
+    for _ in range(rounds + 2):
+        begin = time.perf_counter()
+        subprocess.run(STATUS, cwd=workspace, check=True, stdout=subprocess.DEVNULL)
+        taken.append((time.perf_counter() - begin) * 1000)
+    return taken[2:]
+
+
+def session(state: str, workspace: str) -> str:
+    shutil.rmtree(state, ignore_errors=True)
+    return overlay.make_session(state, "bench", workspace, plan={"files": None})
+
+
+def release(place: str) -> None:
+    os.chmod(f"{place}/work/work", 0o700)
+    shutil.rmtree(place)
+
+
+def main() -> int:
+    workspace, state, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    taken: dict[str, list[float]] = {"diff": [], "apply": [], "changes": []}
+    for _ in range(rounds):
+        place = session(state, workspace)
+        started_ns = time.time_ns()
+        assert overlay.on_overlay(place, workspace, lambda: work(workspace)) == 0
+        with roots(place, workspace) as opened:
+            terms = Terms(started_ns=started_ns, is_protected=lambda path, *, directory: False)
+            record = Record.read(opened.state)
+            begin = time.perf_counter()
+            changes = judge(with_renames(scan(opened.upper, opened.lower), opened.upper, opened.lower), terms, record)
+            looked = time.perf_counter()
+            outcome = apply(opened, changes, terms, record)
+            applied = time.perf_counter()
+            assert not outcome.left, outcome.left[:3]
+            assert not scan(opened.upper, opened.lower)
+        taken["diff"].append((looked - begin) * 1000)
+        taken["apply"].append((applied - looked) * 1000)
+        taken["changes"].append(len(changes))
+        release(place)
+        for words in (["checkout", "-q", "."], ["clean", "-fdq"]):
+            subprocess.run(["git", *words], cwd=workspace, check=True)
+    taken["native"] = timed_status(workspace, 3 * rounds)
+    place = session(state, workspace)
+    reading, writing = os.pipe()
+
+    def status() -> None:
+        os.write(writing, json.dumps(timed_status(workspace, 3 * rounds)).encode())
+
+    assert overlay.on_overlay(place, workspace, status) == 0
+    taken["overlay"] = json.loads(os.read(reading, 1 << 16))
+    release(place)
+    print(json.dumps(taken))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

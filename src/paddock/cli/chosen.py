@@ -1,0 +1,67 @@
+"""Which session, and which of its paths: ``[SESSION] [PATHS…]``, shared by diff, apply and discard."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paddock.changes.judge import Selection
+from paddock.changes.model import Change, inside
+from paddock.errors import SessionError, UsageError
+from paddock.policy import Origin
+from paddock.session.sessions import Session, find, is_session, of_directory, store_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """The first word is a session if there is one of that name; after ``--`` there are only paths."""
+
+    before: Sequence[str]
+    after: Sequence[str] | None
+
+    def session(self, origin: Origin, *, newest: bool) -> tuple[Session, Selection]:
+        store = store_of(origin.state_dir)
+        if self.before and is_session(store, self.before[0]):
+            session, paths = find(store, self.before[0]), self.before[1:]
+        else:
+            session, paths = _of_here(store, origin.cwd, newest=newest), self.before
+        return session, Selection(
+            paths=tuple(_relative(word, session, origin) for word in (*paths, *(self.after or ())))
+        )
+
+
+def _of_here(store: str, cwd: str, *, newest: bool) -> Session:
+    """The only one that has ended, or, to look at (``newest``), the newest of them, or one that is still running."""
+    here = of_directory(store, cwd)
+    ended = [session for session in here if not session.running]
+    candidates = ended or (here if newest else [])
+    if not candidates:
+        running = f"; running: {', '.join(one.id for one in here)}" if here else ""
+        raise SessionError(
+            f"there is no copy-on-write session of {cwd} that has ended{running}",
+            hint="`paddock sessions` lists all; `paddock run --cow -- COMMAND` makes one",
+        )
+    if len(candidates) > 1 and not newest:
+        raise SessionError(
+            f"{len(candidates)} sessions of {candidates[0].workspace}: {' '.join(one.id for one in candidates)}",
+            hint="name one of them; `paddock sessions` shows when each started",
+        )
+    return candidates[0]
+
+
+def _relative(word: str, session: Session, origin: Origin) -> str:
+    """As seen from where one stands, or from the workspace if one stands elsewhere."""
+    base = origin.cwd if session.holds(origin.cwd) else session.workspace
+    path = os.path.normpath(os.path.join(base, word))
+    if not session.holds(path):
+        raise UsageError(f"{word} is neither a session nor a path in {session.workspace}")
+    return os.path.relpath(path, session.workspace)
+
+
+def check_named(selection: Selection, changes: Sequence[Change]) -> None:
+    for path in selection.paths:
+        if not any(inside(change.path, path) for change in changes):
+            raise UsageError(
+                f"{path} is neither a session nor a path with changes", hint="`paddock diff --stat` lists all"
+            )

@@ -1,0 +1,45 @@
+"""paddock diff: what a copy-on-write session changed."""
+
+from __future__ import annotations
+
+import json
+
+from paddock.cli.changes import Paper, as_json, merged, show, show_stat, summary
+from paddock.cli.chosen import Words, check_named
+from paddock.cli.options import Parser, split_command
+from paddock.cli.text import complain, say
+from paddock.policy import Origin
+from paddock.session.review import reviewed
+
+
+def execute(arguments: list[str]) -> int:
+    words, after = split_command(arguments)
+    parser = Parser(
+        "diff",
+        "What a copy-on-write session changed, to be read (not a patch). Without SESSION: the newest one of this "
+        "directory that has ended. A running session can be looked at, too.",
+    )
+    parser.usage = "paddock diff [--stat] [--json] [SESSION] [PATH …]"
+    parser.add_argument("words", nargs="*", metavar="SESSION, PATH", help="only these paths; after -- only paths")
+    parser.add_argument("--stat", action="store_true", help="one line for each change, no content")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args(words)
+    origin = Origin.of_process()
+    session, selection = Words(before=options.words, after=after).session(origin, newest=True)
+    with reviewed(session, selection=selection) as review:
+        check_named(selection, review.changes)
+        changes = merged(review.selected)
+        if options.json:
+            shown = [as_json(change) for change in changes]
+            say(json.dumps({"session": session.id, "workspace": session.workspace, "changes": shown}))
+            return 0
+        if review.record.unfinished:
+            complain("an apply of this session was interrupted", hint=f"run `paddock apply {session.id}` again")
+        paper = Paper.of_stdout()
+        if options.stat:
+            show_stat(changes, review.roots, paper)
+            return 0
+        for change in changes:
+            show(change, review.roots, paper)
+        complain(f"session {session.id} of {session.workspace}: {summary(changes)}")
+    return 0

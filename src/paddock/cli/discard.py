@@ -1,0 +1,38 @@
+"""paddock discard: remove a session and all that its command wrote."""
+
+from __future__ import annotations
+
+import contextlib
+
+from paddock.cli.chosen import Words
+from paddock.cli.options import Parser
+from paddock.cli.text import complain, say
+from paddock.errors import SessionError
+from paddock.policy import Origin
+from paddock.session.review import recovered
+from paddock.session.sessions import Broken, Session, Taken, discard, look, store_of
+
+
+def execute(arguments: list[str]) -> int:
+    parser = Parser(
+        "discard",
+        "Remove a copy-on-write session with all that was not applied. Without SESSION: the only one of this directory "
+        "that has ended.",
+    )
+    parser.add_argument("session", nargs="?", metavar="SESSION")
+    options = parser.parse_args(arguments)
+    origin = Origin.of_process()
+    store = store_of(origin.state_dir)
+    one: Session | Taken | Broken
+    if options.session is None:
+        one, _ = Words(before=(), after=None).session(origin, newest=False)
+    else:
+        one = look(store, options.session)
+    with one.locked():
+        if isinstance(one, Session):
+            with contextlib.suppress(SessionError):  # without its workspace there is nothing to put right
+                for problem in recovered(one):
+                    complain(f"left by an interrupted apply: {problem}")
+        discard(store, one)
+    say(f"discarded: {one.id}")
+    return 0

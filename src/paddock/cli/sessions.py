@@ -1,0 +1,72 @@
+"""paddock sessions: the copy-on-write sessions there are, and how they stand."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from paddock.changes.model import Type
+from paddock.cli.changes import size_text
+from paddock.cli.options import Parser
+from paddock.cli.text import say
+from paddock.errors import SessionError
+from paddock.policy import Origin
+from paddock.session.review import reviewed
+from paddock.session.sessions import Broken, Session, Taken, listed, store_of
+
+
+def execute(arguments: list[str]) -> int:
+    parser = Parser("sessions", "List copy-on-write sessions, newest first.")
+    parser.add_argument("--json", action="store_true", help="for programs")
+    options = parser.parse_args(arguments)
+    rows = [_row(session) for session in listed(store_of(Origin.of_process().state_dir))]
+    if options.json:
+        say(json.dumps(rows))
+        return 0
+    for row in rows:
+        say(_line(row))
+    return 0
+
+
+def _row(session: Session | Taken | Broken) -> dict[str, Any]:
+    if not isinstance(session, Session):
+        state = "taken" if isinstance(session, Taken) else "broken"
+        return {"id": session.id, "place": session.place, "state": state, "error": session.reason}
+    row: dict[str, Any] = {
+        "id": session.id,
+        "place": session.place,
+        "state": "running" if session.running else "ended",
+        "error": None,
+        "workspace": session.workspace,
+        "started_ns": session.started_ns,
+        "command": list(session.command),
+        "changes": None,
+        "bytes": None,
+        "apply_interrupted": False,
+    }
+    try:
+        with reviewed(session, renames=False) as review:
+            row["changes"] = len(review.changes)
+            files = (change.new for change in review.changes if change.new and change.new.type is Type.FILE)
+            row["bytes"] = sum(file.size for file in files)
+            row["apply_interrupted"] = review.record.unfinished is not None
+    except SessionError as error:
+        row["error"] = error.message
+    except OSError as error:
+        row["error"] = str(error.strerror)
+    return row
+
+
+def _line(row: dict[str, Any]) -> str:
+    if row["state"] in ("taken", "broken"):
+        return f"{row['id']}  {row['state']}: {row['error']}"
+    started = time.strftime("%Y-%m-%d %H:%M", time.localtime(row["started_ns"] // 10**9))
+    if row["error"]:
+        what = row["error"]
+    else:
+        plural = "" if row["changes"] == 1 else "s"
+        what = f"{row['changes']} change{plural}, {size_text(row['bytes'])}"
+    interrupted = ", apply interrupted" if row["apply_interrupted"] else ""
+    command = " ".join(row["command"])[:60]
+    return f"{row['id']}  {started}  {row['state']:7}  {what}{interrupted}  {row['workspace']}  {command}"

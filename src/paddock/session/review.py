@@ -1,0 +1,71 @@
+"""A session's changes, judged: what diff shows and apply carries out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from paddock.changes.apply import Outcome, apply
+from paddock.changes.judge import Selection, Terms, judge
+from paddock.changes.model import Change
+from paddock.changes.record import Record
+from paddock.changes.renames import with_renames
+from paddock.changes.scan import scan
+from paddock.changes.settle import Roots, recover
+from paddock.session.sessions import Session
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    session: Session
+    roots: Roots
+    terms: Terms
+    record: Record
+    changes: tuple[Change, ...]
+
+    @property
+    def selected(self) -> list[Change]:
+        return [change for change in self.changes if self.terms.selection.holds(change)]
+
+    def apply(self) -> Outcome:
+        return apply(self.roots, list(self.changes), self.terms, self.record)
+
+
+@contextmanager
+def reviewed(
+    session: Session, *, selection: Selection | None = None, overwrite: bool = False, renames: bool = True
+) -> Iterator[Review]:
+    with session.roots() as roots:
+        record = Record.read(roots.state)
+        terms = Terms(
+            started_ns=session.started_ns,
+            masked=session.masked,
+            mounted=frozenset(_mounted_in(session.workspace)),
+            is_protected=session.is_protected,
+            selection=selection or Selection(),
+            overwrite=overwrite,
+        )
+        changes = scan(roots.upper, roots.lower, unseen=record.temporaries)
+        if renames:
+            changes = with_renames(changes, roots.upper, roots.lower)
+        yield Review(
+            session=session, roots=roots, terms=terms, record=record, changes=tuple(judge(changes, terms, record))
+        )
+
+
+def recovered(session: Session) -> list[str]:
+    """Settle what an interrupted apply left, before anything is judged; says what could not be."""
+    with session.roots() as roots:
+        return recover(roots, Record.read(roots.state))
+
+
+def _mounted_in(workspace: str) -> Iterator[str]:
+    """Where something is mounted inside the workspace. An overlay does not show it: the session knew nothing of it."""
+    below = f"{workspace.rstrip('/')}/"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4])
+            if place.startswith(below):
+                yield place[len(below) :]

@@ -1,0 +1,231 @@
+"""Copy-on-write sessions on the disk: find, list, lock, open, remove.
+
+The core makes ``<store>/<id>/`` with ``session.json``, ``upper/`` and ``work/``, and holds a lock on it while the
+command runs; the kernel drops the lock with the process, whatever ended that. So a session without a lock has ended,
+also after a crash or a reboot, and all it holds is on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from paddock.changes.protection import Protection
+from paddock.changes.settle import Roots
+from paddock.changes.tree import DIRECTORY, remove_all
+from paddock.errors import SessionError
+from paddock.policy.glob import GlobError
+
+STORE = "sessions"
+VERSION = 1
+_ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
+_SIZE_LIMIT = 16 << 20
+_LEAVING = ".discarded-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """A directory of the store."""
+
+    id: str
+    place: str
+
+    @property
+    def running(self) -> bool:
+        try:
+            with _locked(self.place, fcntl.LOCK_SH):
+                return False
+        except BlockingIOError:
+            return True
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """For whoever changes or applies it: not while its command runs."""
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(_locked(self.place, fcntl.LOCK_EX))
+            except BlockingIOError:
+                raise SessionError(
+                    f"session {self.id} is running, or is being applied",
+                    hint=f"wait until it has ended; `paddock diff {self.id}` shows its changes meanwhile",
+                ) from None
+            yield
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session(Kept):
+    workspace: str
+    inode: int
+    started_ns: int
+    command: tuple[str, ...]
+    masked: frozenset[str]
+    is_protected: Protection
+
+    @contextlib.contextmanager
+    def roots(self) -> Iterator[Roots]:
+        """The workspace must be the directory the session began with: a name can be given to another one. Its device
+        number may be another one after a reboot."""
+        with contextlib.ExitStack() as stack:
+            state = stack.enter_context(_opened(self.place))
+            upper = stack.enter_context(_opened("upper", state))
+            try:
+                lower = stack.enter_context(_opened(self.workspace))
+            except OSError as error:
+                raise SessionError(
+                    f"the workspace of session {self.id} can not be opened: {self.workspace}: {error.strerror}",
+                    hint=f"what the command wrote is in {self.place}/upper",
+                ) from None
+            if os.fstat(lower).st_ino != self.inode:
+                raise SessionError(
+                    f"{self.workspace} is another directory than the one session {self.id} began with",
+                    hint=f"what the command wrote is in {self.place}/upper",
+                )
+            yield Roots(upper=upper, lower=lower, state=state)
+
+    def holds(self, directory: str) -> bool:
+        return f"{directory}/".startswith(f"{self.workspace.rstrip('/')}/")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken(Kept):
+    """What a run on the live workspace left: protected names that were taken away, for review."""
+
+    reason: str = "is no copy-on-write session; it holds names that were taken away from the workspace (taken/)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Broken(Kept):
+    """No session one could diff or apply, and why."""
+
+    reason: str
+
+
+def store_of(state_dir: str) -> str:
+    return f"{state_dir}/{STORE}"
+
+
+def listed(store: str) -> list[Session | Taken | Broken]:
+    """Newest first; what is no session last."""
+    try:
+        names = sorted(name for name in os.listdir(store) if not name.startswith("."))
+    except FileNotFoundError:
+        return []
+    found = [_read(store, name) for name in names]
+    whole = sorted((one for one in found if isinstance(one, Session)), key=lambda one: -one.started_ns)
+    return [*whole, *(one for one in found if not isinstance(one, Session))]
+
+
+def is_session(store: str, name: str) -> bool:
+    return _ID.fullmatch(name) is not None and os.path.isdir(os.path.join(store, name))
+
+
+def look(store: str, name: str) -> Session | Taken | Broken:
+    if not is_session(store, name):
+        raise SessionError(f"there is no session {name}", hint="`paddock sessions` lists them")
+    return _read(store, name)
+
+
+def find(store: str, name: str) -> Session:
+    """One that can be looked at, applied and resumed."""
+    found = look(store, name)
+    if not isinstance(found, Session):
+        raise SessionError(
+            f"session {name}: {found.reason}", hint=f"look at {found.place}; `paddock discard {name}` removes it"
+        )
+    return found
+
+
+def of_directory(store: str, directory: str) -> list[Session]:
+    """Those whose workspace is, or holds, the directory; newest first."""
+    return [one for one in listed(store) if isinstance(one, Session) and one.holds(directory)]
+
+
+def discard(store: str, one: Kept) -> None:
+    """The caller holds its lock. Renamed first, so that an interrupted removal leaves no half session; the next one
+    sweeps what it left."""
+    with _opened(store) as fd:
+        os.rename(one.id, _LEAVING + one.id, src_dir_fd=fd, dst_dir_fd=fd)
+        with contextlib.suppress(FileNotFoundError):  # another discard sweeps it already
+            remove_all(_LEAVING + one.id, fd)
+        for left in os.listdir(fd):
+            if left.startswith(_LEAVING):
+                with contextlib.suppress(OSError):  # one that can not be removed is not in the way
+                    remove_all(left, fd)
+
+
+def _read(store: str, name: str) -> Session | Taken | Broken:
+    place = os.path.join(store, name)
+    try:
+        with _opened(place) as fd:
+            return replace(_parsed(_content("session.json", fd), name), place=place)
+    except FileNotFoundError:
+        if os.path.isdir(os.path.join(place, "taken")) and not os.path.isdir(os.path.join(place, "upper")):
+            return Taken(id=name, place=place)
+        reason = "has no session.json"
+    except OSError as error:
+        reason = f"can not be read: {error.strerror}"
+    except (ValueError, KeyError, TypeError, GlobError) as error:
+        reason = f"session.json is not understood: {error}"
+    return Broken(id=name, place=place, reason=reason)
+
+
+def _content(name: str, dir_fd: int) -> bytes:
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
+    with open(fd, "rb") as file:
+        content = file.read(_SIZE_LIMIT + 1)
+    if len(content) > _SIZE_LIMIT:
+        raise ValueError("it is too large")
+    return content
+
+
+def _parsed(content: bytes, name: str) -> Session:
+    fields = json.loads(content)
+    if fields["version"] != VERSION:
+        raise ValueError(f"version {fields['version']!r}; this paddock knows {VERSION}")
+    if fields["id"] != name:
+        raise ValueError(f"it is of session {fields['id']!r}")
+    workspace = _text(fields["workspace"])
+    files = fields["plan"]["files"] or {"protect": [], "opened": []}  # null: files are not fenced
+    return Session(
+        id=name,
+        place="",
+        workspace=workspace,
+        inode=_number(fields["inode"]),
+        started_ns=_number(fields["started_ns"]),
+        command=tuple(_text(word) for word in fields["command"]),
+        masked=frozenset(_text(path).strip("/") for path in fields["masked"]),
+        is_protected=Protection.of(workspace, map(_text, files["protect"]), map(_text, files["opened"])),
+    )
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a text")
+    return value
+
+
+def _number(value: object) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not a number")
+    return value
+
+
+@contextlib.contextmanager
+def _opened(path: str, dir_fd: int | None = None) -> Iterator[int]:
+    fd = os.open(path, DIRECTORY, dir_fd=dir_fd)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _locked(place: str, how: int) -> Iterator[None]:
+    with _opened(place) as fd:
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        yield

@@ -1,0 +1,83 @@
+"""Names that something outside would execute or trust, and names the command was not to see."""
+
+from __future__ import annotations
+
+from tests.support.cow import Cow, tree
+
+
+def test_protected_names_are_left_unless_they_are_named(cow: Cow) -> None:
+    cow.put(".git/config", "mine\n")
+    cow.session(
+        "echo evil > .envrc; mkdir -p sub/.vscode; echo evil > sub/.vscode/tasks.json; echo evil > sub/fine;"
+        "echo evil >> .git/config; mkdir .git/hooks; echo evil > .git/hooks/pre-commit; echo ok > .git/HEAD"
+    )
+    shown = cow.diff()
+    assert shown[".git/HEAD"] == shown["sub/fine"] == "added"
+    kept = {".envrc", ".git/config", ".git/hooks", ".git/hooks/pre-commit", "sub/.vscode", "sub/.vscode/tasks.json"}
+    assert {path for path, what in shown.items() if what.endswith("!protected")} == kept
+    for words in ([], ["."], ["sub", ".git"]):
+        assert cow.paddock("apply", *words).exit_code == 1
+    assert {path for path in tree(cow.workspace) if path in kept} == {".git/config"}
+    assert (cow.workspace / ".git" / "config").read_text() == "mine\n"
+    assert (cow.workspace / "sub" / "fine").exists()
+    assert cow.paddock("apply", ".envrc", "sub/.vscode/tasks.json").exit_code == 0
+    assert cow.paddock("apply", ".git/hooks").exit_code == 0
+    assert cow.diff() == {".git/config": "changed!protected"}
+
+
+def test_a_git_directory_that_becomes_a_file_is_protected(cow: Cow) -> None:
+    cow.put("a/.git/HEAD", "ref\n")
+    cow.session(
+        "rm -r a/.git; echo gitdir: /elsewhere > a/.git; mkdir b; echo gitdir: /elsewhere > b/.git; mkdir -p c/.git"
+    )
+    assert cow.diff() == {
+        "a/.git": "type!protected",
+        "a/.git/HEAD": "deleted!blocked",
+        "b": "added",
+        "b/.git": "added!protected",
+        "c": "added",
+        "c/.git": "added",
+    }
+
+
+def test_a_protected_name_keeps_the_directory_that_the_session_removed(cow: Cow) -> None:
+    cow.put("sub/.envrc", "mine\n")
+    cow.put("sub/other", "mine\n")
+    cow.session("rm -r sub")
+    assert cow.paddock("apply").exit_code == 1
+    assert set(tree(cow.workspace / "sub")) == {".envrc"}
+    assert cow.paddock("apply", "sub/.envrc").exit_code == 0
+    assert cow.paddock("apply").exit_code == 0
+    assert not (cow.workspace / "sub").exists()
+
+
+def test_what_was_masked_is_never_touched_nor_its_directory_removed(cow: Cow) -> None:
+    for name in (".env", "sub/.env", "sub/x", "dir/.env", "dir/y"):
+        cow.put(name, f"secret {name}\n")
+    # as a program meets it: the names are not there, so it makes its own, or removes the directory around them
+    cow.session(
+        "test ! -e .env; echo own > .env; rm -r sub; test ! -e dir/.env; rm -r dir; echo file > dir",
+        masked=[".env", "sub/.env", "dir/.env"],
+    )
+    assert cow.diff() == {
+        ".env": "changed!masked",
+        "dir": "type!blocked",
+        "dir/.env": "deleted!masked",
+        "dir/y": "deleted!blocked",
+        "sub": "deleted!blocked",
+        "sub/.env": "deleted!masked",
+        "sub/x": "deleted",
+    }
+    assert "secret" not in cow.paddock("diff", "--", ".env").stdout
+    named = cow.paddock("apply", "--overwrite", ".env", "sub", "dir", "sub/.env")
+    assert named.exit_code == 1
+    for name in (".env", "sub/.env", "dir/.env", "dir/y"):
+        assert (cow.workspace / name).read_text() == f"secret {name}\n"
+    assert not (cow.workspace / "sub" / "x").exists()
+
+
+def test_the_control_without_a_mask_loses_the_file(cow: Cow) -> None:
+    cow.put("sub/.env", "secret\n")
+    cow.session("rm -r sub")
+    assert cow.paddock("apply").exit_code == 0
+    assert not (cow.workspace / "sub").exists()
