@@ -1,5 +1,6 @@
 //! The full tier, seen from outside: each denial beside what is allowed, and beside the same act without the fence.
 
+#![cfg(supported)]
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod support;
