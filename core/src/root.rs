@@ -171,14 +171,18 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
     make_tmp(root, blueprint)?;
     make_dev(root, &clones.devices)?;
     let proc = make_proc(root, blueprint.namespaces.nested, blueprint.pid_max)?;
+    if whole.is_none() {
+        // All of this before the grants: in a writable one it would be made outside.
+        for link in blueprint.files.placed.iter().flat_map(|placed| &placed.links) {
+            make_link(root, link)?;
+        }
+        // Places to stand in, where nothing is granted.
+        for path in [&blueprint.plan.user.home, &blueprint.plan.workdir] {
+            make_dir(root, path.as_bytes())?;
+        }
+    }
     for tree in &clones.trees {
         put_in_place(root, tree.placed, &tree.mount)?;
-    }
-    for link in blueprint.files.placed.iter().flat_map(|placed| &placed.links) {
-        make_link(root, link)?;
-    }
-    for path in [&blueprint.plan.user.home, &blueprint.plan.workdir] {
-        make_dir(root, path.as_bytes())?;
     }
     add_rules(root, blueprint, ruleset)?;
     for cover in blueprint.covers {

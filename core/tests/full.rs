@@ -254,3 +254,13 @@ fn a_copy_without_changes_leaves_nothing() {
     assert!(sh(&plan, "ls").status.success());
     assert_eq!(fs::read_dir(Path::new(&sessions)).unwrap().count(), 0);
 }
+
+#[test]
+fn a_missing_working_directory_is_not_made_on_the_host() {
+    let tree = Tree::new();
+    let work = tree.dir("work");
+    let mut plan = full_plan(&work, &[grant(&work, "allow")]);
+    plan["workdir"] = json!(work.join("gone"));
+    assert_refused(&sh(&plan, "true"), "the working directory can not be entered");
+    assert!(!work.join("gone").exists());
+}

@@ -16,7 +16,8 @@ Case = Callable[[Fence], tuple[list[Word], list[Word]]]  # flags and command
 
 
 def run(fence: Fence, flags: Sequence[Word], command: Sequence[Word]) -> Outcome:
-    return fence.tester.run([fence.installation.paddock, "run", *flags, "--", *command], cwd=fence.ground.project)
+    words: list[Word] = ["run", "--tier", fence.tier, *flags, "--", *command]
+    return fence.tester.run([fence.installation.paddock, *words], cwd=fence.ground.project)
 
 
 def a_program(fence: Fence) -> tuple[list[Word], list[Word]]:
@@ -136,7 +137,7 @@ def test_the_answer_for_programs_tells_the_end(fence: Fence) -> None:
     good, bad = (json.loads(run(fence, ["--dry-run", "--json"], [name]).stdout) for name in ("true", "no-such-thing"))
     assert (good["exit_code"], good["refusal"]) == (None, None)
     assert (bad["exit_code"], bad["refusal"]) == (127, "cannot run no-such-thing: No such file or directory")
-    assert bad["plan"]["landlock"]["grants"] == good["plan"]["landlock"]["grants"]
+    assert bad["plan"]["files"]["grants"] == good["plan"]["files"]["grants"]
 
 
 def test_a_state_that_can_not_be_written_stops_both(fence: Fence) -> None:
