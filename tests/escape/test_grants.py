@@ -266,8 +266,9 @@ def test_the_listing_that_a_deny_takes_away_is_said_by_check_and_explain_and_not
     said = f"stays closed inside {place}; so {place} can not be listed"
     checked = fence.tester.run([fence.installation.paddock, "check", file], cwd=ground.project)
     assert checked.exit_code == 0
-    assert f"note: {file}:4: {place}/private ({file}:5) {said}\n" in checked.stderr
-    explained = fence.tester.run([fence.installation.paddock, "explain", "--policy", file], cwd=ground.project)
+    assert f"note: {file}:4: {place}/private ({file}:5) {said} in the landlock tier\n" in checked.stderr
+    words: list[Word] = [fence.installation.paddock, "explain", "--tier", fence.tier, "--policy", file]
+    explained = fence.tester.run(words, cwd=ground.project)
     assert f"{file}:4: {place}/private {said}" in " ".join(explained.stdout.split())
 
 

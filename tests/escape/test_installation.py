@@ -149,8 +149,11 @@ def test_the_link_that_a_person_starts_it_by(fence: Fence) -> None:
 def test_a_program_of_its_name_in_the_workspace_stops_the_run(fence: Fence) -> None:
     """With such a PATH the next `paddock` would be the agent's."""
     fence.ground.put(fence.ground.project / "bin" / "paddock", "#!/bin/sh\n", mode=0o755)
-    words: list[Word] = [fence.installation.paddock, "run", "--", "true"]
+    words: list[Word] = [fence.installation.paddock, "run", "--tier", "landlock", "--", "true"]
     path = f"{fence.ground.project}/bin:/usr/bin:/bin"
+    rewrite: list[Word] = [fence.installation.paddock, "run", "--tier", "full", "--", "sh", "-c", "echo > bin/paddock"]
+    locked = fence.tester.run(rewrite, env={"PATH": path}, cwd=fence.ground.project)
+    assert "Read-only file system" in locked.stderr, locked
     refused = fence.tester.run(words, env={"PATH": path}, cwd=fence.ground.project)
     assert refused.exit_code == 125, refused
     assert "which paddock itself relies on" in refused.stderr
