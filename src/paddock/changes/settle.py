@@ -6,6 +6,7 @@ The same function decides right after a step and after a crash, so there is one 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from dataclasses import dataclass
@@ -51,10 +52,10 @@ def recover(roots: Roots, record: Record) -> list[str]:
         except LeftError as left:
             if left.stranded:
                 problems.append(f"{step.path}: {left.reason}")
-        except FileNotFoundError:  # its directory is not there any more
-            continue
         except OSError as error:
-            problems.append(f"{step.path}: {error.strerror}")
+            # Its directory is gone, or has been replaced already: nothing can lie there.
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                problems.append(f"{step.path}: {error.strerror}")
     record.end(record.unfinished.token)
     return problems
 
