@@ -17,7 +17,7 @@ from paddock.changes import kernel
 from paddock.changes.apply import Outcome, apply
 from paddock.changes.judge import Selection, Terms, judge
 from paddock.changes.model import Obstacle
-from paddock.changes.record import Record
+from paddock.changes.record import NAME, Record
 from paddock.changes.scan import scan
 from paddock.changes.settle import Roots, recover
 
@@ -195,3 +195,24 @@ def test_no_room_to_keep_the_hosts_version_means_it_stays(ground: Ground, meanwh
     assert [change.obstacle for change in outcome.left] == [Obstacle.CONFLICT]
     assert "can not be removed" in outcome.left[0].reason
     assert ground.found == {"f": "the host's"}
+
+
+def test_an_apply_that_was_killed_before_its_last_line_has_nothing_left_to_settle(ground: Ground) -> None:
+    for name in ("file", "link", "gone"):
+        (ground.lower / name).mkdir()
+        (ground.lower / name / "old").write_text("base")
+    (ground.lower / "directory").write_text("base")
+    (ground.upper / "file").write_text("session")
+    (ground.upper / "link").symlink_to("/")
+    ground.whiteout("gone")
+    (ground.upper / "directory").mkdir()
+    (ground.upper / "directory" / "new").write_text("session")
+    assert not ground.apply().left
+    found = ground.found
+    record = ground.state / NAME
+    record.write_text("".join(record.read_text().splitlines(keepends=True)[:-1]))
+    outcome = ground.apply()  # says that all could be settled
+    assert not outcome.applied
+    assert not outcome.left
+    assert ground.found == found
+    assert record.read_text().count('"end"') == 1
