@@ -133,6 +133,24 @@ def test_a_workspace_without_execution_can_be_written_and_not_run(fence: Fence, 
     assert f"allow-noexec {ground.project} " in explained.stdout, str(explained)
 
 
+def test_in_the_full_tier_no_program_is_loaded_from_there_either(full: Fence, ground: Ground) -> None:
+    """Its mount is noexec: neither the loader nor a library call maps code from it. A grant below says for itself."""
+    closed = ground.put(
+        ground.root / "p.toml",
+        '[meta]\ninherit = "ai-agent"\n[filesystem]\nread_globs = ["<cwd>/tools/**"]\n'
+        'allow_globs = [{ path = "<cwd>/**", execute = false }, { path = "<tmp>/**", execute = false }]\n',
+    )
+    ground.put(ground.project / "tools" / "tool", "#!/bin/sh\necho tool\n", mode=0o755)
+    loader = next(Path("/lib64").glob("ld-linux-*.so.*"), None) or next(Path("/lib").glob("ld-linux-*.so.*"))
+    script = f"cp /bin/echo $DIR/made; echo started; $DIR/made ran; {loader} $DIR/made ran"
+    for directory in ("$PWD", "$TMPDIR"):
+        words = ["sh", "-c", f"DIR={directory}; {script}"]
+        assert full.inside(words, "--policy", closed).stdout == "started\n"
+        assert full.inside(words).stdout == "started\nran\nran\n"
+    below = full.inside(["sh", "-c", "tools/tool && touch tools/new && echo made"], "--policy", closed)
+    assert below.stdout == "tool\nmade\n", str(below)
+
+
 def test_execution_that_a_wider_grant_would_give_back_stops_the_run(fence: Fence, ground: Ground) -> None:
     ground.put(ground.project / "data" / "tool", "#!/bin/sh\n", mode=0o755)
     file = ground.put(
