@@ -30,7 +30,7 @@ use crate::cover::{Cover, CoverKind};
 use crate::ground::{Ground, Tree};
 use crate::names::Names;
 use crate::place::Identity;
-use crate::survey::{self, Survey};
+use crate::survey;
 use crate::taken::Store;
 use crate::text::AbsPath;
 use crate::walk::{Below, Dir, GitParts, WalkError, Walker};
@@ -139,23 +139,20 @@ impl Guard {
         let ground = Ground::open(trees, &left_out)?;
         let mut walker = Walker::default();
         let mut nodes = Nodes::default();
-        let survey = survey::survey(
-            &mut names,
-            &ground,
-            &mut walker,
-            closed,
-            &mut |dir: &Dir<'_>| -> Result<u32, GuardError> {
-                if !dir.tree.watched || dir.below == Below::Masked {
-                    return Ok(NO_NODE);
-                }
-                match watch(inotify.as_fd(), dir.fd, APPEAR) {
-                    Ok(watch) => Ok(nodes.put_dir(watch, dir)),
-                    Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
-                }
-            },
-        )?;
-        let Survey { covers, locked, bare } = survey;
-        let post = Post::new(nodes, Store::new(taken), names.guards_git, locked, bare);
+        let mut survey = survey::survey(&mut names, &ground, &mut walker, closed, &mut |dir: &Dir<'_>| -> Result<
+            u32,
+            GuardError,
+        > {
+            if !dir.tree.watched || dir.below == Below::Masked {
+                return Ok(NO_NODE);
+            }
+            match watch(inotify.as_fd(), dir.fd, APPEAR) {
+                Ok(watch) => Ok(nodes.put_dir(watch, dir)),
+                Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
+            }
+        })?;
+        let covers = std::mem::take(&mut survey.covers);
+        let post = Post::new(nodes, Store::new(taken), names.guards_git, survey);
         let mut guard = Guard {
             inotify,
             names,

@@ -34,6 +34,8 @@ pub struct Survey {
     pub locked: Vec<(Identity, Box<[u8]>)>,
     /// Repositories without a work tree.
     pub bare: Vec<Identity>,
+    /// Directories that can not be listed.
+    pub shut: Vec<Identity>,
 }
 
 /// Told of every directory before it is listed.
@@ -280,25 +282,18 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         Ok(())
     }
 
+    /// A directory that can not be listed is closed as a whole: whoever knows names in it, or gives himself the rights, would
+    /// open what no pattern was held against.
     fn unlistable(&mut self, tree: &Rooted, path: &[u8]) -> Result<Option<OwnedFd>, E> {
-        if let Some(stat) = out_of_reach(tree, path)? {
-            self.found.covers.push(cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
+        match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
+            Ok(stat) => {
+                self.found.shut.push(Identity::from(&stat));
+                self.found.covers.push(cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
+                Ok(None)
+            }
+            Err(Errno::NOENT) => Ok(None),
+            Err(source) => Err(WalkError::List { path: tree.absolute(path)?, source }.into()),
         }
-        Ok(None)
-    }
-}
-
-/// A directory that we can not list is closed as a whole: whoever knows names in it could still open them. One that the command
-/// could open up by itself, because it is ours and can be changed, is not for us to hide. None: it is gone.
-fn out_of_reach(tree: &Rooted, path: &[u8]) -> Result<Option<Stat>, WalkError> {
-    let failed = |source| WalkError::List { path: tree.path.clone(), source };
-    match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
-        Ok(stat) if tree.writable && stat.st_uid == rustix::process::getuid().as_raw() => {
-            Err(WalkError::List { path: tree.absolute(path)?, source: Errno::ACCESS })
-        }
-        Ok(stat) => Ok(Some(stat)),
-        Err(Errno::NOENT) => Ok(None),
-        Err(source) => Err(failed(source)),
     }
 }
 
@@ -369,8 +364,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<E> {
         Ok(())
     }
 
-    fn unlistable(&mut self, tree: &Rooted, path: &[u8]) -> Result<Option<OwnedFd>, E> {
-        out_of_reach(tree, path)?;
-        Ok(None)
+    fn unlistable(&mut self, _tree: &Rooted, _path: &[u8]) -> Result<Option<OwnedFd>, E> {
+        Ok(None) // closed as a whole
     }
 }

@@ -67,6 +67,17 @@ def test_what_the_configuration_of_git_names_is_protected(full: Fence) -> None:
     assert "fine" in free.read_text()
 
 
+@pytest.mark.parametrize("mode", [0o000, 0o300])
+def test_a_directory_that_can_not_be_listed_is_closed_as_a_whole(full: Fence, mode: int) -> None:
+    place = full.ground.put(full.ground.project / "shut" / ".env", "secret\n")
+    opening = f"chmod 700 {place.parent}; mv {place.parent} {place.parent}-moved; cat {place} {place.parent}-moved/.env"
+    place.parent.chmod(mode)
+    done = full.inside(["sh", "-c", f"echo started; {opening}"])
+    assert done.started and "secret" not in done.stdout, str(done)
+    assert place.parent.stat().st_mode & 0o777 == mode, "nor does the end of a run give rights to it"
+    assert "secret" in full.outside(["sh", "-c", opening]).stdout
+
+
 def test_everything_may_be_written_but_what_the_fence_rests_on(full: Fence) -> None:
     """`write_globs = ["/**"]`: configuration, state, journal and installation stay as they are."""
     home = full.tester.home

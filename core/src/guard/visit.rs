@@ -16,7 +16,7 @@ use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names};
 use crate::place::Identity;
-use crate::survey;
+use crate::survey::{self, Survey};
 use crate::taken::{Outcome, Store};
 use crate::text::AbsPath;
 use crate::walk::{Below, Dir, Entry, GitParts, LIST, Verdict, Visitor, WalkError};
@@ -50,6 +50,8 @@ pub struct Post {
     cover_watches: HashMap<i32, Identity>,
     /// Repositories without a work tree that were there before.
     bare: Vec<Identity>,
+    /// Directories that could not be listed, and were closed as a whole.
+    shut: Vec<Identity>,
     pub taken: usize,
     pub covers: Vec<Cover>,
     pub events: Vec<GuardEvent>,
@@ -67,13 +69,8 @@ pub struct Post {
 }
 
 impl Post {
-    pub fn new(
-        nodes: Nodes,
-        store: Store,
-        guards_git: bool,
-        locked: Vec<(Identity, Box<[u8]>)>,
-        mut bare: Vec<Identity>,
-    ) -> Post {
+    pub fn new(nodes: Nodes, store: Store, guards_git: bool, survey: Survey) -> Post {
+        let Survey { locked, mut bare, shut, .. } = survey;
         let mut held: Vec<Held> = locked.into_iter().map(|(parent, name)| Held { parent, name, gone: None }).collect();
         held.sort_by(|one, other| (one.parent, &one.name).cmp(&(other.parent, &other.name)));
         held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
@@ -86,6 +83,7 @@ impl Post {
             covered: Vec::new(),
             cover_watches: HashMap::new(),
             bare,
+            shut,
             taken: 0,
             covers: Vec::new(),
             events: Vec::new(),
@@ -156,6 +154,28 @@ impl Post {
             self.bare.remove(at);
         }
         self.held.retain(|held| held.parent != identity);
+    }
+
+    /// Opens a directory whose owner, or that of one above it, took his own rights away. They are given back for good, but not
+    /// where they were missing from the start.
+    fn open_shut(&self, tree: &Rooted, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let mut dir = tree.open(b"", OFlags::PATH | OFlags::DIRECTORY)?;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            self.give_rights(&dir)?;
+            dir = beneath::open(&dir, name, OFlags::PATH | OFlags::DIRECTORY)?;
+        }
+        self.give_rights(&dir)?;
+        rustix::fs::openat(&dir, c".", LIST | OFlags::CLOEXEC, Mode::empty())
+    }
+
+    fn give_rights(&self, dir: &OwnedFd) -> Result<(), Errno> {
+        let stat = rustix::fs::fstat(dir)?;
+        let own = stat.st_uid == rustix::process::getuid().as_raw();
+        if !own || stat.st_mode & 0o500 == 0o500 || self.shut.contains(&Identity::from(&stat)) {
+            return Ok(());
+        }
+        let mut buffer = [0; 32];
+        rustix::fs::chmod(beneath::link_to(dir, &mut buffer), Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o500))
     }
 }
 
@@ -363,7 +383,7 @@ impl Visitor for Visit<'_> {
 
     fn unlistable(&mut self, tree: &Rooted, path: &[u8]) -> Result<Option<OwnedFd>, GuardError> {
         if self.post.finishing {
-            return Ok(open_shut(tree, path).ok());
+            return Ok(self.post.open_shut(tree, path).ok());
         }
         // Nobody gets in by the name before its owner gives himself the rights back, and that is an event of the directory above.
         let above = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
@@ -372,26 +392,4 @@ impl Visitor for Visit<'_> {
         }
         Ok(None)
     }
-}
-
-/// Opens a directory whose owner, or that of one above it, took his own rights away. They are given back for good: no such
-/// directory was there at the start.
-fn open_shut(tree: &Rooted, path: &[u8]) -> Result<OwnedFd, Errno> {
-    let mut dir = tree.open(b"", OFlags::PATH | OFlags::DIRECTORY)?;
-    for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-        give_rights(&dir)?;
-        dir = beneath::open(&dir, name, OFlags::PATH | OFlags::DIRECTORY)?;
-    }
-    give_rights(&dir)?;
-    rustix::fs::openat(&dir, c".", LIST | OFlags::CLOEXEC, Mode::empty())
-}
-
-fn give_rights(dir: &OwnedFd) -> Result<(), Errno> {
-    let stat = rustix::fs::fstat(dir)?;
-    let own = stat.st_uid == rustix::process::getuid().as_raw();
-    if !own || stat.st_mode & 0o500 == 0o500 {
-        return Ok(());
-    }
-    let mut buffer = [0; 32];
-    rustix::fs::chmod(beneath::link_to(dir, &mut buffer), Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o500))
 }
