@@ -44,7 +44,11 @@ impl<'p> Enclosure<'p> {
         };
         let mut covers = files.covers(requested)?;
         let taken = taken_dir(plan, id.unwrap_or("none"))?;
+        // What moves in a copy takes nothing of the host's along.
+        let copied = |path: &AbsPath| session.as_ref().is_some_and(|session| path.is_within(session.workspace()));
+        let pins = files.pins(covers.iter().filter(|cover| !copied(&cover.path)))?;
         let guard = arm(requested, &files, &mut covers, session.as_ref(), taken)?;
+        covers.splice(..0, pins);
         Ok(Enclosure { plan, namespaces, files, covers, guard, session })
     }
 

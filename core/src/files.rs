@@ -6,8 +6,11 @@
 //! In the full tier nothing is carved: mounts cover what is denied.
 //! What was asked for (`requested_`) and what holds (`actual_`) are kept apart and reported.
 
-use std::ffi::CStr;
+use std::collections::BTreeMap;
+use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetError};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
@@ -244,6 +247,26 @@ impl<'p> Files<'p> {
             }
         }
         Ok(covers)
+    }
+
+    /// The directories above covered places, in what can be written: one that moved would take the place to a name that a later
+    /// run knows nothing of.
+    pub fn pins<'c>(&self, covers: impl Iterator<Item = &'c Cover>) -> Result<Vec<Cover>, FilesError> {
+        let mut pins: BTreeMap<PathBuf, Cover> = BTreeMap::new();
+        for cover in covers {
+            let holds = |placed: &&Placed<'_>| placed.grant.writes() && cover.path.is_within(&placed.real);
+            let Some(grant) = self.placed.iter().filter(holds).min_by_key(|placed| placed.real.as_bytes().len()) else {
+                continue;
+            };
+            let above = Path::new(OsStr::from_bytes(cover.path.as_bytes())).ancestors().skip(1);
+            for above in above.take_while(|above| above.as_os_str().len() > grant.real.as_bytes().len()) {
+                let seen = absolute(above.to_owned()).and_then(|path| Ok((rustix::fs::lstat(path.as_c_str())?, path)));
+                let (stat, path) = seen.map_err(|source| FilesError::Locate { path: cover.path.clone(), source })?;
+                let identity = Identity::from(&stat);
+                pins.insert(above.to_owned(), Cover { path, identity, directory: true, kind: CoverKind::Pin });
+            }
+        }
+        Ok(pins.into_values().collect())
     }
 
     /// A link that leads to a closed or own place is a place of its own: turned, it would lead a later run elsewhere.
