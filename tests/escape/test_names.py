@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 
+from tests.support.cow import tree
 from tests.support.fence import Fence, Word
+from tests.support.waiting import wait_for
 
 
 @pytest.mark.parametrize("name", [".env", "app/.env", "a/b/c/.env.local", "deploy/id_ed25519"])
@@ -45,6 +49,22 @@ def test_a_protected_name_that_appears_is_taken_away(full: Fence) -> None:
     script = f"echo started\nmkdir -p {project}/new/.vscode\necho evil > {project}/new/.vscode/tasks.json"
     assert full.inside(["sh", "-c", script]).started
     assert not (project / "new" / ".vscode").exists()
+
+
+@pytest.mark.parametrize("number", [None, signal.SIGKILL, signal.SIGTERM])
+def test_no_stub_is_left_in_the_workspace(full: Fence, number: signal.Signals | None) -> None:
+    """Masks, locks and pins are mounts of the sandbox alone; the host's tree never has anything of them."""
+    project = full.ground.project
+    for name in (".env", "a/.env", ".vscode/tasks.json", "a/.git/config", "shut/x"):
+        full.ground.put(project / name, "1\n")
+    before = tree(project)
+    with full.starting(["sh", "-c", "echo started; read -r end"], "--deny", f"{project}/b/none", stdin=None) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        assert tree(project) == before
+        process.send_signal(number or signal.SIGINT)
+        process.wait(timeout=10)
+    wait_for(lambda: tree(project) == before, "the workspace is as it was")
 
 
 def test_an_opened_name_can_be_written(full: Fence) -> None:
