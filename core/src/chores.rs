@@ -65,6 +65,10 @@ impl<'a> Duties<'a> {
             GuardEvent::Masked { path, window } => {
                 Event::NameMasked { path: path.as_bytes(), window_us: window.as_micros() }
             }
+            GuardEvent::Removed { path, source } => {
+                self.say(&format!("removed {path}, made during the run: it can not be kept: {source}"));
+                Event::NameRemoved { path: path.as_bytes(), errno: *source }
+            }
             GuardEvent::Failed { path, source } => {
                 self.say(&format!("{path}, made during the run, can not be taken away: {source}"));
                 Event::NameLeft { path: path.as_bytes(), errno: *source }

@@ -70,6 +70,11 @@ pub enum Event<'a> {
         kept: &'a [u8],
         whole: bool,
     },
+    /// A protected name that appeared, and was removed because it could not be kept.
+    NameRemoved {
+        path: &'a [u8],
+        errno: Errno,
+    },
     /// A protected name that appeared and could not be taken away.
     NameLeft {
         path: &'a [u8],
@@ -128,8 +133,9 @@ impl Event<'_> {
                 json::string_within(&mut out, kept, Invalid::Text, PATH_ROOM);
                 let _ = write!(out, ",\"whole\":{whole}");
             }
-            Event::NameLeft { path, errno } => {
-                out.push_str("\"event\":\"name.left\",\"path\":");
+            Event::NameRemoved { path, errno } | Event::NameLeft { path, errno } => {
+                let kind = if matches!(self, Event::NameLeft { .. }) { "left" } else { "removed" };
+                let _ = write!(out, "\"event\":\"name.{kind}\",\"path\":");
                 json::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
                 let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
             }
@@ -246,9 +252,10 @@ mod tests {
         let command = [c"true".to_owned()];
         let end = Event::End { exit_code: 0, signal: None, duration_ms: 100 };
         let taken = Event::NameTaken { path: b"/w/.envrc", kept: b"/s/taken/1/.envrc", whole: true };
+        let removed = Event::NameRemoved { path: b"/w/.idea", errno: Errno::NOSPC };
         let left = Event::NameLeft { path: b"/w/.vscode", errno: Errno::NOSPC };
         let masked = Event::NameMasked { path: b"/w/.env", window_us: 900 };
-        for event in [start(&command, b"/", &chain), end, taken, left, masked] {
+        for event in [start(&command, b"/", &chain), end, taken, removed, left, masked] {
             let ours = parsed(&event);
             let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();
@@ -288,6 +295,7 @@ mod tests {
         parsed(&Event::Partial { text: &[0xFF; 5000] });
         parsed(&Event::ExecDenied { exe: &[0xFF; 5000], errno: Errno::ACCESS });
         parsed(&Event::NameTaken { path: &[0xFF; 5000], kept: &[1; 5000], whole: false });
+        parsed(&Event::NameRemoved { path: &[0xFF; 5000], errno: Errno::ACCESS });
         parsed(&Event::NameLeft { path: &[0xFF; 5000], errno: Errno::ACCESS });
         parsed(&Event::NameMasked { path: &[0xFF; 5000], window_us: u128::from(u64::MAX) });
     }

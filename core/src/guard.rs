@@ -87,6 +87,8 @@ pub enum GuardEvent {
     Taken { path: AbsPath, kept: AbsPath, whole: bool },
     /// Denied or protected, replaced or new, and covered again inside, so long after it could be seen.
     Masked { path: AbsPath, window: Duration },
+    /// The same, but it could not be kept: it is gone.
+    Removed { path: AbsPath, source: Errno },
     /// Should have been taken away.
     Failed { path: AbsPath, source: Errno },
 }

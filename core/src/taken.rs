@@ -3,6 +3,7 @@
 //! Each goes to a numbered directory of its own, by a rename from one descriptor to another: nothing is followed, nothing is
 //! overwritten, and what was moved is looked at afterwards. Between file systems it is copied and removed, entry by entry; an
 //! entry is removed only while it is still the one that was copied. What must not be taken is left where it is, or put back.
+//! What can not be kept, on a full disk for one, is removed: a command that fills the disk gains nothing by it.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,6 +29,8 @@ pub type Spared<'a> = dyn Fn(Identity) -> bool + 'a;
 pub enum Outcome {
     /// Away, and where it is kept; not whole, if it was too much to copy.
     Taken { kept: AbsPath, whole: bool },
+    /// Away for good: it could not be kept.
+    Removed(Errno),
     /// Nothing has the name any more, or something that stays has it.
     Left,
 }
@@ -60,6 +63,19 @@ impl Store {
             Err(Errno::NOENT) => return Ok(Outcome::Left),
             Err(error) => return Err(error),
         }
+        match self.keep(dir, name, &spared) {
+            Err(source) => {
+                match (Copy { bytes: 0, entries: 0, deep: 0, whole: true, spared: &spared }).carry(dir, name, dir) {
+                    Ok(()) => Ok(Outcome::Removed(source)),
+                    Err(Errno::NOENT | Errno::BUSY) => Ok(Outcome::Left),
+                    Err(_) => Err(source),
+                }
+            }
+            kept => kept,
+        }
+    }
+
+    fn keep(&mut self, dir: BorrowedFd<'_>, name: &CStr, spared: &Spared<'_>) -> Result<Outcome, Errno> {
         let (number, slot) = self.slot()?;
         let outcome = match rename(dir, name, slot.as_fd(), name) {
             Err(Errno::ACCESS | Errno::PERM) => with_rights(dir, name, || rename(dir, name, slot.as_fd(), name)),
@@ -76,7 +92,7 @@ impl Store {
                 true
             }
             Err(Errno::XDEV) => {
-                let mut copy = Copy { bytes: COPY_LIMIT, entries: ENTRY_LIMIT, deep: 0, whole: true, spared: &spared };
+                let mut copy = Copy { bytes: COPY_LIMIT, entries: ENTRY_LIMIT, deep: 0, whole: true, spared };
                 match copy.carry(dir, name, slot.as_fd()) {
                     Ok(()) => copy.whole,
                     Err(Errno::NOENT | Errno::BUSY) => {

@@ -7,7 +7,9 @@ import signal
 import pytest
 
 from tests.support.cow import tree
+from tests.support.features import need_root
 from tests.support.fence import Fence, Word
+from tests.support.ground import small_disk
 from tests.support.waiting import wait_for
 
 
@@ -67,6 +69,35 @@ def test_no_stub_is_left_in_the_workspace(full: Fence, number: signal.Signals | 
     wait_for(lambda: tree(project) == before, "the workspace is as it was")
 
 
+# A prepared repository and names, moved into place when there is no room left to keep anything.
+FILLING = r"""
+echo started
+mkdir -p docs/refs docs/objects; printf '[core]\n\tfsmonitor = "touch %s; false"\n' $MARK > docs/config
+echo 'ref: refs/heads/main' > docs/x; echo evil > y; mkdir z; echo '{}' > z/tasks.json
+if test $FILL; then
+  cat /dev/zero > fill; i=0; while [ $i -lt 400 ] && echo x > f$i; do i=$((i+1)); done
+fi 2>/dev/null
+mv docs/x docs/HEAD; mv y .envrc; mv z .vscode; exit 0
+"""
+
+
+@pytest.mark.parametrize("fill", ["", "yes"])
+def test_a_full_disk_keeps_no_protected_name(full: Fence, fill: str) -> None:
+    """The store of what was taken away lies on the same disk as the workspace, and both are full."""
+    need_root()
+    mark = full.ground.outside / "mark"
+    place, store = full.ground.project, full.tester.home / ".local" / "state" / "paddock" / "sessions"
+    with small_disk(full.ground, place, store):
+        assert full.outside(["git", "init", "-q", place]).exit_code == 0
+        done = full.inside(["sh", "-c", f"MARK={mark} FILL={fill}\n{FILLING}"])
+        assert done.started, str(done)
+        assert not [name for name in ("docs/HEAD", ".envrc", ".vscode") if (place / name).exists()], str(done)
+        kinds = {event["event"] for event in full.events()}
+        assert ("name.removed" if fill else "name.taken") in kinds
+        full.outside(["git", "-C", place / "docs", "status"])
+        assert not mark.exists()
+
+
 def test_an_opened_name_can_be_written(full: Fence) -> None:
     place = full.ground.put(full.ground.project / ".github" / "workflows" / "ci.yml", "old\n")
     flags: tuple[Word, ...] = ("--open-protected", "**/.github/workflows/**")
@@ -85,6 +116,18 @@ def test_what_the_configuration_of_git_names_is_protected(full: Fence) -> None:
     assert hook.read_text() == "#!/bin/sh\n"
     assert not (hook.parent / "post-commit").exists()
     assert "fine" in free.read_text()
+
+
+def test_a_repository_above_the_workspace_counts_as_well(full: Fence) -> None:
+    project = full.ground.project
+    assert full.outside(["git", "init", "-q", full.ground.root]).exit_code == 0
+    assert full.outside(["git", "config", "core.hooksPath", "project/tools"]).exit_code == 0
+    hook = project / "tools" / "pre-commit"
+    planting = f"mkdir -p {hook.parent}; printf '#!/bin/sh\\n' > {hook}; chmod +x {hook}"
+    assert full.inside(["sh", "-c", f"echo started; {planting}"]).started
+    assert not hook.exists()
+    assert full.outside(["sh", "-c", planting]).exit_code == 0
+    assert hook.exists()
 
 
 @pytest.mark.parametrize("mode", [0o000, 0o300])

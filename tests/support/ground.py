@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,3 +85,29 @@ class Snapshot:
                 content = path.read_bytes() if plain else os.fsencode(os.readlink(path)) if path.is_symlink() else b""
                 found.append((str(path.relative_to(root)), facts.st_mode, facts.st_ino, facts.st_nlink, content))
         return cls(entries=tuple(sorted(found)))
+
+
+@contextmanager
+def small_disk(ground: Ground, *places: Path) -> Iterator[None]:
+    """One file system of a few megabytes, with a part of it mounted at each of the places. Root makes it."""
+    image, disk = ground.root / "disk.img", ground.root / "disk"
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    disk.mkdir()
+    mounted: list[Path] = []
+    try:
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", image], check=True)
+        subprocess.run(["mount", "-o", "loop", image, disk], check=True)
+        mounted.append(disk)
+        for number, place in enumerate(places):
+            part = disk / str(number)
+            part.mkdir(mode=0o700)
+            ground.tester.give(part)
+            place.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["mount", "--bind", part, place], check=True)
+            mounted.append(place)
+        yield
+    finally:
+        for place in reversed(mounted):
+            subprocess.run(["umount", place], check=True)
+        image.unlink()

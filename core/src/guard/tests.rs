@@ -63,7 +63,7 @@ impl Watch {
                     taken.push(self.scene.relative(path));
                 }
                 GuardEvent::Masked { .. } => {}
-                GuardEvent::Failed { .. } => panic!("{event:?}"),
+                GuardEvent::Removed { .. } | GuardEvent::Failed { .. } => panic!("{event:?}"),
             }
         }
         taken.sort();

@@ -224,6 +224,10 @@ impl Visit<'_> {
                 // In the end there is nobody left to stop.
                 if self.post.taken > MAX_TAKEN && !self.post.finishing { Err(GuardError::TooManyTaken) } else { Ok(()) }
             }
+            Ok(Outcome::Removed(source)) => {
+                self.post.events.push(GuardEvent::Removed { path, source });
+                Ok(())
+            }
             Ok(Outcome::Left) => Ok(()),
             Err(source) => {
                 if !self.post.failed.contains(&path) && self.post.failed.len() < MAX_TAKEN {

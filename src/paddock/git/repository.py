@@ -6,6 +6,7 @@ import os
 import stat
 from dataclasses import dataclass
 
+from paddock.errors import PolicyError
 from paddock.git.looked import Looked
 
 
@@ -48,6 +49,18 @@ def repository_of(top: str, looked: Looked) -> Repository | None:
         common_dir=git_dir if common is None else _named(git_dir, common),
         elsewhere=not stat.S_ISDIR(found.st_mode),
     )
+
+
+def repository_around(top: str, looked: Looked) -> Repository | None:
+    """The one that git finds when it is started in a directory: there, or in the nearest one above."""
+    while True:
+        try:
+            found = repository_of(top, looked)
+        except PolicyError:  # nothing can be read there, by git neither
+            return None
+        if found is not None or top == "/":
+            return found
+        top = os.path.dirname(top)
 
 
 def _named(base: str, written: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from paddock.git.links import Links
 from paddock.git.looked import Facts, Looked
-from paddock.git.repository import repository_of
+from paddock.git.repository import repository_around, repository_of
 from paddock.git.trusts import trusted_by
 from paddock.git.worktree import Opening, opening_of
 from paddock.policy.glob import Glob
@@ -71,7 +71,8 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
                 openings.append(found)
             else:
                 remarks.append(f"{top}/.git leads to {repository.git_dir}, which stays closed: {found}")
-        for trust in trusted_by(repository, top, origin.home, looked):
+        around = repository or repository_around(os.path.dirname(top), looked)
+        for trust in trusted_by(around, around.top if around else top, origin.home, looked):
             if trust.path == top or _inside(top, (trust.path,)):
                 remarks.append(
                     f"{trust.said} names {trust.path}, which holds the workspace: it can not be kept read-only"

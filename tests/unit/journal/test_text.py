@@ -61,5 +61,6 @@ def test_names_show_where_they_were_and_where_they_are_kept() -> None:
     stamp = "[2026-11-15 05:00:00] session=9f86d081884c7d65"
     kept = "/home/ada/.local/state/paddock/sessions/9f86d081884c7d65/taken/1/.vscode"
     assert shown["name.taken"] == f"{stamp} event=name.taken path=/home/ada/project/.vscode kept={kept} whole=true"
+    assert shown["name.removed"] == f"{stamp} event=name.removed path=/home/ada/project/.idea errno=ENOSPC"
     assert shown["name.left"] == f"{stamp} event=name.left path=/home/ada/project/.envrc errno=ENOSPC"
     assert shown["name.masked"] == f"{stamp} event=name.masked path=/home/ada/project/.env window_us=900"
