@@ -83,7 +83,7 @@ def main() -> int:
         started_ns = time.time_ns()
         assert overlay.on_overlay(place, workspace, lambda: work(workspace)) == 0
         with roots(place, workspace) as opened:
-            terms = Terms(started_ns=started_ns, is_protected=lambda path, *, directory: False)
+            terms = Terms(started_ns=started_ns, is_protected=lambda path, *, directory, link=False: False)
             record = Record.read(opened.state)
             begin = time.perf_counter()
             changes = judge(with_renames(scan(opened.upper, opened.lower), opened.upper, opened.lower), terms, record)

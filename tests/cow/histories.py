@@ -275,7 +275,7 @@ class Case:
         return wrong
 
 
-def _nothing(path: str, *, directory: bool) -> bool:
+def _nothing(path: str, *, directory: bool, link: bool = False) -> bool:
     return False
 
 

@@ -63,7 +63,7 @@ def by_apply(base: str) -> int:
             os.close(fd)
 
 
-def _nothing(path: str, *, directory: bool) -> bool:
+def _nothing(path: str, *, directory: bool, link: bool = False) -> bool:
     return False
 
 

@@ -25,6 +25,40 @@ def test_protected_names_are_left_unless_they_are_named(cow: Cow) -> None:
     assert cow.diff() == {".git/config": "changed!protected"}
 
 
+def test_a_repository_by_another_name_is_protected_piece_by_piece(cow: Cow) -> None:
+    """Git takes any directory with HEAD, objects and refs for one, and obeys the configuration in it."""
+    cow.put("old/HEAD", "ref: refs/heads/main\n")
+    cow.put("old/refs/x", "")
+    cow.put("plain/config", "1\n")
+    cow.session(
+        "mkdir -p docs/refs docs/objects old/objects; echo evil > docs/config; echo ref: refs/heads/x > docs/HEAD;"
+        "echo evil > old/config; mkdir -p old/hooks; echo evil > old/hooks/update; echo text > docs/text;"
+        "echo 2 > plain/config; mkdir plain/refs; echo 2 > HEAD"
+    )
+    shown = cow.diff()
+    kept = {path for path, what in shown.items() if what.endswith("!protected")}
+    assert kept == {
+        "docs/HEAD", "docs/config", "docs/objects", "docs/refs", "old/config", "old/hooks", "old/hooks/update",
+        "old/objects",
+    }  # fmt: skip
+    assert cow.paddock("apply").exit_code == 1
+    assert (cow.workspace / "docs" / "text").exists()
+    assert (cow.workspace / "plain" / "config").read_text() == "2\n"
+    assert not any((cow.workspace / path).exists() for path in kept)
+    assert cow.paddock("apply", "docs/HEAD").exit_code == 0, "a person may want it"
+
+
+def test_a_link_to_where_protected_names_lie_is_protected(cow: Cow) -> None:
+    cow.session(
+        "mkdir c; echo evil > c/settings.json; ln -s c .claude; mkdir -p d; ln -s ../c d/.claude; ln -s c other"
+    )
+    shown = cow.diff()
+    assert {path for path, what in shown.items() if what.endswith("!protected")} == {".claude", "d/.claude"}
+    assert cow.paddock("apply").exit_code == 1
+    assert not (cow.workspace / ".claude").is_symlink()
+    assert (cow.workspace / "other").is_symlink()
+
+
 def test_a_git_directory_that_becomes_a_file_is_protected(cow: Cow) -> None:
     cow.put("a/.git/HEAD", "ref\n")
     cow.session(

@@ -20,7 +20,7 @@ from tests.support.installation import Installation
 from tests.support.tester import Outcome, Tester
 
 SUPPORT = Path(__file__).parent
-PROTECT = ("**/.envrc", "**/.vscode", "**/.git", "**/.git/config", "**/.git/hooks")
+PROTECT = ("**/.envrc", "**/.vscode", "**/.git", "**/.git/config", "**/.git/hooks", "**/.claude/settings.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from paddock.changes.model import ROOT, Change, Entry, Kind, Obstacle, Type, above, inside
 from paddock.changes.record import Record
+from paddock.changes.repositories import part_of
 
 _HOST_CHANGED = "changed on the host since the session started"
 
@@ -35,7 +36,7 @@ class Selection:
 
 
 class Protected(Protocol):
-    def __call__(self, path: str, *, directory: bool) -> bool: ...
+    def __call__(self, path: str, *, directory: bool, link: bool = False) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +45,7 @@ class Terms:
 
     started_ns: int
     is_protected: Protected
+    repositories: frozenset[str] = frozenset()  # that the session has a part in, under whatever name
     masked: frozenset[str] = frozenset()
     mounted: frozenset[str] = frozenset()  # where another file system covers the workspace: the session did not see it
     selection: Selection = Selection()
@@ -88,7 +90,11 @@ def _protected(change: Change, terms: Terms) -> bool:
 
     def itself(named: str) -> bool:
         """A directory that merely holds protected names does not name them."""
-        return terms.is_protected(named, directory=directory or named != change.path)
+        if part_of(named, terms.repositories):
+            return True
+        whole = named == change.path
+        link = whole and change.new is not None and change.new.type is Type.LINK
+        return terms.is_protected(named, directory=directory or not whole, link=link)
 
     return itself(change.path) and not terms.selection.names(change, among=itself)
 

@@ -7,7 +7,7 @@ by the name they end in: most paths hold no such name, and are told without tryi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paddock.changes.model import ROOT
@@ -20,16 +20,25 @@ _GIT = ".git"
 class Protection:
     workspace: str
     protect: Names
+    ways: Names  # the directories that protected names lie in: a link there would bring its own
     opened: Names
 
     @classmethod
     def of(cls, workspace: str, protect: Iterable[str], opened: Iterable[str]) -> Protection:
-        return cls(workspace=workspace.rstrip("/"), protect=Names.of(protect), opened=Names.of(opened))
+        patterns = tuple(protect)
+        return cls(
+            workspace=workspace.rstrip("/"),
+            protect=Names.of(patterns),
+            ways=Names.of(sorted({way for pattern in patterns for way in _ways(pattern)})),
+            opened=Names.of(opened),
+        )
 
-    def __call__(self, path: str, *, directory: bool) -> bool:
+    def __call__(self, path: str, *, directory: bool, link: bool = False) -> bool:
         """The path, or a directory it is in."""
         full = self.workspace if path == ROOT else f"{self.workspace}/{path}"
         names = full.split("/")
+        if link and self.ways.match(full, names[-1]):
+            return True
         for end in range(self.workspace.count("/") + 1, len(names)):
             last = end + 1 == len(names)
             # A repository itself is not protected, what counts in it is; a file or link of that name leads elsewhere.
@@ -43,6 +52,14 @@ class Protection:
     def _opened(self, names: list[str], start: int) -> bool:
         ends = range(start, len(names))
         return any(self.opened.match("/".join(names[: end + 1]), names[end]) for end in ends)
+
+
+def _ways(pattern: str) -> Iterator[str]:
+    """``**/.claude`` for ``**/.claude/settings.json``."""
+    glob = Glob.parse(pattern)
+    for end in range(1, len(glob.parts)):
+        if glob.parts[end - 1] != ANY_DEPTH:
+            yield Glob(root=glob.root, parts=glob.parts[:end]).text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from paddock.changes.judge import Selection, Terms, judge
 from paddock.changes.model import Change
 from paddock.changes.record import Record
 from paddock.changes.renames import with_renames
+from paddock.changes.repositories import repositories_in
 from paddock.changes.scan import scan
 from paddock.changes.settle import Roots, recover
 from paddock.session.sessions import Session
@@ -39,17 +40,18 @@ def reviewed(
 ) -> Iterator[Review]:
     with session.roots() as roots:
         record = Record.read(roots.state)
+        changes = scan(roots.upper, roots.lower, unseen=record.temporaries)
+        if renames:
+            changes = with_renames(changes, roots.upper, roots.lower)
         terms = Terms(
             started_ns=session.started_ns,
             masked=session.masked,
             mounted=frozenset(_mounted_in(session.workspace)),
             is_protected=session.is_protected,
+            repositories=frozenset(repositories_in(changes, roots.lower)),
             selection=selection or Selection(),
             overwrite=overwrite,
         )
-        changes = scan(roots.upper, roots.lower, unseen=record.temporaries)
-        if renames:
-            changes = with_renames(changes, roots.upper, roots.lower)
         yield Review(
             session=session, roots=roots, terms=terms, record=record, changes=tuple(judge(changes, terms, record))
         )

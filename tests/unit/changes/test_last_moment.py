@@ -38,7 +38,7 @@ class Ground:
             selection = Selection(paths=overwrite)
             terms = Terms(
                 started_ns=self.started_ns or time.time_ns() + 10**9,
-                is_protected=lambda path, *, directory: False,
+                is_protected=lambda path, *, directory, link=False: False,
                 selection=selection,
                 overwrite=bool(overwrite),
             )
