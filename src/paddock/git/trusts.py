@@ -7,6 +7,7 @@ judged: what may be included counts.
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from paddock.git.repository import Repository
 SYSTEM_CONFIG = "/etc/gitconfig"
 MOST_FILES = 100
 MOST_LETTERS = 4096  # of a command; git's own examples have fifty
+MOST_WORDS, MOST_BASES = 64, 8
 
 _INCLUDES = frozenset({"include.path", "includeif.path"})
 _PATHS = frozenset({"core.hookspath", "core.attributesfile", "core.excludesfile", "init.templatedir"})
@@ -86,7 +88,7 @@ def trusted_by(repository: Repository | None, top: str, home: str, looked: Looke
                 path = _expanded(entry.value, top, home)
                 if path:
                     yield Trust(path=path, said=said)
-            elif entry.name in _PROGRAMS or entry.section == "pager":
+            elif entry.name in _PROGRAMS or entry.section == "pager" or _is_shell_alias(entry):
                 yield from (Trust(path=path, said=said) for path in _files_of(entry, top, home, looked))
 
 
@@ -99,6 +101,10 @@ def _expanded(written: str, base: str, home: str) -> str | None:
     return os.path.normpath(os.path.join(base, written))
 
 
+def _is_shell_alias(entry: Entry) -> bool:
+    return entry.section == "alias" and (entry.value or "").startswith("!")
+
+
 def _files_of(entry: Entry, top: str, home: str, looked: Looked) -> Iterator[str]:
     """The program, if it is given by a path, and the files among its arguments (``python3 tools/clean.py``). A word
     with a slash counts also where nothing lies yet; a directory never does: it is the work that is done there."""
@@ -109,6 +115,23 @@ def _files_of(entry: Entry, top: str, home: str, looked: Looked) -> Iterator[str
         found = _kind(path, looked) if path.startswith(f"{top}/") else None
         if found is not _Kind.DIRECTORY and ("/" in word or found is _Kind.FILE):
             yield path
+    yield from _files_in_expression(entry.value or "", top, looked)
+
+
+def _files_in_expression(command: str, top: str, looked: Looked) -> Iterator[str]:
+    """What a shell would make of ``cd tools && ./clean``, ``"$PWD/tools/clean"``, ``PATH=tools:$PATH clean`` or
+    ``python3 -m tools.clean`` is not worked out: every file of the work tree that its words spell counts."""
+    fixed = re.sub(r"\$(\w+|\{\w+\}|\([^()]*\))", " ", command[:MOST_LETTERS])
+    words = list(dict.fromkeys(re.findall(r"[\w.@+-]+(?:/[\w.@+-]+)*", fixed)))[:MOST_WORDS]
+    spelled = [os.path.normpath(os.path.join(top, word)) for word in words]
+    below = [path for path in spelled if path.startswith(f"{top}/")]
+    bases = [top, *(path for path in below if _kind(path, looked) is _Kind.DIRECTORY)][:MOST_BASES]
+    for base in bases:
+        for word in words:
+            for name in (word, word.replace(".", "/") + ".py", f"{word.replace('.', '/')}/__main__.py"):
+                path = os.path.normpath(os.path.join(base, name))
+                if path.startswith(f"{top}/") and _kind(path, looked) is _Kind.FILE:
+                    yield path
 
 
 def _words(command: str) -> Iterator[str]:

@@ -94,6 +94,28 @@ def test_a_file_among_the_arguments_counts_and_a_directory_does_not(top: Path) -
     assert trusted(top) == {f"{top}/clean.py"}
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        r"\"$(git rev-parse --show-toplevel)/tools/clean.py\"",
+        "$PWD/tools/clean.py",
+        "cd tools && ./clean.py",
+        "PATH=./tools:$PATH clean.py",
+        "python3 -m tools.clean",
+        "cd tools; python3 -m clean",
+    ],
+)
+def test_a_file_counts_however_a_shell_comes_to_it(top: Path, command: str) -> None:
+    (top / "tools").mkdir()
+    (top / "tools" / "clean.py").touch()
+    (top / "tools" / "other").touch()
+    for key in ('[filter "x"]\nclean = ', "[alias]\nfmt = !"):
+        configure(top, f'{key}"{command}"\n')
+        assert str(top / "tools" / "clean.py") in trusted(top)
+        assert str(top / "tools" / "other") not in trusted(top)
+        (top / ".git" / "config").write_text("")
+
+
 def test_an_included_file_is_read_in_turn(top: Path) -> None:
     (top / "team.inc").write_text("[core]\nhooksPath = hooks\n[include]\npath = more.inc\n")
     (top / "more.inc").write_text("[core]\nfsmonitor = ./watch\n")
