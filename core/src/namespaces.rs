@@ -253,7 +253,7 @@ pub fn try_out() -> Usable {
 /// The life of init. What it returns is seen by nobody but a debugger: its words count.
 fn init(interior: &dyn Furnish, fence: &Fence, payload: Payload<'_>, mask: &SignalMask, channel: OwnedFd) -> i32 {
     match set_up(interior, fence, payload, mask, &channel) {
-        Ok(Ok(command)) => mourn(command, channel),
+        Ok(Ok(command)) => sys::go_on_alone(mourn, command, channel),
         Ok(Err(errno)) => {
             let _ = channel::send(&channel, &Word::NotExecuted(errno), &[]);
             125
