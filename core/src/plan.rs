@@ -132,8 +132,41 @@ pub struct Files {
     pub reached: Vec<Reached>,
     /// Patterns of names, held by mounts: closed wherever they are, read-only in what can be written, and exceptions from that.
     pub deny: Vec<Text>,
-    pub protect: Vec<Text>,
+    pub protect: Vec<Protected>,
     pub opened: Vec<Text>,
+}
+
+/// Names that are protected in the same places. Each place is the beginning of a pattern, each name the rest of one.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Protected {
+    pub below: Vec<Text>,
+    /// Where they are not, although it lies below.
+    pub but: Vec<Text>,
+    pub names: Vec<Text>,
+}
+
+impl Files {
+    /// What is protected, as whole patterns.
+    pub fn protected(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.protect.iter().flat_map(|group| group.patterns(&group.below))
+    }
+
+    /// What is excepted from that.
+    pub fn excepted(&self) -> impl Iterator<Item = Vec<u8>> {
+        let own = self.opened.iter().map(|pattern| pattern.as_bytes().to_vec());
+        own.chain(self.protect.iter().flat_map(|group| group.patterns(&group.but)))
+    }
+}
+
+impl Protected {
+    fn patterns(&self, beginnings: &[Text]) -> impl Iterator<Item = Vec<u8>> {
+        let whole = |beginning: &Text, name: &Text| {
+            let beginning = beginning.as_bytes().strip_suffix(b"/").unwrap_or(beginning.as_bytes());
+            [beginning, b"/", name.as_bytes()].concat()
+        };
+        beginnings.iter().flat_map(move |beginning| self.names.iter().map(move |name| whole(beginning, name)))
+    }
 }
 
 #[derive(Debug, Deserialize)]

@@ -22,6 +22,8 @@ pub struct Words {
     /// Literal words by hash, open addressing; 0 is free, n stands for word n - 1.
     table: Vec<u16>,
     literals: usize,
+    /// The word `.git`.
+    pub git: WordId,
     /// Wild words by the letter they end with, or begin with, or neither: most names are told apart by one letter.
     by_last: Vec<(u8, WordId)>,
     by_first: Vec<(u8, WordId)>,
@@ -33,17 +35,22 @@ pub struct Words {
 
 impl Words {
     pub fn new() -> Words {
-        Words {
-            bytes: vec![b'*'],
-            list: vec![Word { start: 0, length: 1, wild: true }],
+        let mut words = Words {
+            bytes: Vec::with_capacity(4096),
+            list: Vec::with_capacity(512),
             table: vec![0; 1024],
             literals: 0,
+            git: STAR,
             by_last: Vec::new(),
             by_first: Vec::new(),
             others: Vec::new(),
             folded: None,
             scratch: Vec::new(),
-        }
+        };
+        words.bytes.push(b'*');
+        words.list.push(Word { start: 0, length: 1, wild: true });
+        words.git = words.intern(b".git", false);
+        words
     }
 
     fn text(&self, word: WordId) -> &[u8] {
