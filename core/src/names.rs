@@ -18,8 +18,8 @@ use crate::text::Text;
 
 pub use pattern::PatternError;
 use pattern::{Part, Root};
-use state::{State, States};
 pub use state::StateId;
+use state::{State, States};
 pub use stems::StemId;
 use stems::{ANYWHERE, Kinds, SLASH, Stems};
 use words::{STAR, WordId, Words};

@@ -114,6 +114,7 @@ fn fenced(
         let fence = Fence::new(&plan, ruleset, preflight.filter, limits.rlimits());
         let command = command(&plan, argv, None);
         fence::become_command(None, None)?;
+        fence.bound()?;
         fence.enter()?;
         let errno = command.exec();
         return Ok(not_executed(&command, errno));
@@ -218,7 +219,7 @@ fn start_as_child(fence: &Fence, command: &Command, limits: &Limits, mask: &Sign
 }
 
 fn start_enclosed(
-    enclosure: Enclosure<'_>,
+    mut enclosure: Enclosure<'_>,
     fence: &Fence,
     command: &Command,
     sha256: &str,
@@ -226,10 +227,10 @@ fn start_enclosed(
     limits: &Limits,
     mask: &SignalMask,
 ) -> Result<Attempt, Refusal> {
-    enclosure.note(command.argv(), sha256)?;
     let payload = || command.exec().raw_os_error();
     let admit = |init| limits.admit(init).map_err(|error| error.errno());
-    let started = enclosure.start(fence, &payload, mask, terminal, limits.pid_max(), admit);
+    let pid_max = limits.pid_max();
+    let started = enclosure.start(fence, &payload, mask, terminal, pid_max, admit, command.argv(), sha256);
     let Enclosure { session, guard, .. } = enclosure;
     Ok(match started {
         Ok(namespaces::Started::Running(sandbox)) => Ok(Running { subject: Subject::Sandbox(sandbox), guard, session }),
@@ -237,9 +238,9 @@ fn start_enclosed(
             session.map(Session::close);
             Err(not_executed(command, Errno::from_raw_os_error(errno)))
         }
-        Err(error) => {
+        Err(refusal) => {
             session.map(Session::close);
-            return Err(error.into());
+            return Err(refusal);
         }
     })
 }

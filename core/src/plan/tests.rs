@@ -36,7 +36,8 @@ fn the_golden_plan_is_understood() {
     let full = Plan::parse(FULL.as_bytes(), UID).unwrap();
     assert_eq!((full.tier, full.namespaces.unwrap().tmp_mb), (Tier::Full, Some(512)));
     let files = full.files.unwrap();
-    let texts = |patterns: Vec<Vec<u8>>| patterns.into_iter().map(|one| String::from_utf8(one).unwrap()).collect::<Vec<_>>();
+    let texts =
+        |patterns: Vec<Vec<u8>>| patterns.into_iter().map(|one| String::from_utf8(one).unwrap()).collect::<Vec<_>>();
     let protected = ["**/.git/config", "**/.git/hooks", "/home/ada/project/**/.vscode"];
     assert_eq!(texts(files.protected().collect()), protected);
     let excepted = ["/home/ada/project/.git/hooks", "/home/ada/project/**/node_modules/**/.vscode"];

@@ -105,6 +105,8 @@ impl Arena {
 // SAFETY: every piece handed out lies inside the buffer (or is the system's), is aligned as asked, and overlaps no other piece:
 // `used` only grows over fresh bytes and only shrinks to the start of the piece that was handed out last.
 unsafe impl GlobalAlloc for Arena {
+    // Not one copy for each that asks: that would be a third of the program.
+    #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: single-threaded, see Sync above.
         let state = unsafe { &mut *self.state.get() };
@@ -121,6 +123,7 @@ unsafe impl GlobalAlloc for Arena {
         }
     }
 
+    #[inline(never)]
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         match self.offset_of(pointer) {
             Some(offset) => {
@@ -136,6 +139,7 @@ unsafe impl GlobalAlloc for Arena {
         }
     }
 
+    #[inline(never)]
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: single-threaded, see Sync above.
         let state = unsafe { &mut *self.state.get() };
