@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ from tests.support.cow import workbench  # noqa: E402
 LAUNCH_BUDGET, FULL_BUDGET, WORK_BUDGET = 2.0, 4.5, 1.05
 CROWD, CROWD_BUDGET_S, CROWD_BUDGET_MIB = 50, 0.25, 0.4
 BATCH = 20
+# Of a sandbox in which something happens: processes that make and remove files without a pause.
+BUSY = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,23 +43,22 @@ class Bench:
     user: tester.Tester
     installed: installation.Installation
     build: Path  # readable by the user
-    workspace: Path
+    workspace: Path  # of some thousand files
+    small: Path  # of a handful: what a start costs before there is anything to look through
     plan: core.Plan  # of the landlock tier
     full_plan: core.Plan
+    small_plan: core.Plan  # of the landlock tier
+    small_full_plan: core.Plan
 
-    @property
-    def lean_plan(self) -> core.Plan:
-        """Nothing to supervise: no journal, no private temporary directory."""
-        environment = {**self.plan["environment"], "set": {}}
-        return core.changed(self.plan, journal=None, temp=None, environment=environment)
-
-    def time(self, rounds: int, cases: Sequence[Sequence[str | Path]], plan_fds: Sequence[int]) -> list[list[float]]:
+    def time(
+        self, rounds: int, cases: Sequence[Sequence[str | Path]], plan_fds: Sequence[int], cwd: Path
+    ) -> list[list[float]]:
         """Milliseconds of every round, per case. The plans' descriptors must follow each other."""
         words: list[str | Path] = [self.build / "spawn", str(rounds), str(plan_fds[0])]
         for number, case in enumerate(cases):
             words += ["::"] if number else []
             words += case
-        done = self.user.run(words, cwd=self.workspace, pass_fds=plan_fds, timeout_s=600)
+        done = self.user.run(words, cwd=cwd, pass_fds=plan_fds, timeout_s=600)
         if done.exit_code != 0:
             sys.exit(f"bench: {done}")
         return [[int(text) / 1e6 for text in line.split()] for line in done.stdout.splitlines()]
@@ -81,41 +83,61 @@ class Row:
         return f"  {self.name:<44} {self.median_ms:>9.3f} ms {self.ratio:>7.2f} x  {verdict}"
 
 
+def lean(plan: core.Plan) -> core.Plan:
+    """Nothing to supervise: no journal, no private temporary directory."""
+    return core.changed(plan, journal=None, temp=None, environment={**plan["environment"], "set": {}})
+
+
 def launch(bench: Bench, rounds: int) -> list[Row]:
+    """In the small workspace."""
     true = ["/bin/true"]
     with (
-        core.sealed(core.canonical(bench.plan)) as full,
-        core.sealed(core.canonical(bench.lean_plan)) as lean,
-        core.sealed(core.canonical(bench.full_plan)) as boxed,
+        core.sealed(core.canonical(bench.small_plan)) as full,
+        core.sealed(core.canonical(lean(bench.small_plan))) as bare_fence,
+        core.sealed(core.canonical(bench.small_full_plan)) as boxed,
     ):
         cases: dict[str, list[str | Path]] = {
             "bare": [*true],
             "one more exec (again.c)": [bench.build / "again", *true],
             "the limit (limit.c)": [bench.build / "limit", *true],
             "paddock-core, journal and temp": bench.through_core(full, true),
-            "paddock-core, nothing to supervise": bench.through_core(lean, true),
+            "paddock-core, nothing to supervise": bench.through_core(bare_fence, true),
             "paddock-core, full tier": bench.through_core(boxed, true),
             "paddock run, plan remembered": [bench.installed.paddock, "run", "--quiet", "--", *true],
         }
-        remembered = bench.user.run(cases["paddock run, plan remembered"], cwd=bench.workspace)
+        remembered = bench.user.run(cases["paddock run, plan remembered"], cwd=bench.small)
         if remembered.exit_code != 0:
             sys.exit(f"bench: {remembered}")
         if bwrap := shutil.which("bwrap", path=tester.SEARCH_PATH):
-            cases["bubblewrap"] = [*bubblewrap(bwrap, bench.workspace), *true]
+            cases["bubblewrap"] = [*bubblewrap(bwrap, bench.small), *true]
         taken: dict[str, list[float]] = {name: [] for name in cases}
         with sandlock(bench) as peer:
             if peer:
                 taken["sandlock (library, in process)"] = []
-            _launch_batch(bench, cases, taken, peer, 5, (full, lean, boxed))  # warm caches; not counted
+            _launch_batch(bench, cases, taken, peer, 5, (full, bare_fence, boxed))  # warm caches; not counted
             taken = {name: [] for name in taken}
             for _ in range(max(1, rounds // BATCH)):
-                _launch_batch(bench, cases, taken, peer, BATCH, (full, lean, boxed))
+                _launch_batch(bench, cases, taken, peer, BATCH, (full, bare_fence, boxed))
     bare = statistics.median(taken["bare"])
     # A supervisor's own cost is shown; the budget is for what has to be paid in any case.
     budgets = {"paddock-core, nothing to supervise": LAUNCH_BUDGET, "paddock-core, full tier": FULL_BUDGET}
     if "bubblewrap" in taken:
         budgets["paddock-core, full tier"] = min(FULL_BUDGET, statistics.median(taken["bubblewrap"]) / bare)
     return [_row(name, samples, bare, budgets.get(name)) for name, samples in taken.items()]
+
+
+def launch_among_files(bench: Bench, rounds: int) -> list[Row]:
+    """What looking through thousands of names, and watching their directories, adds to a start. Nothing is promised."""
+    true = ["/bin/true"]
+    with core.sealed(core.canonical(bench.full_plan)) as boxed:
+        cases: dict[str, Sequence[str | Path]] = {
+            "bare": true,
+            "paddock-core, full tier": bench.through_core(boxed, true),
+        }
+        bench.time(2, list(cases.values()), [boxed], bench.workspace)  # warm caches; not counted
+        taken = dict(zip(cases, bench.time(rounds, list(cases.values()), [boxed], bench.workspace), strict=True))
+    bare = statistics.median(taken["bare"])
+    return [_row(name, samples, bare, None) for name, samples in taken.items()]
 
 
 def bubblewrap(program: str, workspace: Path) -> list[str | Path]:
@@ -125,24 +147,29 @@ def bubblewrap(program: str, workspace: Path) -> list[str | Path]:
     ]  # fmt: skip
 
 
-def crowd(bench: Bench) -> list[Crowd]:
+def crowd(bench: Bench, workspace: Path, plan: core.Plan, *, judged: bool) -> list[Crowd]:
     """Many sandboxes at once: until all of them run, and what their fences take of the memory then."""
     shell = ["/bin/sh", "-c", "echo started; read -r end"]
-    with core.sealed(core.canonical(bench.full_plan)) as fd:
+    with core.sealed(core.canonical(plan)) as fd:
         cases: dict[str, tuple[str, list[str | Path]]] = {
             "bare": ("", [*shell]),
             "paddock-core, full tier": ("paddock-core", bench.through_core(fd, shell)),
         }
         if bwrap := shutil.which("bwrap", path=tester.SEARCH_PATH):
-            cases["bubblewrap"] = ("bwrap", [*bubblewrap(bwrap, bench.workspace), *shell])
-        return [_crowd(bench, name, fence, command, fd) for name, (fence, command) in cases.items()]
+            cases["bubblewrap"] = ("bwrap", [*bubblewrap(bwrap, workspace), *shell])
+        return [
+            _crowd(bench, workspace, name, fence, command, fd, judged=judged)
+            for name, (fence, command) in cases.items()
+        ]
 
 
-def _crowd(bench: Bench, name: str, fence: str, command: Sequence[str | Path], fd: int) -> Crowd:
+def _crowd(
+    bench: Bench, workspace: Path, name: str, fence: str, command: Sequence[str | Path], fd: int, *, judged: bool
+) -> Crowd:
     words: list[str | Path] = [bench.build / "crowd", str(CROWD), *command]
     taken, memory = [], 0.0
     for _ in range(5):
-        start = bench.user.starting(words, cwd=bench.workspace, stdin=subprocess.PIPE, pass_fds=[fd])
+        start = bench.user.starting(words, cwd=workspace, stdin=subprocess.PIPE, pass_fds=[fd])
         with start as process:
             if process.stdin is None or process.stdout is None:
                 sys.exit("bench: no pipes")
@@ -151,7 +178,7 @@ def _crowd(bench: Bench, name: str, fence: str, command: Sequence[str | Path], f
             print(file=process.stdin, flush=True)
             process.wait(timeout=60)
     ours = name.startswith("paddock")
-    return Crowd(name=name, seconds=min(taken), memory_mib=memory, judged=ours)
+    return Crowd(name=name, seconds=min(taken), memory_mib=memory, judged=judged and ours)
 
 
 def proportional_mib(program: str) -> float:
@@ -192,7 +219,8 @@ def _launch_batch(
     plan_fds: Sequence[int],
 ) -> None:
     """Some rounds of all cases, then as many of the peer that can not be started as a program."""
-    for name, samples in zip(cases, bench.time(rounds, list(cases.values()), plan_fds), strict=True):
+    times = bench.time(rounds, list(cases.values()), plan_fds, bench.small)
+    for name, samples in zip(cases, times, strict=True):
         taken[name] += samples
     if peer and peer.stdin and peer.stdout:
         print(rounds, file=peer.stdin, flush=True)
@@ -228,19 +256,57 @@ def work(bench: Bench, rounds: int) -> list[Row]:
     round and their median shown: slow drifts of the machine fall out."""
     rows = []
     for name, job in tree.jobs(bench.workspace).items():
-        with core.sealed(core.canonical(bench.lean_plan)) as fd:
+        with core.sealed(core.canonical(lean(bench.plan))) as fd:
             cases = {
                 "bare": job,
                 "the limit": [str(bench.build / "limit"), *job],
                 "paddock-core": [str(word) for word in bench.through_core(fd, job)],
             }
-            bench.time(2, list(cases.values()), [fd])  # warm caches; not counted
-            taken = dict(zip(cases, bench.time(rounds, list(cases.values()), [fd]), strict=True))
+            bench.time(2, list(cases.values()), [fd], bench.workspace)  # warm caches; not counted
+            taken = dict(zip(cases, bench.time(rounds, list(cases.values()), [fd], bench.workspace), strict=True))
         for case, samples in taken.items():
             ratio = statistics.median(ours / limit for ours, limit in zip(samples, taken["the limit"], strict=True))
             budget = WORK_BUDGET if case == "paddock-core" else None
             rows.append(Row(name=f"{name}: {case}", median_ms=statistics.median(samples), ratio=ratio, budget=budget))
     return rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    name: str
+    read_us: list[float]  # from the replacement to the last time the secret was read; 0: it never was
+
+    def __str__(self) -> str:
+        ordered = sorted(self.read_us)
+        p99 = ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)]
+        never = sum(1 for window in ordered if window == 0)
+        shown = f"median {statistics.median(ordered):>7.0f} us, p99 {p99:>7.0f} us, worst {ordered[-1]:>7.0f} us"
+        return f"  {self.name:<44} {shown}; never read: {never} of {len(ordered)}"
+
+
+def windows(bench: Bench, rounds: int) -> list[Window]:
+    """The host replaces a denied name of a live workspace while a program inside opens it without a pause."""
+    secret, fresh = bench.small / ".env", bench.small / "fresh"
+    program = Path(shutil.copy(bench.build / "window", bench.small))
+    cases = {"the sandbox is quiet": "0", f"{BUSY} of its processes make files": str(BUSY)}
+    taken: dict[str, list[float]] = {name: [] for name in cases}
+    with core.sealed(core.canonical(bench.small_full_plan)) as fd:
+        for name, busy in cases.items():
+            secret.write_text("old")
+            words = bench.through_core(fd, [program, ".env", busy])
+            start = bench.user.starting(words, cwd=bench.small, stdin=subprocess.PIPE, pass_fds=[fd])
+            with start as process:
+                for number in range(rounds):
+                    fresh.write_text(f"secret {number}\n")
+                    bench.user.give(fresh)
+                    print(f"secret {number}", file=process.stdin, flush=True)
+                    if process.stdout is None or process.stdout.readline() != "looking\n":
+                        sys.exit(f"bench: {process.communicate()}")
+                    before = time.monotonic_ns()
+                    fresh.rename(secret)
+                    last, _ = map(int, process.stdout.readline().split())
+                    taken[name].append(max(0, last - before) / 1000)
+    return [Window(name=name, read_us=samples) for name, samples in taken.items()]
 
 
 def copy_on_write(bench: Bench, rounds: int) -> list[Row]:
@@ -289,21 +355,33 @@ def set_up() -> Iterator[Bench]:
     user = tester.find_or_make()
     root = Path(tempfile.mkdtemp(prefix="paddock-bench-", dir=user.home))
     try:
-        workspace, build = root / "workspace", root / "build"
-        for directory in (root, workspace, build):
+        workspace, small, build = root / "workspace", root / "small", root / "build"
+        for directory in (root, workspace, small, build):
             directory.mkdir(exist_ok=True)
             directory.chmod(0o755)
         user.give(root)
         tree.grow(workspace, user)
+        tree.sow(small, user)
         with installation.for_tester(user) as installed:
-            plan = plan_of_ai_agent(user, installed, workspace, root / "journal", "landlock")
-            full_plan = plan_of_ai_agent(user, installed, workspace, root / "journal", "full")
+            plan, full_plan, small_plan, small_full_plan = (
+                plan_of_ai_agent(user, installed, place, root / "journal", tier)
+                for place in (workspace, small)
+                for tier in ("landlock", "full")
+            )
             (build / "rules.h").write_text(rules.header(plan))
-            for name in ("spawn", "crowd", "again", "limit"):
+            for name in ("spawn", "crowd", "again", "limit", "window"):
                 flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", "-I", str(build)]
                 subprocess.run(["cc", *flags, "-o", str(build / name), str(HERE / f"{name}.c")], check=True)
             yield Bench(
-                user=user, installed=installed, build=build, workspace=workspace, plan=plan, full_plan=full_plan
+                user=user,
+                installed=installed,
+                build=build,
+                workspace=workspace,
+                small=small,
+                plan=plan,
+                full_plan=full_plan,
+                small_plan=small_plan,
+                small_full_plan=small_full_plan,
             )
     finally:
         shutil.rmtree(root)
@@ -319,9 +397,15 @@ def main() -> int:
         launches = launch(bench, rounds)
         print("launch of /bin/true, ratio to bare")
         print(*launches, sep="\n", flush=True)
-        crowds = crowd(bench)
+        print(f"the same among {tree.FILES} files in {tree.DIRECTORIES} directories and their repository")
+        print(*launch_among_files(bench, max(20, rounds // 5)), sep="\n", flush=True)
+        crowds = crowd(bench, bench.small, bench.small_full_plan, judged=True)
         print(f"{CROWD} at once, the best of five: until all run; memory of each fence")
         print(*crowds, sep="\n", flush=True)
+        print(f"the same among {tree.FILES} files")
+        print(*crowd(bench, bench.workspace, bench.full_plan, judged=False), sep="\n", flush=True)
+        print("a denied name that the host replaces: until nobody inside could read it any more")
+        print(*windows(bench, rounds), sep="\n", flush=True)
         works = work(bench, max(5, rounds // 5))
         print("file work, ratio to the limit")
         print(*works, sep="\n", flush=True)

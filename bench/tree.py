@@ -1,4 +1,5 @@
-"""A source tree of a size where file work shows: some thousand small files under git, and C files to compile."""
+"""A source tree of a size where file work shows: some thousand small files under git, and C files to compile; and a
+small one."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 from tests.support.tester import Tester
 
 DIRECTORIES, FILES_EACH, C_FILES = 200, 40, 6
+FILES = DIRECTORIES * FILES_EACH
 
 
 def grow(root: Path, tester: Tester) -> None:
@@ -22,6 +24,19 @@ def grow(root: Path, tester: Tester) -> None:
     for file in range(C_FILES):
         functions = "".join(f'int f{file}_{n}(int x) {{ return x * {n} + printf("%d\\n", x); }}\n' for n in range(60))
         (sources / f"unit{file}.c").write_text(f"#include <stdio.h>\n#include <stdlib.h>\n{functions}")
+    _commit(root, tester)
+
+
+def sow(root: Path, tester: Tester) -> None:
+    (root / "src").mkdir()
+    for name in ("README.md", "Makefile", "src/main.c", "src/part.c"):
+        (root / name).write_text(f"{name}\n")
+    _commit(root, tester)
+    (root / ".env").write_text("old")
+    tester.give(root)
+
+
+def _commit(root: Path, tester: Tester) -> None:
     tester.give(root)
     identity = ["-c", "user.name=bench", "-c", "user.email=bench@example.org"]
     for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "tree"], ["status"]):

@@ -82,8 +82,8 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
     let fence = Fence::new(plan, ruleset, filter, &[]);
     let result = match (&plan.namespaces, &plan.files, preflight.files) {
         (Some(namespaces), Some(requested), Some(files)) => {
-            let enclosure = Enclosure::prepare(plan, namespaces, requested, files, None)?;
-            enclosed(&enclosure, &fence, operation, path)?
+            let mut enclosure = Enclosure::prepare(plan, namespaces, requested, files, None)?;
+            enclosed(&mut enclosure, &fence, operation, path)?
         }
         _ => in_child(&fence, operation, path)?,
     };
@@ -99,7 +99,7 @@ fn in_child(fence: &Fence, operation: Operation, path: &CStr) -> Result<Result<(
     let mut fenced = Ok(());
     let mut result = Ok(());
     let child = sys::spawn_sharing_memory(|| {
-        fenced = fence::become_command(None, None).and_then(|()| fence.enter());
+        fenced = fence::become_command(None, None).and_then(|()| fence.bound()).and_then(|()| fence.enter());
         if fenced.is_ok() {
             result = operation.try_on(path);
         }
@@ -112,14 +112,14 @@ fn in_child(fence: &Fence, operation: Operation, path: &CStr) -> Result<Result<(
 }
 
 fn enclosed(
-    enclosure: &Enclosure<'_>,
+    enclosure: &mut Enclosure<'_>,
     fence: &Fence,
     operation: Operation,
     path: &CStr,
 ) -> Result<Result<(), Errno>, Refusal> {
     let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
     let mask = sys::hold_signals();
-    let started = enclosure.start(fence, &payload, &mask, None, None, |_| Ok(()));
+    let started = enclosure.start(fence, &payload, &mask, None, None, |_| Ok(()), &[], "");
     sys::release_signals(&mask);
     match started? {
         Started::NotExecuted(0) => Ok(Ok(())),

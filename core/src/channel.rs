@@ -1,4 +1,4 @@
-//! What init tells the supervisor: one datagram each, the first with descriptors.
+//! What init and its supervisor tell each other: one datagram each, the one that the command runs with descriptors.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,6 +9,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType,
 };
+
+use crate::cover::{Cover, CoverKind};
+use crate::place::Identity;
+use crate::text::{AbsPath, Text};
 
 /// Longer texts are cut: a path and what is wrong with it.
 const LONGEST: usize = 6 * 1024;
@@ -24,8 +28,12 @@ pub enum Word {
     },
     /// The fence stood, but the command was not executed: an errno.
     NotExecuted(i32),
-    /// The command runs.
+    /// From the supervisor: init may begin. From init: the command runs.
     Started,
+    /// From the supervisor: a name that has to be covered before the command starts.
+    Cover(Cover),
+    /// From the supervisor: there is no other.
+    Covered,
     /// The command was stopped by a signal.
     Stopped(i32),
     Exited(i32),
@@ -42,6 +50,16 @@ impl Word {
             }
             Word::NotExecuted(errno) => number(b'N', *errno),
             Word::Started => number(b'S', 0),
+            Word::Cover(Cover { path, identity, directory, kind }) => {
+                let kind = match kind {
+                    CoverKind::Mask => b'M',
+                    CoverKind::Lock => b'L',
+                    CoverKind::Pin => b'P',
+                };
+                let (device, inode) = (identity.device.to_le_bytes(), identity.inode().to_le_bytes());
+                [&[b'C', kind, u8::from(*directory)], &device[..], &inode, path.as_bytes()].concat()
+            }
+            Word::Covered => number(b'D', 0),
             Word::Stopped(signal) => number(b'T', *signal),
             Word::Exited(code) => number(b'E', *code),
             Word::Killed(signal) => number(b'K', *signal),
@@ -54,16 +72,35 @@ impl Word {
             let mut texts = rest.splitn(2, |byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
             return Some(Word::Refused { error: texts.next()?, hint: texts.next()? });
         }
+        if *tag == b'C' {
+            return parse_cover(rest).map(Word::Cover);
+        }
         let number = i32::from_le_bytes(rest.try_into().ok()?);
         Some(match tag {
             b'N' => Word::NotExecuted(number),
             b'S' => Word::Started,
+            b'D' => Word::Covered,
             b'T' => Word::Stopped(number),
             b'E' => Word::Exited(number),
             b'K' => Word::Killed(number),
             _ => return None,
         })
     }
+}
+
+fn parse_cover(bytes: &[u8]) -> Option<Cover> {
+    let ([kind, directory], rest) = bytes.split_first_chunk()?;
+    let (device, rest) = rest.split_first_chunk()?;
+    let (inode, path) = rest.split_first_chunk()?;
+    let kind = match kind {
+        b'M' => CoverKind::Mask,
+        b'L' => CoverKind::Lock,
+        b'P' => CoverKind::Pin,
+        _ => return None,
+    };
+    let path = Text::from_bytes(path.to_vec()).and_then(AbsPath::new).ok()?;
+    let identity = Identity::from((u64::from_le_bytes(*device), u64::from_le_bytes(*inode)));
+    Some(Cover { path, identity, directory: *directory != 0, kind })
 }
 
 /// (the supervisor's end, init's end)
@@ -77,7 +114,11 @@ pub fn send(channel: impl AsFd, word: &Word, descriptors: &[BorrowedFd<'_>]) -> 
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::NOBUFS);
     }
-    rustix::net::sendmsg(channel, &[IoSlice::new(&word.bytes())], &mut control, SendFlags::NOSIGNAL).map(drop)
+    let bytes = word.bytes();
+    if bytes.len() > LONGEST {
+        return Err(Errno::NAMETOOLONG); // no call takes a path of this length either
+    }
+    rustix::net::sendmsg(channel, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
 /// None: init is gone. Errno::AGAIN: it has nothing to say (only without `wait`).
@@ -88,7 +129,8 @@ pub fn receive(channel: impl AsFd, wait: bool) -> Result<Option<(Word, Vec<Owned
     let flags = RecvFlags::CMSG_CLOEXEC | if wait { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
     let received = loop {
         match rustix::net::recvmsg(&channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-            Err(Errno::INTR) => {}
+            // The other side went without reading all. That is said once; what it said itself comes after.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
             received => break received?,
         }
     };
@@ -110,6 +152,11 @@ pub fn receive(channel: impl AsFd, wait: bool) -> Result<Option<(Word, Vec<Owned
 mod tests {
     use super::*;
 
+    fn cover(kind: CoverKind, directory: bool) -> Cover {
+        let path = AbsPath::new(Text::from_bytes(b"/w/\xff x/.env".to_vec()).unwrap()).unwrap();
+        Cover { path, identity: Identity::from((u64::MAX, 1 << 40)), directory, kind }
+    }
+
     #[test]
     fn every_word_arrives_as_it_was_said() {
         let (ours, theirs) = pair().unwrap();
@@ -117,6 +164,10 @@ mod tests {
             Word::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },
             Word::NotExecuted(13),
             Word::Started,
+            Word::Cover(cover(CoverKind::Mask, false)),
+            Word::Cover(cover(CoverKind::Lock, true)),
+            Word::Cover(cover(CoverKind::Pin, true)),
+            Word::Covered,
             Word::Stopped(19),
             Word::Exited(7),
             Word::Killed(9),
@@ -125,6 +176,10 @@ mod tests {
             send(&theirs, word, &[]).unwrap();
             assert_eq!(receive(&ours, true).unwrap().unwrap().0, *word);
         }
+        let path =
+            AbsPath::new(Text::from_bytes([b'/'].into_iter().chain([b'x'; LONGEST]).collect()).unwrap()).unwrap();
+        let long = Word::Cover(Cover { path, ..cover(CoverKind::Mask, false) });
+        assert_eq!(send(&theirs, &long, &[]), Err(Errno::NAMETOOLONG));
         assert_eq!(receive(&ours, false).unwrap_err(), Errno::AGAIN);
         send(&theirs, &Word::Started, &[ours.as_fd(), theirs.as_fd()]).unwrap();
         assert_eq!(receive(&ours, true).unwrap().unwrap().1.len(), 2);

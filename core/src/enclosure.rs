@@ -6,13 +6,13 @@ use std::ffi::{CStr, CString};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::cover::Cover;
+use crate::cover::{Cover, CoverKind};
 use crate::fence::Fence;
 use crate::files::{Files, Placed};
 use crate::ground::Tree;
 use crate::guard::Guard;
 use crate::names::{Names, Rule};
-use crate::namespaces::{self, NamespacesError, Payload, Started};
+use crate::namespaces::{self, Payload, Started};
 use crate::plan::{self, Namespaces, Plan};
 use crate::refusal::Refusal;
 use crate::root::Blueprint;
@@ -23,8 +23,15 @@ use crate::text::{AbsPath, Text};
 pub struct Enclosure<'p> {
     plan: &'p Plan,
     namespaces: &'p Namespaces,
+    requested: &'p plan::Files,
     files: Files<'p>,
+    /// Of places that are closed or unwritable by their path.
     covers: Vec<Cover>,
+    /// Closed ones in what can be written, which are the guard's.
+    masked: Vec<Cover>,
+    /// Where names that are taken away are kept for review.
+    taken: AbsPath,
+    /// From the start on.
     pub guard: Option<Guard>,
     pub session: Option<Session>,
 }
@@ -42,44 +49,55 @@ impl<'p> Enclosure<'p> {
             (Some(workspace), Some(id)) => Some(Session::open(&plan.sessions, workspace, id)?),
             _ => None,
         };
-        let mut covers = files.covers(requested)?;
+        let covers = files.covers(requested)?;
         let taken = taken_dir(plan, id.unwrap_or("none"))?;
-        // What moves in a copy takes nothing of the host's along.
-        let copied = |path: &AbsPath| session.as_ref().is_some_and(|session| path.is_within(session.workspace()));
-        let pins = files.pins(covers.iter().filter(|cover| !copied(&cover.path)))?;
-        let guard = arm(requested, &files, &mut covers, session.as_ref(), taken)?;
+        // A mask falls off when the host replaces what it lies on: where that can be, the guard has to hold it, by its name.
+        let live = |cover: &Cover| is_live(&files, session.as_ref(), &cover.path);
+        let (masked, mut covers): (Vec<_>, Vec<_>) =
+            covers.into_iter().partition(|cover| cover.kind == CoverKind::Mask && live(cover));
+        let pins = files.pins(covers.iter().filter(|cover| live(cover)))?;
         covers.splice(..0, pins);
-        Ok(Enclosure { plan, namespaces, files, covers, guard, session })
+        Ok(Enclosure { plan, namespaces, requested, files, covers, masked, taken, guard: None, session })
     }
 
+    /// `command` and `sha256` are what the note of a session says.
+    #[allow(clippy::too_many_arguments, reason = "what a start is made of")]
     pub fn start(
-        &self,
+        &mut self,
         fence: &Fence,
         payload: Payload<'_>,
         mask: &SignalMask,
         terminal: Option<&CStr>,
         pid_max: Option<u32>,
         admit: impl FnOnce(Pid) -> Result<(), Errno>,
-    ) -> Result<Started, NamespacesError> {
+        command: &[CString],
+        sha256: &str,
+    ) -> Result<Started, Refusal> {
+        let Enclosure { plan, namespaces, requested, files, covers, masked, taken, session, .. } = &*self;
+        let session = session.as_ref();
         let blueprint = Blueprint {
-            plan: self.plan,
-            namespaces: self.namespaces,
-            files: &self.files,
-            covers: &self.covers,
-            session: self.session.as_ref(),
+            plan,
+            namespaces,
+            files,
+            covers,
+            session,
             terminal,
             pid_max,
             gid: rustix::process::getegid().as_raw(),
         };
-        namespaces::start(&blueprint, fence, payload, mask, admit)
-    }
-
-    /// Leaves a note of what the copy is, before anything can be changed in it.
-    pub fn note(&self, command: &[CString], sha256: &str) -> Result<(), Refusal> {
-        match &self.session {
-            Some(session) => Ok(session.note(command, &self.covers, self.plan, sha256)?),
-            None => Ok(()),
-        }
+        let mut guard = None;
+        let started = namespaces::start(&blueprint, fence, payload, mask, admit, || {
+            let found;
+            (guard, found) = arm(requested, files, covers, masked, session, taken.clone())?;
+            if let Some(session) = session {
+                // What the copy is, before anything can be changed in it.
+                let masked: Vec<Cover> = covers.iter().chain(&found).cloned().collect();
+                session.note(command, &masked, plan, sha256)?;
+            }
+            Ok(Some(found))
+        });
+        self.guard = guard;
+        started
     }
 }
 
@@ -89,18 +107,19 @@ fn taken_dir(plan: &Plan, id: &str) -> Result<AbsPath, Refusal> {
     Text::from_bytes(path).and_then(AbsPath::new).map_err(|_| Refusal::Usage("the sessions directory is no path"))
 }
 
-/// Looks through the grants for names that are denied or protected, adds what covers them, and stays to watch.
+/// Looks through the grants for names that are denied or protected, says what covers them, and stays to watch.
 fn arm(
     requested: &plan::Files,
     files: &Files<'_>,
-    covers: &mut Vec<Cover>,
+    covers: &[Cover],
+    masked: &[Cover],
     session: Option<&Session>,
     taken: AbsPath,
-) -> Result<Option<Guard>, Refusal> {
+) -> Result<(Option<Guard>, Vec<Cover>), Refusal> {
     // Whatever is made in a copy stays there until a person applies it, who is then asked.
     let copied = |path: &AbsPath| session.is_some_and(|session| path.is_within(session.workspace()));
     let all_copied = files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
-    let protect: &[Text] = if all_copied { &[] } else { &requested.protect };
+    let protect: &[plan::Protected] = if all_copied { &[] } else { &requested.protect };
     let mut names = Names::new(&requested.deny, protect, &requested.opened)?;
     let exposed = |path: &&AbsPath| files.placed.iter().any(|placed| path.is_within(&placed.real));
     let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
@@ -111,11 +130,15 @@ fn arm(
     for path in requested.unwritable.iter().filter(exposed).filter(|path| !covered(path)) {
         names.add_path(Rule::Protect, path.as_bytes());
     }
+    for cover in masked {
+        names.add_path(Rule::Deny, cover.path.as_bytes());
+    }
     names.settle()?;
     if names.is_empty() {
-        return Ok(None);
+        return Ok((None, Vec::new()));
     }
-    let left_out: Vec<AbsPath> = covers.iter().map(|cover| cover.path.clone()).collect();
+    let left_out: Vec<AbsPath> =
+        covers.iter().filter(|cover| cover.kind != CoverKind::Pin).map(|cover| cover.path.clone()).collect();
     // What can only be read has nothing to protect; it is looked through only where a deny may lie in it.
     let concerned = |placed: &&Placed<'_>| {
         placed.grant.writes() || requested.deny.iter().any(|pattern| may_lie_in(pattern, &placed.real))
@@ -130,8 +153,15 @@ fn arm(
         .collect();
     let closed = files.closed_with_other_names(requested);
     let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, taken)?;
-    covers.extend(found);
-    Ok(Some(guard))
+    Ok((Some(guard), found))
+}
+
+/// In a directory that the command writes to as the host does.
+fn is_live(files: &Files<'_>, session: Option<&Session>, path: &AbsPath) -> bool {
+    let holds = |placed: &&Placed<'_>| placed.directory && *path != placed.real && path.is_within(&placed.real);
+    let nearest = files.placed.iter().filter(holds).max_by_key(|placed| placed.real.as_bytes().len());
+    nearest.is_some_and(|placed| placed.grant.writes())
+        && !session.is_some_and(|session| path.is_within(session.workspace()))
 }
 
 /// By the part of a pattern before its first wildcard. A floating one has none, and may lie anywhere.

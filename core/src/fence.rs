@@ -87,6 +87,12 @@ impl Fence {
         self.ruleset.as_ref().map(|ruleset| ruleset.as_fd())
     }
 
+    /// Before a process of ours becomes the command: what that one inherits.
+    pub fn bound(&self) -> Result<(), FenceError> {
+        let bounded = self.privileges.map_or(Ok(()), Privileges::bound);
+        bounded.map_err(|errno| FenceError { step: Step::Privileges, errno })
+    }
+
     /// After this returned Ok, the process is inside. The order is the promise:
     pub fn enter(&self) -> Result<(), FenceError> {
         let at = |step| move |errno| FenceError { step, errno };

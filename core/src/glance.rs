@@ -3,9 +3,6 @@
 //! A plan names a hundred places under it that most homes do not have. Listing the directory once answers for all of them; a
 //! system call for each would be a fifth of a launch.
 
-use std::collections::BTreeMap;
-use std::ffi::CString;
-
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags};
 
 use crate::text::AbsPath;
@@ -17,7 +14,7 @@ const BUFFER: usize = 32 * 1024;
 pub struct Glance<'p> {
     home: &'p AbsPath,
     /// Unknown when the home can not be listed in one go.
-    entries: Option<BTreeMap<CString, FileType>>,
+    entries: Option<Vec<(Box<[u8]>, FileType)>>,
 }
 
 /// What the listing says of a path.
@@ -39,28 +36,30 @@ impl<'p> Glance<'p> {
         let below = path.as_bytes().strip_prefix(self.home.as_bytes()).and_then(|rest| rest.strip_prefix(b"/"));
         let (Some(entries), Some(below)) = (&self.entries, below) else { return Seen::Unknown };
         let mut names = below.splitn(2, |byte| *byte == b'/');
-        let Ok(first) = CString::new(names.next().unwrap_or_default()) else { return Seen::Unknown };
-        match (entries.get(&first), names.next()) {
-            (None, _) => Seen::Missing,
-            (Some(FileType::Symlink | FileType::Unknown), _) | (Some(_), Some(_)) => Seen::Unknown,
-            (Some(_), None) => Seen::Itself,
+        let first = names.next().unwrap_or_default();
+        match (entries.binary_search_by(|(name, _)| (**name).cmp(first)), names.next()) {
+            (Err(_), _) => Seen::Missing,
+            (Ok(at), None) if !matches!(entries[at].1, FileType::Symlink | FileType::Unknown) => Seen::Itself,
+            (Ok(_), _) => Seen::Unknown,
         }
     }
 }
 
-fn list(home: &AbsPath) -> Option<BTreeMap<CString, FileType>> {
+/// In the order of their names.
+fn list(home: &AbsPath) -> Option<Vec<(Box<[u8]>, FileType)>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = rustix::fs::openat2(CWD, home.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()?;
     let mut buffer = Vec::with_capacity(BUFFER);
     let mut listing = RawDir::new(&dir, buffer.spare_capacity_mut());
-    let mut entries = BTreeMap::new();
+    let mut entries: Vec<(Box<[u8]>, FileType)> = Vec::with_capacity(64);
     while let Some(entry) = listing.next() {
         let entry = entry.ok()?;
-        entries.insert(entry.file_name().to_owned(), entry.file_type());
+        entries.push((entry.file_name().to_bytes().into(), entry.file_type()));
         if entries.len() > MOST_ENTRIES {
             return None;
         }
     }
+    entries.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
     Some(entries)
 }
 

@@ -17,11 +17,12 @@ use crate::identity::{self, IdentityError};
 use crate::limits::{Limits, LimitsError};
 use crate::loopback;
 use crate::mounts::{self, PLAIN};
-use crate::namespaces::{self, Furnish, InitError, NamespacesError, Payload, Started};
+use crate::namespaces::{self, Furnish, InitError, Payload, Started};
 use crate::place::{Identity, Place};
 use crate::plan::{Container, Grant, Namespaces, Plan};
 use crate::privileges;
-use crate::root::{self, RootError};
+use crate::refusal::Refusal;
+use crate::root::{self, Masks, RootError};
 use crate::sys::{self, SignalMask};
 use crate::text::{AbsPath, Text};
 
@@ -129,7 +130,7 @@ impl<'p> Jail<'p> {
         mask: &SignalMask,
         terminal: Option<&CStr>,
         limits: &Limits,
-    ) -> Result<Result<Started, NamespacesError>, JailError> {
+    ) -> Result<Result<Started, Refusal>, JailError> {
         let step = |what| move |source| JailError::Step { what, source };
         // Before the user namespace is left behind, in which that is allowed.
         if let (Some(netns), Some(path)) = (&self.netns, &self.container.netns) {
@@ -146,13 +147,14 @@ impl<'p> Jail<'p> {
         };
         let interior = Interior { jail: &self, tree, terminal, pid_max: limits.pid_max() };
         let mut refused = None;
-        let started = namespaces::start(&interior, fence, payload, mask, |init| {
+        let admit = |init| {
             let limited = limits.admit(init).map_err(JailError::from);
             limited.and_then(|()| self.admit(init, mask)).map_err(|error| {
                 refused = Some(error);
                 Errno::CANCELED
             })
-        });
+        };
+        let started = namespaces::start(&interior, fence, payload, mask, admit, || Ok(None));
         match refused {
             Some(error) => Err(error),
             None => Ok(started),
@@ -329,12 +331,13 @@ impl Interior<'_, '_> {
         let root = root.as_fd();
         root::make_dev(root, &devices)?;
         let proc = root::make_proc(root, self.jail.namespaces.nested, self.pid_max)?;
+        let masks = Masks::open(root).map_err(step("the masks can not be opened"))?;
         for mask in &container.masks {
             match open_place(root, &mask.path, true) {
                 Err(Errno::NOENT | Errno::NOTDIR) if mask.optional => {}
                 place => {
                     let place = place.map_err(missing(&mask.path, &mask.source))?;
-                    root::mask_at(root, place).map_err(|source| JailError::Inside {
+                    masks.put_on(place).map_err(|source| JailError::Inside {
                         path: mask.path.clone(),
                         from: mask.source.clone(),
                         source,

@@ -2,23 +2,26 @@
 //!
 //! Patterns are matched on the way down: a directory has a state, and one look at an entry's name gives what the entry is and the
 //! state of what lies below it. A plan has hundreds of patterns and a tree has thousands of names, nearly all of which are in none
-//! of them; those are done with after one look into a table of words.
+//! of them; those are done with after one look into a table of words. Patterns that begin alike share their beginning
+//! (`stems.rs`): hundreds of them stand at a handful of places.
 
 mod fold;
 mod pattern;
 mod state;
+mod stems;
 #[cfg(test)]
 mod tests;
 mod words;
 
-use std::ops::Range;
-
+use crate::plan::Protected;
 use crate::text::Text;
 
 pub use pattern::PatternError;
 use pattern::{Part, Root};
 pub use state::StateId;
-use state::{Active, State, States};
+use state::{State, States};
+pub use stems::StemId;
+use stems::{ANYWHERE, Kinds, SLASH, Stems};
 use words::{STAR, WordId, Words};
 
 /// What a pattern is for.
@@ -61,34 +64,26 @@ const SYSTEM: [&str; 17] = [
 #[derive(Debug)]
 pub struct Names {
     words: Words,
-    /// The parts of all patterns, one pattern after the other.
-    parts: Vec<Part>,
-    rules: Vec<Pattern>,
-    /// Not taken in yet.
-    added: Vec<Pattern>,
+    stems: Stems,
+    /// Patterns were added that no state knows of.
+    grown: bool,
     states: States,
     /// Whether anything inside a git directory is protected, and with it the way there.
     pub guards_git: bool,
     /// Used by each look, and kept for their memory.
     found: Vec<WordId>,
+    parts: Vec<Part>,
     ahead: State,
-    new_loops: Vec<Active>,
-}
-
-#[derive(Clone, Debug)]
-struct Pattern {
-    rule: Rule,
-    root: Root,
-    parts: Range<usize>,
+    new_loops: Vec<StemId>,
 }
 
 /// What one name turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
-    /// The rules that match, each with the pattern that rests on the fewest names.
-    pub deny: Option<u16>,
-    pub protect: Option<u16>,
-    pub link: Option<u16>,
+    /// The patterns that match, each the one that rests on the fewest names.
+    pub deny: Option<StemId>,
+    pub protect: Option<StemId>,
+    pub link: Option<StemId>,
     pub opened: bool,
     /// The name is a part of a pattern that goes on below it.
     pub way_to_denied: bool,
@@ -132,48 +127,73 @@ impl NamesError {
     }
 }
 
-/// Numbers of rules and words are short.
-const MAX_RULES: usize = 8192;
-const MAX_PARTS: usize = 60_000;
+/// Numbers of words are short.
+const MAX_STEMS: usize = 60_000;
 
 impl Names {
-    pub fn new(deny: &[Text], protect: &[Text], opened: &[Text]) -> Result<Names, NamesError> {
+    pub fn new(deny: &[Text], protect: &[Protected], opened: &[Text]) -> Result<Names, NamesError> {
         let mut names = Names {
             words: Words::new(),
-            parts: Vec::new(),
-            rules: Vec::with_capacity(deny.len() + protect.len() + opened.len() + SYSTEM.len()),
-            added: Vec::new(),
+            stems: Stems::new(),
+            grown: false,
             states: States::default(),
             guards_git: false,
             found: Vec::new(),
-            ahead: State { loops: 0, steps: Vec::new() },
+            parts: Vec::new(),
+            ahead: State::default(),
             new_loops: Vec::new(),
         };
-        for (rule, patterns) in [(Rule::Deny, deny), (Rule::Protect, protect), (Rule::Opened, opened)] {
+        for (rule, patterns) in [(Rule::Deny, deny), (Rule::Opened, opened)] {
             for text in patterns {
-                let start = names.parts.len();
-                let root = pattern::parse(text, &mut names.words, &mut names.parts)?;
-                names.rules.push(Pattern { rule, root, parts: start..names.parts.len() });
-                names.check_number()?;
+                names.parts.clear();
+                if let Some(root) = pattern::parse(text, &mut names.words, &mut names.parts)? {
+                    names.put(rule, root);
+                }
             }
         }
-        for path in SYSTEM {
-            let start = names.parts.len();
-            pattern::literal(path.as_bytes(), &mut names.words, &mut names.parts);
-            names.rules.push(Pattern { rule: Rule::System, root: Root::Slash, parts: start..names.parts.len() });
+        for group in protect {
+            names.put_group(group)?;
         }
-        names.prepare();
+        for path in SYSTEM {
+            names.add_path(Rule::System, path.as_bytes());
+        }
+        names.settle()?;
         Ok(names)
+    }
+
+    /// Every beginning and every name is read once, however many patterns they make together.
+    fn put_group(&mut self, group: &Protected) -> Result<(), NamesError> {
+        let mut stems = Vec::with_capacity(group.below.len() + group.but.len());
+        for (rule, beginnings) in [(Rule::Protect, &group.below), (Rule::Opened, &group.but)] {
+            for text in beginnings {
+                self.parts.clear();
+                if let Some(root) = pattern::parse_beginning(text, &mut self.words, &mut self.parts)? {
+                    stems.push((rule, self.stems.grow(start_of(root), &self.parts)));
+                }
+            }
+        }
+        for text in &group.names {
+            self.parts.clear();
+            pattern::parse_name(text, &mut self.words, &mut self.parts)?;
+            for (rule, stem) in &stems {
+                let end = self.stems.grow(*stem, &self.parts);
+                self.mark(*rule, end);
+            }
+            self.check_number()?;
+        }
+        Ok(())
     }
 
     /// Is there nothing to look for?
     pub fn is_empty(&self) -> bool {
-        self.rules.iter().all(|pattern| pattern.rule == Rule::System)
+        self.stems.hold_nothing_but(Rule::System)
     }
 
     /// One more path to look for, from [`Names::settle`] on.
     pub fn add_path(&mut self, rule: Rule, path: &[u8]) {
-        self.add(rule, path, 0..0);
+        self.parts.clear();
+        pattern::literal(path, &mut self.words, &mut self.parts);
+        self.put(rule, Root::Slash);
     }
 
     /// What patterns expect below an entry, which is a symlink, they expect below `path` as well: it leads there. From
@@ -182,55 +202,45 @@ impl Names {
         let known = &self.states.get(dir).1.active;
         let (state, loops) = self.states.get(entry);
         let new = loops.active.iter().filter(|active| known.binary_search(active).is_err()).chain(&state.steps);
-        for Active { rule, at } in new.copied().collect::<Vec<_>>() {
-            let Pattern { rule, parts, .. } = &self.rules[usize::from(rule)];
-            if matches!(rule, Rule::Deny | Rule::Protect) {
-                self.add(*rule, path, parts.start + usize::from(at)..parts.end);
-            }
+        let mut rests = Vec::new();
+        for stem in new {
+            self.stems.rests(*stem, &mut rests);
+        }
+        for (rule, rest) in rests {
+            self.parts.clear();
+            pattern::literal(path, &mut self.words, &mut self.parts);
+            self.parts.extend(rest);
+            self.put(rule, Root::Slash);
         }
     }
 
-    fn add(&mut self, rule: Rule, path: &[u8], rest: Range<usize>) {
-        let start = self.parts.len();
-        pattern::literal(path, &mut self.words, &mut self.parts);
-        self.parts.extend_from_within(rest);
-        self.added.push(Pattern { rule, root: Root::Slash, parts: start..self.parts.len() });
+    fn put(&mut self, rule: Rule, root: Root) {
+        let end = self.stems.grow(start_of(root), &self.parts);
+        self.mark(rule, end);
+    }
+
+    fn mark(&mut self, rule: Rule, end: StemId) {
+        if self.stems.mark(end, rule) {
+            self.grown = true;
+            self.guards_git |= rule == Rule::Protect && self.stems.goes_through(end, self.words.git);
+        }
     }
 
     /// Takes in what was added; false if all of it was known. Every state given out before is void.
     pub fn settle(&mut self) -> Result<bool, NamesError> {
-        let before = self.rules.len();
-        for new in std::mem::take(&mut self.added) {
-            let same = |known: &Pattern| {
-                known.rule == new.rule
-                    && known.root == new.root
-                    && self.parts[known.parts.clone()] == self.parts[new.parts.clone()]
-            };
-            if !self.rules.iter().any(same) {
-                self.rules.push(new);
-            }
-            self.check_number()?;
+        self.check_number()?;
+        let grown = std::mem::take(&mut self.grown);
+        if grown {
+            self.states.clear();
         }
-        let changed = self.rules.len() > before;
-        if changed {
-            self.prepare();
-        }
-        Ok(changed)
+        Ok(grown)
     }
 
     fn check_number(&self) -> Result<(), NamesError> {
-        match self.rules.len() > MAX_RULES || self.parts.len() > MAX_PARTS {
-            true => Err(NamesError::TooMany(self.rules.len())),
-            false => Ok(()),
+        match self.stems.len() {
+            MAX_STEMS.. => Err(NamesError::TooMany(self.stems.len())),
+            _ => Ok(()),
         }
-    }
-
-    fn prepare(&mut self) {
-        self.states.clear();
-        let git = Part::Name(self.words.intern(b".git", false));
-        let about_git =
-            |pattern: &Pattern| pattern.rule == Rule::Protect && self.parts[pattern.parts.clone()].contains(&git);
-        self.guards_git = self.rules.iter().any(about_git);
     }
 
     /// Where a walk begins. `own`: the tree was asked for by name, so it is searched although it may lie in one of the system's.
@@ -238,13 +248,11 @@ impl Names {
         let mut hits = Hits::default();
         self.ahead.steps.clear();
         self.new_loops.clear();
-        for (index, pattern) in self.rules.iter().enumerate().filter(|(_, pattern)| pattern.root != Root::Temp) {
-            let parts = &self.parts[pattern.parts.clone()];
-            let first = Active { rule: index as u16, at: 0 };
-            hits.advance(pattern.rule, parts, first, &mut self.ahead.steps, &mut self.new_loops);
+        for root in [SLASH, ANYWHERE] {
+            hits.reach(&self.stems, root, &mut self.ahead.steps, &mut self.new_loops);
         }
         let loops = std::mem::take(&mut self.new_loops);
-        self.ahead.loops = self.states.loops(true, loops, |active| word_at(&self.rules, &self.parts, active));
+        self.ahead.loops = self.states.loops(true, loops, &self.stems);
         let mut look = hits.into_look(self.intern());
         let mut denied = look.deny.is_some();
         for name in pattern::components(path) {
@@ -263,9 +271,8 @@ impl Names {
         self.words.matching(name, folding, &mut self.found);
         let (state, loops) = self.states.get(id);
         let mut hits = Hits::default();
-        for rule in &loops.ending {
-            let pattern = &self.rules[usize::from(*rule)];
-            hits.accept(pattern.rule, *rule, &self.parts[pattern.parts.clone()]);
+        for stem in &loops.ending {
+            hits.accept(&self.stems, *stem);
         }
         if self.found.is_empty() && !self.states.is_starred(id) {
             if state.steps.is_empty() {
@@ -280,32 +287,29 @@ impl Names {
         self.ahead.steps.clear();
         self.new_loops.clear();
         for word in &self.found {
-            let here = |step: &&Active| word_at(&self.rules, &self.parts, **step) == Some(*word);
-            for met in loops.after(*word).chain(state.steps.iter().filter(here).copied()) {
-                let pattern = &self.rules[usize::from(met.rule)];
-                let next = Active { at: met.at + 1, ..met };
-                let parts = &self.parts[pattern.parts.clone()];
-                hits.advance(pattern.rule, parts, next, &mut self.ahead.steps, &mut self.new_loops);
+            for stem in loops.active.iter().chain(&state.steps) {
+                if let Some(next) = self.stems.after(*stem, *word) {
+                    hits.reach(&self.stems, next, &mut self.ahead.steps, &mut self.new_loops);
+                }
             }
         }
         self.new_loops.retain(|active| loops.active.binary_search(active).is_err());
         let leaves_floating = hits.system && !own && loops.floating;
         if leaves_floating || !self.new_loops.is_empty() {
             let mut all = [&loops.active[..], &self.new_loops].concat();
-            let floats = |active: &Active| self.rules[usize::from(active.rule)].root == Root::Anywhere;
             let floating = loops.floating && !leaves_floating;
             if leaves_floating {
-                all.retain(|active| !floats(active));
-                self.ahead.steps.retain(|active| !floats(active));
+                all.retain(|stem| !self.stems.floats(*stem));
+                self.ahead.steps.retain(|stem| !self.stems.floats(*stem));
             }
-            self.ahead.loops = self.states.loops(floating, all, |active| word_at(&self.rules, &self.parts, active));
+            self.ahead.loops = self.states.loops(floating, all, &self.stems);
         }
         hits.into_look(self.intern())
     }
 
     /// The state made of what was gathered.
     fn intern(&mut self) -> StateId {
-        self.states.state(&mut self.ahead, |active| word_at(&self.rules, &self.parts, active))
+        self.states.state(&mut self.ahead, &self.stems)
     }
 
     /// Was the state given out after patterns were added last?
@@ -330,9 +334,9 @@ impl Names {
     }
 
     /// Which names above a match must keep theirs, or it would not match any more: their depths, counted from the root.
-    pub fn rests_on(&mut self, rule: u16, path: &[u8], folding: bool) -> Vec<usize> {
-        let parts = &self.parts[self.rules[usize::from(rule)].parts.clone()];
-        let mut depths = pattern::rests_on(parts, &mut self.words, path, folding).unwrap_or_default();
+    pub fn rests_on(&mut self, end: StemId, path: &[u8], folding: bool) -> Vec<usize> {
+        let parts = self.stems.parts(end);
+        let mut depths = pattern::rests_on(&parts, &mut self.words, path, folding).unwrap_or_default();
         // The match itself is covered.
         let own = pattern::components(path).count().saturating_sub(1);
         depths.retain(|depth| *depth < own);
@@ -340,74 +344,73 @@ impl Names {
     }
 }
 
-/// The word that a pattern expects at a place; None at its end and at a `**`.
-fn word_at(rules: &[Pattern], parts: &[Part], active: Active) -> Option<WordId> {
-    match parts[rules[usize::from(active.rule)].parts.clone()].get(usize::from(active.at)) {
-        Some(Part::Name(word)) => Some(*word),
-        Some(Part::AnyDepth) | None => None,
+fn start_of(root: Root) -> StemId {
+    match root {
+        Root::Slash => SLASH,
+        Root::Anywhere => ANYWHERE,
     }
 }
 
 #[derive(Default)]
 struct Hits {
-    deny: Option<(u16, usize)>,
-    protect: Option<(u16, usize)>,
-    link: Option<(u16, usize)>,
+    deny: Option<(StemId, u16)>,
+    protect: Option<(StemId, u16)>,
+    link: Option<(StemId, u16)>,
     opened: bool,
     system: bool,
-    way_to_denied: bool,
-    way_to_protected: bool,
+    ways: Kinds,
     opened_below: bool,
 }
 
 impl Hits {
-    /// A pattern has come to `next`, by a name.
-    fn advance(&mut self, kind: Rule, parts: &[Part], next: Active, steps: &mut Vec<Active>, loops: &mut Vec<Active>) {
-        let left = match &parts[usize::from(next.at)..] {
-            [Part::AnyDepth, rest @ ..] => {
-                loops.push(next);
-                rest
-            }
-            left => {
-                if !left.is_empty() {
-                    steps.push(next);
-                }
-                self.opened_below |= kind == Rule::Opened && !left.is_empty();
-                left
-            }
-        };
-        match (kind, left) {
-            (_, []) => self.accept(kind, next.rule, parts),
-            (Rule::Deny, _) => self.way_to_denied = true,
-            (Rule::Protect, _) => self.way_to_protected = true,
-            (Rule::Link | Rule::Opened | Rule::System, _) => {}
+    /// Patterns have come to a stem, by a name.
+    fn reach(&mut self, stems: &Stems, stem: StemId, steps: &mut Vec<StemId>, loops: &mut Vec<StemId>) {
+        self.accept(stems, stem);
+        let ahead = stems.ahead(stem);
+        if !ahead.is_empty() {
+            steps.push(stem);
+            self.opened_below |= ahead.contain(Rule::Opened);
+            self.ways.join(ahead);
+        }
+        if let Some(any_depth) = stems.any_depth(stem) {
+            loops.push(any_depth);
+            self.accept(stems, any_depth);
+            self.ways.join(stems.ahead(any_depth));
         }
     }
 
-    fn accept(&mut self, kind: Rule, rule: u16, parts: &[Part]) {
-        let weight = parts.iter().rev().take_while(|part| **part != Part::AnyDepth).count();
-        let least = |best: &mut Option<(u16, usize)>| {
+    fn accept(&mut self, stems: &Stems, stem: StemId) {
+        let kinds = stems.kinds(stem);
+        if kinds.is_empty() {
+            return;
+        }
+        let weight = stems.weight(stem);
+        let least = |best: &mut Option<(StemId, u16)>| {
             if best.is_none_or(|(_, other)| weight < other) {
-                *best = Some((rule, weight));
+                *best = Some((stem, weight));
             }
         };
-        match kind {
-            Rule::Deny => least(&mut self.deny),
-            Rule::Protect => least(&mut self.protect),
-            Rule::Link => least(&mut self.link),
-            Rule::Opened => self.opened = true,
-            Rule::System => self.system = true,
+        if kinds.contain(Rule::Deny) {
+            least(&mut self.deny);
         }
+        if kinds.contain(Rule::Protect) {
+            least(&mut self.protect);
+        }
+        if kinds.contain(Rule::Link) {
+            least(&mut self.link);
+        }
+        self.opened |= kinds.contain(Rule::Opened);
+        self.system |= kinds.contain(Rule::System);
     }
 
     fn into_look(self, next: StateId) -> Look {
         Look {
-            deny: self.deny.map(|(rule, _)| rule),
-            protect: self.protect.map(|(rule, _)| rule),
-            link: self.link.map(|(rule, _)| rule),
+            deny: self.deny.map(|(stem, _)| stem),
+            protect: self.protect.map(|(stem, _)| stem),
+            link: self.link.map(|(stem, _)| stem),
             opened: self.opened,
-            way_to_denied: self.way_to_denied,
-            way_to_protected: self.way_to_protected,
+            way_to_denied: self.ways.contain(Rule::Deny),
+            way_to_protected: self.ways.contain(Rule::Protect),
             opened_below: self.opened_below,
             next,
         }

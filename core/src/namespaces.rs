@@ -18,6 +18,7 @@ use crate::fence::{self, Fence, FenceError};
 use crate::jail::JailError;
 use crate::mounts;
 use crate::privileges::Privileges;
+use crate::refusal::Refusal;
 use crate::root::{self, Blueprint, RootError};
 use crate::session;
 use crate::sys::{self, SignalMask};
@@ -118,19 +119,22 @@ impl Furnish for Blueprint<'_> {
         self.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(&self, _: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, InitError> {
-        Ok(root::build(self, ruleset)?)
+    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, InitError> {
+        Ok(root::build(self, ruleset, channel)?)
     }
 }
 
-/// Starts init and, behind it, the command. `admit` is called with init's number before anything of the command runs.
+/// Starts init and, behind it, the command. `admit` is called with init's number before it does anything. `meanwhile` is what has to
+/// be done before the command starts, and not before init does; it says what is to be covered, where init waits for that. Done one
+/// after the other, the two would be a quarter of a launch more.
 pub fn start(
     interior: &dyn Furnish,
     fence: &Fence,
     payload: Payload<'_>,
     mask: &SignalMask,
     admit: impl FnOnce(Pid) -> Result<(), Errno>,
-) -> Result<Started, NamespacesError> {
+    meanwhile: impl FnOnce() -> Result<Option<Vec<Cover>>, Refusal>,
+) -> Result<Started, Refusal> {
     let (ours, theirs) = channel::pair().map_err(NamespacesError::Channel)?;
     let (mut supervisors_end, mut inits_end) = (Some(ours), Some(theirs));
     let init = sys::fork_into(KINDS | interior.kinds(), || {
@@ -139,11 +143,25 @@ pub fn start(
     })
     .map_err(NamespacesError::Enter)?;
     drop(inits_end);
-    let Some(channel) = supervisors_end else { return Err(NamespacesError::Lost) };
+    let Some(channel) = supervisors_end else { return Err(NamespacesError::Lost.into()) };
     let admitted = admit(init).and_then(|()| channel::send(&channel, &Word::Started, &[]));
-    let heard = match admitted {
-        Ok(()) => channel::receive(&channel, true),
-        Err(errno) => Err(errno),
+    let told = match admitted {
+        Ok(()) => meanwhile().map(|covers| tell(&channel, covers)),
+        Err(errno) => Ok(Err(errno)),
+    };
+    let heard = match told {
+        Ok(Ok(())) => channel::receive(&channel, true),
+        unsaid => {
+            bury(init);
+            // If it was init that went first, it has said why.
+            return Err(match (unsaid, channel::receive(&channel, true)) {
+                (Ok(_), Ok(Some((Word::Refused { error, hint }, _)))) => {
+                    NamespacesError::Refused { error, hint }.into()
+                }
+                (Ok(told), _) => NamespacesError::Channel(told.err().unwrap_or(Errno::PIPE)).into(),
+                (Err(refusal), _) => refusal,
+            });
+        }
     };
     let refused = match heard {
         Ok(Some((Word::Started, descriptors))) => match <[OwnedFd; channel::DESCRIPTORS]>::try_from(descriptors) {
@@ -162,7 +180,15 @@ pub fn start(
         Err(errno) => NamespacesError::Channel(errno),
     };
     bury(init);
-    Err(refused)
+    Err(refused.into())
+}
+
+fn tell(channel: &OwnedFd, covers: Option<Vec<Cover>>) -> Result<(), Errno> {
+    let Some(covers) = covers else { return Ok(()) };
+    for cover in covers {
+        channel::send(channel, &Word::Cover(cover), &[])?;
+    }
+    channel::send(channel, &Word::Covered, &[])
 }
 
 /// Its end is the end of everything behind it; the kernel returns only then.
@@ -253,7 +279,7 @@ pub fn try_out() -> Usable {
 /// The life of init. What it returns is seen by nobody but a debugger: its words count.
 fn init(interior: &dyn Furnish, fence: &Fence, payload: Payload<'_>, mask: &SignalMask, channel: OwnedFd) -> i32 {
     match set_up(interior, fence, payload, mask, &channel) {
-        Ok(Ok(command)) => mourn(command, channel),
+        Ok(Ok(command)) => sys::go_on_alone(mourn, command, channel),
         Ok(Err(errno)) => {
             let _ = channel::send(&channel, &Word::NotExecuted(errno), &[]);
             125
@@ -293,6 +319,7 @@ fn set_up(
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
         .map_err(step("init can not be kept from being traced"))?;
 
+    fence.bound()?;
     let mut fence_failure = None;
     let mut exec_failure = None;
     let child = sys::spawn_sharing_memory(|| {

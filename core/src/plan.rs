@@ -15,7 +15,7 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use crate::limits;
 use crate::rights::{self, Rights, Scopes};
-use crate::syscalls;
+use crate::syscalls::{self, Syscall};
 use crate::text::{AbsPath, Text};
 
 pub use container::{Container, IdRange};
@@ -132,8 +132,41 @@ pub struct Files {
     pub reached: Vec<Reached>,
     /// Patterns of names, held by mounts: closed wherever they are, read-only in what can be written, and exceptions from that.
     pub deny: Vec<Text>,
-    pub protect: Vec<Text>,
+    pub protect: Vec<Protected>,
     pub opened: Vec<Text>,
+}
+
+/// Names that are protected in the same places. Each place is the beginning of a pattern, each name the rest of one.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Protected {
+    pub below: Vec<Text>,
+    /// Where they are not, although it lies below.
+    pub but: Vec<Text>,
+    pub names: Vec<Text>,
+}
+
+impl Files {
+    /// What is protected, as whole patterns.
+    pub fn protected(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.protect.iter().flat_map(|group| group.patterns(&group.below))
+    }
+
+    /// What is excepted from that.
+    pub fn excepted(&self) -> impl Iterator<Item = Vec<u8>> {
+        let own = self.opened.iter().map(|pattern| pattern.as_bytes().to_vec());
+        own.chain(self.protect.iter().flat_map(|group| group.patterns(&group.but)))
+    }
+}
+
+impl Protected {
+    fn patterns(&self, beginnings: &[Text]) -> impl Iterator<Item = Vec<u8>> {
+        let whole = |beginning: &Text, name: &Text| {
+            let beginning = beginning.as_bytes().strip_suffix(b"/").unwrap_or(beginning.as_bytes());
+            [beginning, b"/", name.as_bytes()].concat()
+        };
+        beginnings.iter().flat_map(move |beginning| self.names.iter().map(move |name| whole(beginning, name)))
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -183,8 +216,8 @@ pub struct Grant {
 #[serde(deny_unknown_fields)]
 pub struct Seccomp {
     pub default: Default,
-    #[serde(deserialize_with = "name_set")]
-    pub syscalls: BTreeSet<String>,
+    #[serde(deserialize_with = "syscall_set")]
+    pub syscalls: Vec<&'static Syscall>,
     /// The families that socket(2) may make.
     #[serde(deserialize_with = "family_set")]
     pub sockets: BTreeSet<Family>,
@@ -265,8 +298,6 @@ pub enum PlanError {
     NothingHandled,
     #[error("the plan handles rights or scopes that Landlock ABI {0} does not have")]
     BeyondAbi(i32),
-    #[error("unknown system call \"{0}\"")]
-    UnknownSyscall(String),
     #[error("the system call list refuses {0}, without which no command can be started")]
     ExecImpossible(&'static str),
     #[error("no_new_privs is off, but Landlock and seccomp need it for an ordinary user")]
@@ -451,10 +482,7 @@ impl Landlock {
 
 impl Seccomp {
     fn check(&self) -> Result<(), PlanError> {
-        if let Some(unknown) = self.syscalls.iter().find(|name| syscalls::find(name).is_none()) {
-            return Err(PlanError::UnknownSyscall(unknown.clone()));
-        }
-        let listed = |name: &str| self.syscalls.contains(name);
+        let listed = |name: &str| self.syscalls.iter().any(|syscall| syscall.name == name);
         for needed in ["execve", "exit_group"] {
             if listed(needed) == (self.default == Default::Allow) {
                 return Err(PlanError::ExecImpossible(needed));
@@ -525,6 +553,20 @@ fn name_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Strin
         }
     }
     Ok(names)
+}
+
+fn syscall_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'static Syscall>, D::Error> {
+    let mut listed = vec![false; syscalls::TABLE.len()];
+    let mut found = Vec::with_capacity(128);
+    for name in Vec::<Text>::deserialize(deserializer)? {
+        let known = std::str::from_utf8(name.as_bytes()).ok().and_then(syscalls::find);
+        let syscall = known.ok_or_else(|| de::Error::custom(format_args!("unknown system call \"{name}\"")))?;
+        if std::mem::replace(&mut listed[syscall.row], true) {
+            return Err(de::Error::custom(format_args!("\"{name}\" is listed twice")));
+        }
+        found.push(syscall);
+    }
+    Ok(found)
 }
 
 fn family_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Family>, D::Error> {

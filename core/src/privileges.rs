@@ -26,10 +26,14 @@ pub struct Service {
 impl Privileges {
     pub const NONE: Privileges = Privileges { kept: CapabilitySet::empty(), service: None };
 
-    /// Only makes system calls. The order is the promise: the bounding set first, while we still may; then the user, keeping
-    /// what is permitted; then the sets themselves.
+    /// No more than what is kept can ever be gained again, by us or by whoever we start: the bounding set. To be asked first, while we
+    /// still may, and once for init and the command.
+    pub fn bound(self) -> Result<(), Errno> {
+        bound(self.kept)
+    }
+
+    /// Only makes system calls. The order is the promise: the user first, keeping what is permitted; then the sets themselves.
     pub fn shed(self) -> Result<(), Errno> {
-        bound(self.kept)?;
         if let Some(service) = self.service {
             rustix::thread::set_keep_capabilities(true)?;
             service.become_it()?;

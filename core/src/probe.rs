@@ -21,7 +21,7 @@ use crate::refusal::Refusal;
 use crate::rights::{self, Rights};
 use crate::seccomp::Filter;
 use crate::sys;
-use crate::syscalls::Arch;
+use crate::syscalls::{self, Arch};
 use crate::temp::Temp;
 use crate::text::{AbsPath, Text};
 
@@ -263,7 +263,7 @@ fn landlock_ptrace(scene: &Scene) -> Verdict {
 fn filter() -> Result<(), Errno> {
     let requested = plan::Seccomp {
         default: plan::Default::Allow,
-        syscalls: BTreeSet::from(["getpriority".to_owned()]),
+        syscalls: syscalls::find("getpriority").into_iter().collect(),
         sockets: BTreeSet::new(),
         namespaces: false,
     };

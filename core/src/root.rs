@@ -7,13 +7,13 @@
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
 
 use landlock::AccessFs;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
+use crate::channel::{self, Word};
 use crate::cover::Cover;
 use crate::files::{Files, Placed};
 use crate::mounts::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
@@ -57,6 +57,7 @@ pub struct Blueprint<'a> {
     pub plan: &'a Plan,
     pub namespaces: &'a Namespaces,
     pub files: &'a Files<'a>,
+    /// Those that are known before; the supervisor tells the rest.
     pub covers: &'a [Cover],
     /// Where the workspace is a copy.
     pub session: Option<&'a Session>,
@@ -158,7 +159,7 @@ impl Opens {
 pub type Devices = Vec<(CString, OwnedFd)>;
 
 /// Leaves this process in the new root. The descriptor is of its /proc, which shows the processes of the sandbox and no other.
-pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd> {
+pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel: &OwnedFd) -> Result<OwnedFd> {
     // Copies come first: from here on the stage may hide what they are taken from.
     let mut clones = take_clones(blueprint)?;
     let whole = clones.trees.iter().position(|tree| tree.placed.real.as_bytes() == b"/");
@@ -186,12 +187,11 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
     }
     add_rules(root, blueprint, ruleset)?;
     for cover in blueprint.covers {
-        let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
-        match mounts::cover(root, cover, copied) {
-            // Gone since it was seen, or hidden by the private /tmp: nothing is left to be covered.
-            Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => {}
-            Err(errno) => return Err(failed("can not cover", cover.path.as_bytes())(errno)),
-        }
+        put_cover(root, blueprint, cover)?;
+    }
+    // The supervisor was looking for the names meanwhile.
+    while let Some(cover) = next_cover(channel).map_err(failed("can not learn what to cover below", b"/"))? {
+        put_cover(root, blueprint, &cover)?;
     }
     if whole.is_none() {
         // A link, not a place of its own: what is in it is gone with the run all the same.
@@ -202,6 +202,24 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
     }
     leave_old_root(root)?;
     Ok(proc)
+}
+
+fn next_cover(channel: &OwnedFd) -> std::result::Result<Option<Cover>, Errno> {
+    match channel::receive(channel, true)? {
+        Some((Word::Cover(cover), _)) => Ok(Some(cover)),
+        Some((Word::Covered, _)) => Ok(None),
+        Some(_) => Err(Errno::PROTO),
+        None => Err(Errno::SRCH),
+    }
+}
+
+fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> Result<()> {
+    let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
+    match mounts::cover(root, cover, copied) {
+        // Gone since it was seen, or hidden by the private /tmp: nothing is left to be covered.
+        Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+        Err(errno) => Err(failed("can not cover", cover.path.as_bytes())(errno)),
+    }
 }
 
 fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
@@ -312,8 +330,7 @@ pub fn make_dev(root: BorrowedFd<'_>, devices: &Devices) -> Result<()> {
         move |errno| RootError { act: "can not make", path, errno }
     };
     for (path, tree) in devices {
-        put_file(root, path.to_bytes())?;
-        attach_at(root, path.to_bytes(), tree)?;
+        put_device(root, path.to_bytes(), tree)?;
     }
     for (target, name) in DEVICE_LINKS {
         rustix::fs::symlinkat(target, root, name).map_err(made(name))?;
@@ -342,9 +359,10 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Re
     if let Some(pid_max) = pid_max {
         write_number(root, c"proc/sys/kernel/pid_max", pid_max)?;
     }
+    let masks = Masks::open(root).map_err(made("can not open the masks of"))?;
     for name in PROC_MASKS {
         let Ok(target) = mounts::open_inside(root, name) else { continue }; // not in this kernel
-        mask_at(root, target).map_err(failed("can not mask", name.to_bytes()))?;
+        masks.put_on(target).map_err(failed("can not mask", name.to_bytes()))?;
     }
     for name in PROC_LOCKS {
         let Ok(target) = mounts::open_inside(root, name) else { continue };
@@ -355,11 +373,26 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Re
     Ok(opened)
 }
 
-pub fn mask_at(root: BorrowedFd<'_>, target: OwnedFd) -> std::result::Result<(), Errno> {
-    let stat = rustix::fs::fstat(&target)?;
-    let directory = rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Directory;
-    let source = mounts::open_inside(root, if directory { mounts::MASK_DIR } else { mounts::MASK_FILE })?;
-    mounts::attach(mounts::clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?, target)
+/// What masks are copies of.
+pub struct Masks {
+    file: OwnedFd,
+    directory: OwnedFd,
+}
+
+impl Masks {
+    pub fn open(root: BorrowedFd<'_>) -> std::result::Result<Masks, Errno> {
+        let file = mounts::open_inside(root, mounts::MASK_FILE)?;
+        Ok(Masks { file, directory: mounts::open_inside(root, mounts::MASK_DIR)? })
+    }
+
+    pub fn put_on(&self, target: OwnedFd) -> std::result::Result<(), Errno> {
+        let stat = rustix::fs::fstat(&target)?;
+        let source = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+            rustix::fs::FileType::Directory => &self.directory,
+            _ => &self.file,
+        };
+        mounts::attach(mounts::clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?, target)
+    }
 }
 
 fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
@@ -371,10 +404,19 @@ fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
 
 fn put_in_place(root: BorrowedFd<'_>, placed: &Placed<'_>, tree: &OwnedFd) -> Result<()> {
     let path = placed.real.as_bytes();
-    if !placed.directory {
-        put_file(root, path)?;
+    if placed.directory {
+        return attach_at(root, path, tree);
     }
-    attach_at(root, path, tree)
+    let name = relative(path)?;
+    match mounts::open_inside(root, &name) {
+        Ok(there) => mounts::attach(tree, there).map_err(failed("can not mount", path)),
+        Err(_) => put_on_new_file(root, path, &name, tree),
+    }
+}
+
+/// On a /dev that was empty.
+fn put_device(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
+    put_on_new_file(root, path, &relative(path)?, tree)
 }
 
 /// A symlink on the way to a grant, as the host has it. It is there already where its directory came with another grant.
@@ -404,31 +446,37 @@ fn attach_at(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
     mounts::attach(tree, onto).map_err(failed("can not mount", path))
 }
 
-/// An empty file to mount on.
-fn put_file(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
-    let name = relative(path)?;
-    if mounts::open_inside(root, &name).is_ok() {
-        return Ok(());
-    }
-    if let Some(parent) = Path::new(std::ffi::OsStr::from_bytes(path)).parent() {
-        make_dir(root, parent.as_os_str().as_bytes())?;
-    }
+/// An empty file is made, and mounted on.
+fn put_on_new_file(root: BorrowedFd<'_>, path: &[u8], name: &CStr, tree: &OwnedFd) -> Result<()> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
-    rustix::fs::openat(root, &name, flags, Mode::RUSR).map(drop).map_err(failed("can not make", path))
+    let made = match rustix::fs::openat(root, name, flags, Mode::RUSR) {
+        Err(Errno::NOENT) => {
+            make_dir(root, parent_of(path))?;
+            rustix::fs::openat(root, name, flags, Mode::RUSR)
+        }
+        Err(Errno::EXIST) => return attach_at(root, path, tree),
+        made => made,
+    };
+    let made = made.map_err(failed("can not make", path))?;
+    mounts::attach(tree, made).map_err(failed("can not mount", path))
 }
 
+fn parent_of(path: &[u8]) -> &[u8] {
+    &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)]
+}
+
+/// With those that lead to it. Whatever has the name already is left alone.
 fn make_dir(root: BorrowedFd<'_>, path: &[u8]) -> Result<()> {
     let name = relative(path)?;
-    if rustix::fs::accessat(root, &name, rustix::fs::Access::EXISTS, rustix::fs::AtFlags::empty()).is_ok() {
-        return Ok(());
-    }
     let mode = Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH;
-    for (end, _) in path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).chain([(path.len(), &b'/')])
-    {
-        let part = relative(&path[..end])?;
-        ignoring(Errno::EXIST, rustix::fs::mkdirat(root, &part, mode)).map_err(failed("can not make", &path[..end]))?;
-    }
-    Ok(())
+    let made = match rustix::fs::mkdirat(root, &name, mode) {
+        Err(Errno::NOENT) if !parent_of(path).is_empty() => {
+            make_dir(root, parent_of(path))?;
+            rustix::fs::mkdirat(root, &name, mode)
+        }
+        made => made,
+    };
+    ignoring(Errno::EXIST, made).map_err(failed("can not make", path))
 }
 
 /// As seen from the new root.

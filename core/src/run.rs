@@ -48,7 +48,11 @@ pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool) -> Resu
         None => None,
     };
     let started_at = Instant::now();
-    let outcome = fenced(plan, &plan_bytes, argv, quiet, journal.as_ref(), &session);
+    // The plan's name, for whatever is written down.
+    let written = plan.journal.is_some() || plan.workspace.is_some();
+    let sha256 = if written { journal::hash(&plan_bytes) } else { String::new() };
+    drop(plan_bytes);
+    let outcome = fenced(plan, &sha256, argv, quiet, journal.as_ref(), &session);
     let Some(journal) = &journal else { return Ok(outcome?.exit_code) };
     match &outcome {
         Ok(outcome) => {
@@ -93,7 +97,7 @@ impl Outcome {
 
 fn fenced(
     plan: Plan,
-    plan_bytes: &[u8],
+    sha256: &str,
     argv: Vec<CString>,
     quiet: bool,
     journal: Option<&Journal>,
@@ -110,6 +114,7 @@ fn fenced(
         let fence = Fence::new(&plan, ruleset, preflight.filter, limits.rlimits());
         let command = command(&plan, argv, None);
         fence::become_command(None, None)?;
+        fence.bound()?;
         fence.enter()?;
         let errno = command.exec();
         return Ok(not_executed(&command, errno));
@@ -128,7 +133,7 @@ fn fenced(
         }
         let terminal = ancestry::terminal();
         if let Some(journal) = journal {
-            record_start(journal, &plan, plan_bytes, &argv, terminal.as_deref(), &preflight)?;
+            record_start(journal, &plan, sha256, &argv, terminal.as_deref(), &preflight)?;
         }
         let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
         let fence = Fence::new(&plan, ruleset, preflight.filter, limits.rlimits());
@@ -140,7 +145,7 @@ fn fenced(
         match (&plan.namespaces, &plan.files, preflight.files) {
             (Some(namespaces), Some(requested), Some(files)) => {
                 let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
-                start_enclosed(enclosure, &fence, &command, plan_bytes, terminal.as_deref(), &limits, &mask)
+                start_enclosed(enclosure, &fence, &command, sha256, terminal.as_deref(), &limits, &mask)
             }
             _ => start_as_child(&fence, &command, &limits, &mask),
         }
@@ -183,6 +188,7 @@ impl Running {
         };
         let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree)?) } else { None };
         let mut duties = Duties::new(self.guard, inside, watch, journal);
+        sys::give_back_memory();
         let end = supervise::wait(&self.subject, &mut duties)?;
         let ended_by = duties.finish();
         let by_signal = || end.signal().and_then(|signal| limits.behind_signal(signal));
@@ -213,18 +219,18 @@ fn start_as_child(fence: &Fence, command: &Command, limits: &Limits, mask: &Sign
 }
 
 fn start_enclosed(
-    enclosure: Enclosure<'_>,
+    mut enclosure: Enclosure<'_>,
     fence: &Fence,
     command: &Command,
-    plan_bytes: &[u8],
+    sha256: &str,
     terminal: Option<&CStr>,
     limits: &Limits,
     mask: &SignalMask,
 ) -> Result<Attempt, Refusal> {
-    enclosure.note(command.argv(), &journal::hash(plan_bytes))?;
     let payload = || command.exec().raw_os_error();
     let admit = |init| limits.admit(init).map_err(|error| error.errno());
-    let started = enclosure.start(fence, &payload, mask, terminal, limits.pid_max(), admit);
+    let pid_max = limits.pid_max();
+    let started = enclosure.start(fence, &payload, mask, terminal, pid_max, admit, command.argv(), sha256);
     let Enclosure { session, guard, .. } = enclosure;
     Ok(match started {
         Ok(namespaces::Started::Running(sandbox)) => Ok(Running { subject: Subject::Sandbox(sandbox), guard, session }),
@@ -232,9 +238,9 @@ fn start_enclosed(
             session.map(Session::close);
             Err(not_executed(command, Errno::from_raw_os_error(errno)))
         }
-        Err(error) => {
+        Err(refusal) => {
             session.map(Session::close);
-            return Err(error.into());
+            return Err(refusal);
         }
     })
 }
@@ -269,7 +275,7 @@ fn command(plan: &Plan, argv: Vec<CString>, temp: Option<&Temp>) -> Command {
 fn record_start(
     journal: &Journal,
     plan: &Plan,
-    plan_bytes: &[u8],
+    sha256: &str,
     argv: &[CString],
     tty: Option<&CStr>,
     preflight: &Preflight<'_>,
@@ -283,7 +289,7 @@ fn record_start(
         tty: tty.map(CStr::to_bytes),
         command: argv,
         profile: plan.profiles.first().map_or(b"", |profile| profile.as_bytes()),
-        plan: &journal::hash(plan_bytes),
+        plan: sha256,
         requested: preflight.requested(plan),
         actual: preflight.actual(plan),
     }))?;

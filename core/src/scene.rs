@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::ground::Tree;
 use crate::names::Names;
+use crate::plan::Protected;
 use crate::text::{AbsPath, Text};
 
 /// The thread of a test run by root goes on as an ordinary user.
@@ -77,8 +78,20 @@ pub fn absolute(path: &Path) -> AbsPath {
 }
 
 pub fn names(deny: &[&str], protect: &[&str], opened: &[&str]) -> Names {
-    let texts = |list: &[&str]| list.iter().map(|one| Text::from_bytes((*one).into()).unwrap()).collect::<Vec<_>>();
-    Names::new(&texts(deny), &texts(protect), &texts(opened)).unwrap()
+    let texts = |list: &[&str]| list.iter().map(|one| text(one)).collect::<Vec<_>>();
+    let protect = protect.iter().map(|one| protected(one)).collect::<Vec<_>>();
+    Names::new(&texts(deny), &protect, &texts(opened)).unwrap()
+}
+
+pub fn text(text: &str) -> Text {
+    Text::from_bytes(text.into()).unwrap()
+}
+
+/// One pattern, as a plan has it.
+pub fn protected(pattern: &str) -> Protected {
+    let (beginning, name) = pattern.rsplit_once('/').unwrap();
+    let beginning = if beginning.is_empty() { "/" } else { beginning };
+    Protected { below: vec![text(beginning)], but: Vec::new(), names: vec![text(name)] }
 }
 
 /// What a plan protects, in kind if not in number.

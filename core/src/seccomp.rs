@@ -55,14 +55,18 @@ impl Filter {
         let sockets = Sockets::of(&families);
         let mut ranges = vec![Range { first: 0, action: unknown }];
         let mut listed = vec![false; syscalls::TABLE.len()];
-        for syscall in requested.syscalls.iter().filter_map(|name| syscalls::find(name)) {
-            listed[syscall.row] = true;
-        }
+        requested.syscalls.iter().for_each(|syscall| listed[syscall.row] = true);
+        let mut special = vec![false; syscalls::TABLE.len()];
+        SPECIAL.into_iter().filter_map(syscalls::find).for_each(|syscall| special[syscall.row] = true);
         let mut refused = Vec::new();
         let mut blocked = 0;
         for (number, syscall) in arch.syscalls() {
             let on_block_list = listed[syscall.row] == (requested.default == plan::Default::Allow);
-            let action = answer(syscall.name, on_block_list, requested.namespaces, &sockets);
+            let action = match special[syscall.row] {
+                true => answer(syscall.name, on_block_list, requested.namespaces, &sockets),
+                false if on_block_list => Action::Errno(libc::EPERM),
+                false => Action::Allow,
+            };
             blocked += usize::from(on_block_list);
             if let Action::Errno(_) = action {
                 refused.push(syscall.name);
@@ -70,8 +74,8 @@ impl Filter {
             set(&mut ranges, number, action);
             set(&mut ranges, number + 1, unknown);
         }
-        let absent = requested.syscalls.iter().filter_map(|name| syscalls::find(name));
-        let absent = absent.filter(|syscall| syscall.number(arch).is_none()).map(|syscall| syscall.name).collect();
+        let absent = requested.syscalls.iter().filter(|syscall| syscall.number(arch).is_none());
+        let absent = absent.map(|syscall| syscall.name).collect();
         refused.sort_unstable();
         Ok(Filter { program: bpf::assemble(arch, &ranges)?, blocked, absent, refused })
     }
@@ -99,6 +103,20 @@ impl<'a> Sockets<'a> {
         }
     }
 }
+
+/// The calls that the list alone does not decide on.
+const SPECIAL: [&str; 10] = [
+    "io_uring_setup",
+    "io_uring_enter",
+    "io_uring_register",
+    "clone3",
+    "ioctl",
+    "socket",
+    "socketpair",
+    "prlimit64",
+    "clone",
+    "unshare",
+];
 
 fn answer<'a>(name: &str, blocked: bool, namespaces: bool, sockets: &'a Sockets<'_>) -> Action<'a> {
     match name {

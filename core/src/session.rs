@@ -17,7 +17,7 @@ use crate::json::{self, Invalid};
 use crate::mounts::PLAIN;
 use crate::place::Identity;
 use crate::plan::{self, Plan, Workspace};
-use crate::text::{AbsPath, Text};
+use crate::text::AbsPath;
 
 const NOTE: &CStr = c"session.json";
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -131,10 +131,10 @@ impl Session {
             lower.st_dev, lower.st_ino
         );
         // What a person is asked about before it is applied.
-        let names = |of: fn(&plan::Files) -> &Vec<Text>| plan.files.iter().flat_map(of).map(Text::as_bytes);
-        json::strings(&mut out, names(|files| &files.protect), Invalid::Surrogate);
+        let quoted = |out: &mut String, pattern: Vec<u8>| json::string(out, &pattern, Invalid::Surrogate);
+        json::list(&mut out, plan.files.iter().flat_map(plan::Files::protected), quoted);
         out.push_str(",\"opened\":");
-        json::strings(&mut out, names(|files| &files.opened), Invalid::Surrogate);
+        json::list(&mut out, plan.files.iter().flat_map(plan::Files::excepted), quoted);
         out.push_str("}},\"command\":");
         json::strings(&mut out, command.iter().map(|word| word.as_bytes()), Invalid::Surrogate);
         out.push_str(",\"masked\":");

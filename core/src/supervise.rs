@@ -71,7 +71,7 @@ pub fn start(fence: &Fence, command: &Command, limits: &Limits, mask: &SignalMas
     let child = sys::spawn_sharing_memory(|| {
         let admitted = limits.admit_self().map_err(|error| FenceError { step: Step::Limits, errno: error.errno() });
         let follows = admitted.and_then(|()| fence::become_command(Some(supervisor), Some(mask)));
-        match follows.and_then(|()| fence.enter()) {
+        match follows.and_then(|()| fence.bound()).and_then(|()| fence.enter()) {
             Ok(()) => exec_failure = Some(command.exec()),
             Err(error) => fence_failure = Some(error),
         }

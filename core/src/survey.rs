@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use crate::cover::{Cover, CoverKind};
 use crate::ground::{Ground, Rooted};
 use crate::links;
-use crate::names::{Look, Names, Rule, StateId};
+use crate::names::{Look, Names, Rule, StateId, StemId};
 use crate::place::Identity;
 use crate::text::AbsPath;
 use crate::walk::{Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
@@ -116,7 +116,7 @@ pub fn pins(
     names: &mut Names,
     tree: &Rooted,
     path: &[u8],
-    rule: u16,
+    rule: StemId,
     folding: bool,
 ) -> Result<Vec<Vec<u8>>, WalkError> {
     let depth = tree.depth();

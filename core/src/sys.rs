@@ -44,6 +44,41 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     crate::start((1..argc as usize).map(|index| word(index).to_owned()).collect())
 }
 
+/// Lets the kernel have what nobody uses any more: freed memory, and the part of the stack that earlier calls reached.
+#[inline(never)]
+pub fn give_back_memory() {
+    #[cfg(not(test))]
+    ARENA.give_back();
+    give_back_stack();
+}
+
+/// Goes on with nothing but `rest` and what it is given, and ends the process with what it returns. Whatever else is in this
+/// memory is let go.
+pub fn go_on_alone(rest: fn(Pid, OwnedFd) -> i32, pid: Pid, descriptor: OwnedFd) -> ! {
+    // SAFETY: a plain function and two numbers are all that is used from here on; none of our callers gets to go on.
+    #[cfg(not(test))]
+    unsafe {
+        ARENA.forget();
+    }
+    give_back_stack();
+    let status = rest(pid, descriptor);
+    // SAFETY: ends this process; see `fork`.
+    unsafe { libc::_exit(status) }
+}
+
+/// More of it than any call here needs is not there.
+#[inline(never)]
+fn give_back_stack() {
+    const DEEPEST: usize = 256 * 1024;
+    let page = rustix::param::page_size();
+    let mark = 0_u8;
+    // One page below this frame is left alone: the C library's own call has its frame there.
+    let end = (ptr::from_ref(&mark) as usize & !(page - 1)) - page;
+    // SAFETY: the stack grows down, so nothing that lives lies below our own frame. Where the range was never part of the
+    // stack nothing is mapped: the program is static, and maps what it maps far away from there.
+    unsafe { libc::madvise((end - DEEPEST) as *mut c_void, DEEPEST, libc::MADV_DONTNEED) };
+}
+
 /// Takes over a descriptor whose number came on the command line.
 pub fn inherited_descriptor(number: i32) -> Option<OwnedFd> {
     // SAFETY: F_GETFD reads a flag and fails with EBADF for a number that is not open.

@@ -1,5 +1,6 @@
 //! The system call table, built from the file the policy loader reads too.
 
+#[derive(Debug)]
 pub struct Syscall {
     /// Its place in [`TABLE`].
     pub row: usize,

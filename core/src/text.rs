@@ -4,38 +4,43 @@
 //! U+DC80–U+DCFF). serde_json hands such a string over as WTF-8 when bytes are asked for; here they become
 //! the single bytes they stand for. Any other lone surrogate, and NUL, is refused.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fmt;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-/// A string of a plan: any bytes but NUL.
+/// A string of a plan: any bytes but NUL, and one NUL at the end. A CString would write to its memory when it is dropped, and a
+/// plan is dropped when a copy of this process shares that memory: each page would be there twice from then on.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Text(CString);
+pub struct Text(Box<[u8]>);
 
 impl Text {
     pub fn as_bytes(&self) -> &[u8] {
-        self.0.as_bytes()
+        &self.0[..self.0.len() - 1]
     }
 
     pub fn as_c_str(&self) -> &CStr {
-        &self.0
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
     }
 
-    pub fn from_bytes(bytes: Vec<u8>) -> Result<Text, TextError> {
-        CString::new(bytes).map(Text).map_err(|_| TextError::Nul)
+    pub fn from_bytes(mut bytes: Vec<u8>) -> Result<Text, TextError> {
+        if bytes.contains(&0) {
+            return Err(TextError::Nul);
+        }
+        bytes.push(0);
+        Ok(Text(bytes.into_boxed_slice()))
     }
 }
 
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.to_string_lossy())
+        f.write_str(&String::from_utf8_lossy(self.as_bytes()))
     }
 }
 
 impl fmt::Debug for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.as_c_str().fmt(f)
     }
 }
 
@@ -53,7 +58,7 @@ pub enum TextError {
 
 /// WTF-8 with surrogate-escaped bytes → bytes.
 fn unescape(wtf8: &[u8]) -> Result<Vec<u8>, TextError> {
-    // With room for the NUL of a CString.
+    // With room for the NUL.
     let mut bytes = Vec::with_capacity(wtf8.len() + 1);
     if !wtf8.contains(&0xED) {
         bytes.extend_from_slice(wtf8);

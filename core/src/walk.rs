@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use crate::ground::{Ground, Rooted};
-use crate::names::{Look, Names, NamesError, StateId};
+use crate::names::{Look, Names, NamesError, StateId, StemId};
 use crate::place::Identity;
 use crate::text::AbsPath;
 use crate::volume::Volume;
@@ -48,10 +48,10 @@ impl WalkError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The rule that says so, if it was a pattern.
-    Deny(Option<u16>),
-    Protect(Option<u16>),
+    Deny(Option<StemId>),
+    Protect(Option<StemId>),
     /// A symlink on the way to something denied or protected.
-    Link(Option<u16>),
+    Link(Option<StemId>),
     /// A symlink that patterns go through.
     Way,
     Socket,

@@ -224,6 +224,8 @@ fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
     plan["workspace"] = json!({"path": work, "resume": null});
     plan["sessions"] = json!(sessions);
     plan["files"]["closed"] = json!([work.join(".env")]);
+    plan["files"]["protect"] = json!([{"below": ["**", "/"], "but": ["/x/**"], "names": [".vscode"]}]);
+    plan["files"]["opened"] = json!(["/y"]);
     let output = sh(&plan, "echo new > old; echo x > added; rm -f .env || echo kept; cat .env || echo closed; cat old");
     assert_eq!(stdout(&output), "kept\nclosed\nnew\n", "{}", stderr(&output));
     assert_eq!(fs::read_to_string(work.join("old")).unwrap(), "work/old");
@@ -234,7 +236,9 @@ fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
     let note: serde_json::Value = serde_json::from_slice(&fs::read(session.join("session.json")).unwrap()).unwrap();
     assert_eq!(note["masked"], json!([".env"]));
     assert_eq!(note["workspace"], json!(work));
-    assert_eq!(note["plan"]["files"], json!({"protect": plan["files"]["protect"], "opened": plan["files"]["opened"]}));
+    // Written out: whoever reads it later knows patterns only.
+    let patterns = json!({"protect": ["**/.vscode", "/.vscode"], "opened": ["/y", "/x/**/.vscode"]});
+    assert_eq!(note["plan"]["files"], patterns);
 
     let id = session.file_name().unwrap().to_str().unwrap();
     plan["workspace"]["resume"] = json!(id);

@@ -86,7 +86,7 @@ HARM = {
     "a wrong type": _set("require_enforced", to="yes"),
     "an unknown tier": _set("tier", to="wooden"),
     "a tier without what it is made of": _set("tier", to="full"),
-    "names where nothing holds them": _set("files", "protect", to=["**/.vscode"]),
+    "names where nothing holds them": _set("files", "protect", to=[{"below": ["**"], "but": [], "names": [".vscode"]}]),
     "namespaces in the tier without them": _set("namespaces", to={"nested": False, "hostname": "", "tmp_mb": None}),
     "a missing limit": _drop("limits", "wall_s"),
     "an unknown limit": _set("rlimits", to={"fun": 0}),

@@ -14,7 +14,7 @@ use crate::cover::{Cover, CoverKind};
 use crate::gitdir::{self, Judgement, Role};
 use crate::ground::{Ground, Rooted};
 use crate::links;
-use crate::names::{Look, Names};
+use crate::names::{Look, Names, StemId};
 use crate::place::Identity;
 use crate::survey::{self, Survey};
 use crate::taken::{Outcome, Store};
@@ -195,7 +195,7 @@ impl Visit<'_> {
         Ok(())
     }
 
-    fn pin(&mut self, names: &mut Names, dir: &Dir<'_>, path: &[u8], rule: Option<u16>) -> Result<(), WalkError> {
+    fn pin(&mut self, names: &mut Names, dir: &Dir<'_>, path: &[u8], rule: Option<StemId>) -> Result<(), WalkError> {
         let Some(rule) = rule.filter(|_| dir.tree.writable && !self.post.finishing) else { return Ok(()) };
         for path in survey::pins(names, dir.tree, path, rule, dir.folding)? {
             self.post.covers.extend(survey::pin(dir.tree, &path)?);

@@ -23,8 +23,6 @@ pub enum PatternError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
     Slash,
-    /// The private temporary directory, which has no name outside.
-    Temp,
     /// `**/name`.
     Anywhere,
 }
@@ -37,28 +35,47 @@ pub enum Part {
 
 const TEMP: &[u8] = b"<tmp>";
 
-/// Adds the parts of a pattern to `parts`.
-pub fn parse(text: &Text, words: &mut Words, parts: &mut Vec<Part>) -> Result<Root, PatternError> {
-    let start = parts.len();
+/// Adds the parts of a pattern to `parts`, which is empty. None: it is about the private temporary directory, which has no name
+/// outside.
+pub fn parse(text: &Text, words: &mut Words, parts: &mut Vec<Part>) -> Result<Option<Root>, PatternError> {
+    let root = parse_beginning(text, words, parts)?;
+    if root == Some(Root::Anywhere) && parts.len() < 2 {
+        return Err(PatternError::NotAbsolute(text.clone()));
+    }
+    Ok(root)
+}
+
+/// The same of what others go on from: `**` is enough.
+pub fn parse_beginning(text: &Text, words: &mut Words, parts: &mut Vec<Part>) -> Result<Option<Root>, PatternError> {
+    if text.as_bytes().is_empty() {
+        return Err(PatternError::Empty);
+    }
     let (root, rest) = split_root(text.as_bytes());
+    parse_parts(text, rest, words, parts)?;
+    if root == Some(Root::Anywhere) && parts.first() != Some(&Part::AnyDepth) {
+        return Err(PatternError::NotAbsolute(text.clone()));
+    }
+    Ok(root)
+}
+
+/// The same of what goes on from there: it has no beginning of its own.
+pub fn parse_name(text: &Text, words: &mut Words, parts: &mut Vec<Part>) -> Result<(), PatternError> {
+    parse_parts(text, text.as_bytes(), words, parts)?;
+    if parts.is_empty() { Err(PatternError::Empty) } else { Ok(()) }
+}
+
+fn parse_parts(text: &Text, rest: &[u8], words: &mut Words, parts: &mut Vec<Part>) -> Result<(), PatternError> {
     for part in rest.split(|byte| *byte == b'/') {
         match part {
             b"" | b"." => {}
             b".." => return Err(PatternError::Up(text.clone())),
-            b"**" if parts[start..].last() == Some(&Part::AnyDepth) => {}
+            b"**" if parts.last() == Some(&Part::AnyDepth) => {}
             b"**" => parts.push(Part::AnyDepth),
             _ if part.windows(2).any(|pair| pair == b"**") => return Err(PatternError::AnyDepthInside(text.clone())),
             _ => parts.push(Part::Name(words.intern(part, part.contains(&b'*')))),
         }
     }
-    if text.as_bytes().is_empty() {
-        return Err(PatternError::Empty);
-    }
-    let own = &parts[start..];
-    if root == Root::Anywhere && (own.first() != Some(&Part::AnyDepth) || own.len() < 2) {
-        return Err(PatternError::NotAbsolute(text.clone()));
-    }
-    Ok(root)
+    Ok(())
 }
 
 /// Adds the parts of one path, in which a `*` is a letter.
@@ -66,12 +83,12 @@ pub fn literal(path: &[u8], words: &mut Words, parts: &mut Vec<Part>) {
     parts.extend(components(path).map(|name| Part::Name(words.intern(name, false))));
 }
 
-fn split_root(text: &[u8]) -> (Root, &[u8]) {
+fn split_root(text: &[u8]) -> (Option<Root>, &[u8]) {
     match text {
-        [b'/', rest @ ..] => (Root::Slash, rest),
+        [b'/', rest @ ..] => (Some(Root::Slash), rest),
         _ => match text.strip_prefix(TEMP) {
-            Some(rest @ ([] | [b'/', ..])) => (Root::Temp, rest),
-            _ => (Root::Anywhere, text),
+            Some(rest @ ([] | [b'/', ..])) => (None, rest),
+            _ => (Some(Root::Anywhere), text),
         },
     }
 }

@@ -1,15 +1,9 @@
 //! How far patterns have come at a directory. There are few states, and each is kept once.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
-use super::words::{STAR, WordId};
-
-/// The part of a pattern that comes next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Active {
-    pub rule: u16,
-    pub at: u16,
-}
+use super::stems::{StemId, Stems};
 
 /// A state, good until patterns are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,39 +15,54 @@ pub struct StateId {
 /// Patterns that stand at a `**`: they stay there, whatever names come, and begin anew at each.
 #[derive(Debug)]
 pub struct Loops {
-    pub active: Vec<Active>,
-    /// What comes after each `**`, by word.
-    after: Vec<(WordId, Active)>,
+    pub active: Vec<StemId>,
     /// Those that end with it: everything below matches.
-    pub ending: Vec<u16>,
+    pub ending: Vec<StemId>,
     /// Patterns without a beginning are looked for here.
     pub floating: bool,
+    starred: bool,
 }
 
-impl Loops {
-    /// The patterns that go on with this word.
-    pub fn after(&self, word: WordId) -> impl Iterator<Item = Active> {
-        let first = self.after.partition_point(|(other, _)| *other < word);
-        self.after[first..].iter().take_while(move |(other, _)| *other == word).map(|(_, active)| *active)
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct State {
     pub loops: u32,
     /// Patterns that stand at a name.
-    pub steps: Vec<Active>,
+    pub steps: Vec<StemId>,
 }
 
 #[derive(Debug, Default)]
 pub struct States {
     loops: Vec<Loops>,
-    known_loops: HashMap<(bool, Vec<Active>), u32>,
+    known_loops: Table<(bool, Vec<StemId>)>,
     states: Vec<State>,
     /// Any name whatever moves a pattern on.
     starred: Vec<bool>,
-    known: HashMap<State, u32>,
+    known: Table<State>,
     epoch: u32,
+}
+
+type Table<K> = HashMap<K, u32, BuildHasherDefault<Fnv>>;
+
+/// FNV-1a, over numbers that nobody but the plan chooses.
+#[derive(Debug)]
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Fnv {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 29)
+    }
 }
 
 impl States {
@@ -75,8 +84,7 @@ impl States {
         id.epoch == self.epoch
     }
 
-    /// `next` says which word comes at a place of a pattern; None is the end of it.
-    pub fn loops(&mut self, floating: bool, mut active: Vec<Active>, next: impl Fn(Active) -> Option<WordId>) -> u32 {
+    pub fn loops(&mut self, floating: bool, mut active: Vec<StemId>, stems: &Stems) -> u32 {
         active.sort_unstable();
         active.dedup();
         let key = (floating, active);
@@ -84,29 +92,23 @@ impl States {
             return *known;
         }
         let index = self.loops.len() as u32;
-        let mut loops = Loops { active: key.1.clone(), after: Vec::new(), ending: Vec::new(), floating };
-        for active in &key.1 {
-            let beyond = Active { at: active.at + 1, ..*active };
-            match next(beyond) {
-                Some(word) => loops.after.push((word, beyond)),
-                None => loops.ending.push(active.rule),
-            }
-        }
-        loops.after.sort_unstable();
-        self.loops.push(loops);
+        let active = key.1.clone();
+        let ending = active.iter().copied().filter(|stem| !stems.kinds(*stem).is_empty()).collect();
+        let starred = active.iter().any(|stem| stems.is_starred(*stem));
+        self.loops.push(Loops { active, ending, floating, starred });
         self.known_loops.insert(key, index);
         index
     }
 
-    pub fn state(&mut self, state: &mut State, next: impl Fn(Active) -> Option<WordId>) -> StateId {
+    pub fn state(&mut self, state: &mut State, stems: &Stems) -> StateId {
         state.steps.sort_unstable();
         state.steps.dedup();
         let index = match self.known.get(state) {
             Some(index) => *index,
             None => {
                 let index = self.states.len() as u32;
-                let starred = state.steps.iter().any(|step| next(*step) == Some(STAR));
-                self.starred.push(starred || self.loops[state.loops as usize].after(STAR).next().is_some());
+                let starred = state.steps.iter().any(|stem| stems.is_starred(*stem));
+                self.starred.push(starred || self.loops[state.loops as usize].starred);
                 self.states.push(state.clone());
                 self.known.insert(state.clone(), index);
                 index

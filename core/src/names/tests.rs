@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::*;
+use crate::scene::{names, text};
 
 #[derive(Deserialize)]
 struct Table {
@@ -20,15 +21,6 @@ struct Case {
 
 fn table() -> Table {
     serde_json::from_str(include_str!("../../../schema/examples/globs.json")).unwrap()
-}
-
-fn text(text: &str) -> Text {
-    Text::from_bytes(text.into()).unwrap()
-}
-
-fn names(deny: &[&str], protect: &[&str], opened: &[&str]) -> Names {
-    let texts = |list: &[&str]| list.iter().map(|one| text(one)).collect::<Vec<_>>();
-    Names::new(&texts(deny), &texts(protect), &texts(opened)).unwrap()
 }
 
 /// One look for each name of the path.
@@ -56,7 +48,7 @@ fn patterns_mean_what_the_table_of_both_languages_says() {
 #[test]
 fn what_is_no_pattern_is_refused() {
     for pattern in table().refused {
-        assert!(Names::new(&[], std::slice::from_ref(&pattern), &[]).is_err(), "{pattern}");
+        assert!(Names::new(std::slice::from_ref(&pattern), &[], &[]).is_err(), "{pattern}");
     }
 }
 
@@ -85,11 +77,45 @@ fn a_walk_and_a_single_pattern_agree_on_random_input() {
             let matching: Vec<bool> = texts.iter().map(|one| !never(one, &path)).collect();
             let found = together.start(path.as_bytes(), false).look.deny;
             assert_eq!(found.is_some(), matching.contains(&true), "{patterns:?} {path}");
-            assert!(found.is_none_or(|rule| matching[usize::from(rule)]));
+            if let Some(end) = found {
+                let parts = together.stems.parts(end);
+                assert!(pattern::rests_on(&parts, &mut together.words, path.as_bytes(), false).is_some());
+            }
             agreed += usize::from(found.is_some());
         }
     }
     assert!((400..7600).contains(&agreed), "the dice hit both sides: {agreed}");
+}
+
+#[test]
+fn a_group_is_every_name_in_every_place_but_some() {
+    let group = Protected {
+        below: vec![text("/w/**"), text("**/.git")],
+        but: vec![text("/w/**/packages/**")],
+        names: vec![text(".idea"), text("hooks/*"), text("**/deep")],
+    };
+    let mut names = Names::new(&[], &[group], &[]).unwrap();
+    for (path, protected) in [
+        ("/w/.idea", true),
+        ("/w/a/b/.idea", true),
+        ("/x/.idea", false),
+        ("/x/.git/.idea", true),
+        ("/x/.git/a/.idea", false),
+        ("/x/.git/hooks/any", true),
+        ("/x/.git/a/b/deep", true),
+        ("/w/packages/.idea", false),
+        ("/w/a/packages/b/.idea", false),
+        ("/w/packages/hooks/any", false),
+        ("/w/a/hooks/any", true),
+    ] {
+        let look = *looks(&mut names, path, false).last().unwrap();
+        assert_eq!(look.protect.is_some() && !look.opened, protected, "{path}");
+    }
+    assert!(names.guards_git);
+    let nothing = Protected { below: vec![text("a")], but: Vec::new(), names: vec![text("x")] };
+    assert!(Names::new(&[], &[nothing], &[]).is_err(), "a place has a beginning");
+    let nowhere = Protected { below: vec![text("/a")], but: Vec::new(), names: vec![text(".")] };
+    assert!(Names::new(&[], &[nowhere], &[]).is_err(), "a name has a part");
 }
 
 /// By the other algorithm, which `rests_on` uses.

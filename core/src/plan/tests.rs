@@ -30,12 +30,18 @@ fn the_golden_plan_is_understood() {
     assert_eq!(files.grants[1].except.len(), 2);
     let read = plan.rights(&files.grants[1].access);
     assert_eq!(rights::names(read), "execute, read_dir, read_file");
-    assert!(plan.seccomp.as_ref().unwrap().syscalls.contains("ptrace"));
+    assert!(plan.seccomp.as_ref().unwrap().syscalls.iter().any(|syscall| syscall.name == "ptrace"));
     assert_eq!(plan.rlimits.len(), 1);
 
     let full = Plan::parse(FULL.as_bytes(), UID).unwrap();
     assert_eq!((full.tier, full.namespaces.unwrap().tmp_mb), (Tier::Full, Some(512)));
-    assert_eq!(full.files.unwrap().protect.len(), 2);
+    let files = full.files.unwrap();
+    let texts =
+        |patterns: Vec<Vec<u8>>| patterns.into_iter().map(|one| String::from_utf8(one).unwrap()).collect::<Vec<_>>();
+    let protected = ["**/.git/config", "**/.git/hooks", "/home/ada/project/**/.vscode"];
+    assert_eq!(texts(files.protected().collect()), protected);
+    let excepted = ["/home/ada/project/.git/hooks", "/home/ada/project/**/node_modules/**/.vscode"];
+    assert_eq!(texts(files.excepted().collect()), excepted);
 }
 
 #[test]
@@ -50,7 +56,7 @@ fn a_plan_has_the_parts_of_its_tier_and_no_other() {
         (GOLDEN, "/namespaces", namespaces),
         (GOLDEN, "/workspace", json!({"path": "/home/ada/project", "resume": null})),
         (GOLDEN, "/files/deny", json!(["**/.env"])),
-        (GOLDEN, "/files/protect", json!(["**/.git/hooks"])),
+        (GOLDEN, "/files/protect", json!([{"below": ["**"], "but": [], "names": [".git/hooks"]}])),
         (GOLDEN, "/files", Value::Null),
         (FULL, "/namespaces", Value::Null),
         (FULL, "/temp", json!({"parent": "/tmp", "access": "allow"})),

@@ -56,7 +56,7 @@ fn interpret(program: &[Instruction], call: &Call) -> u32 {
 }
 
 fn requested(default: plan::Default, names: &[&str], namespaces: bool) -> plan::Seccomp {
-    let syscalls = names.iter().map(|name| (*name).to_owned()).collect();
+    let syscalls = names.iter().map(|name| syscalls::find(name).unwrap()).collect();
     let sockets = [Family::Unix, Family::Inet, Family::Inet6, Family::Netlink].into();
     plan::Seccomp { default, syscalls, sockets, namespaces }
 }

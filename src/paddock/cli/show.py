@@ -102,7 +102,7 @@ def _denied(plan: Plan) -> list[str]:
 def _protected(plan: Plan) -> list[str]:
     if plan.files is None or not plan.files.protect:
         return []
-    return [f"read-only in what can be written, taken away when they appear: {_names(plan.files.protect, plan.cwd)}"]
+    return [f"read-only in what can be written, taken away when they appear: {_names(plan.files.protected, plan.cwd)}"]
 
 
 def _names(patterns: Iterable[str], cwd: str) -> str:

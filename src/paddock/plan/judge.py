@@ -117,8 +117,8 @@ def _closed(files: Files, real: str, bearer: str, operation: Operation) -> str |
     if denied := _matching(files.deny, places):
         return f"the deny {denied} stays closed, whatever is granted"
     if operation is Operation.WRITE:
-        kept = [place for place in places if not _matching(files.opened, [place])]
-        if _matching(files.protect, [place for place in kept if not _is_git_directory(place)]):
+        kept = [place for place in places if not _matching(files.excepted, [place])]
+        if _matching(files.protected, [place for place in kept if not _is_git_directory(place)]):
             why = protected_because(real)
             return "protected: read-only in what can be written" + (f", because {why}" if why else "")
     return None

@@ -82,6 +82,19 @@ class PathGrant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Protected:
+    """Names that are protected in the same places. Each place is the beginning of a pattern, each name the rest of one:
+    hundreds of patterns that begin alike would be half of a plan, and each start reads it."""
+
+    below: tuple[str, ...]
+    but: tuple[str, ...]  # where they are not, although it lies below
+    names: tuple[str, ...]
+
+    def patterns(self, places: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(f"{place.rstrip('/')}/{name}" for place in places for name in self.names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
     """What the command may reach, whatever holds it.
 
@@ -92,6 +105,7 @@ class Files:
     The rest is for the full tier alone, as patterns of whole paths (policy/glob.py):
     ``deny``: closed in every grant, also when the name appears later. ``protect``: read-only in every writable grant; a
     name that was absent and appears is taken away. ``opened``: a path that matches one of these is not protected.
+    ``protected`` and ``excepted`` are the same, written out.
     """
 
     grants: tuple[PathGrant, ...]
@@ -99,8 +113,16 @@ class Files:
     unwritable: tuple[str, ...]
     reached: tuple[Tree, ...]
     deny: tuple[str, ...]
-    protect: tuple[str, ...]
+    protect: tuple[Protected, ...]
     opened: tuple[str, ...]
+
+    @property
+    def protected(self) -> tuple[str, ...]:
+        return tuple(sorted({whole for one in self.protect for whole in one.patterns(one.below)}))
+
+    @property
+    def excepted(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.opened, *(whole for one in self.protect for whole in one.patterns(one.but))}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ profile makes readable would cost each start, and nobody keeps one there.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from paddock.host.model import Host
 from paddock.host.terrain import Terrain
 from paddock.plan.closed import Closed
 from paddock.plan.grants import Asked
-from paddock.plan.model import Level, Notice
+from paddock.plan.model import Level, Notice, Protected
 from paddock.plan.paths import outermost, with_parents, within
 from paddock.policy.glob import ANY_DEPTH, Glob
 from paddock.policy.model import Deny, Policy, Sourced
@@ -27,7 +28,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
     deny: tuple[str, ...]
-    protect: tuple[str, ...]
+    protect: tuple[Protected, ...]
     opened: tuple[str, ...]
     notices: tuple[Notice, ...]
 
@@ -37,13 +38,12 @@ def names_of(policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked
     by_hand = policy.filesystem.open_protected
     exact = {place.path for place in terrain.trusted} | set(ground.holding(file.path for file in policy.files))
     exact.update(path for opening in terrain.openings for path in opening.locked)
-    opened = {text for text in ground.opened() if not any(Glob.parse(text).matches(path) for path in exact)}
-    protect = {*ground.protected(), *exact}
+    opened = {text for text in ground.opened() if not _matches_any(text, exact)}
     secrets = {deny.pattern for deny in policy.filesystem.denies if deny.optional and deny.source.builtin}
     warnings = [*ground.exposed(), *(_said(one, secrets) for one in by_hand)]
     return Names(
         deny=tuple(sorted(set(ground.denied(closed)))),
-        protect=tuple(sorted(protect)) if ground.writable else (),
+        protect=ground.protected(exact) if ground.writable else (),
         opened=tuple(sorted({*opened, *(one.value for one in by_hand)})) if ground.writable else (),
         notices=tuple(Notice(level=Level.WARNING, text=text) for text in warnings),
     )
@@ -83,28 +83,33 @@ class _Ground:
                 yield path
         for deny, glob in closed.names:
             if deny.optional and deny.source.builtin and glob.floating:
-                yield from self._below(outermost(self.persons), "/".join(glob.parts[1:]))
+                name = "/".join(glob.parts[1:])
+                yield from (f"{_any_depth_of(tree)}/{name}" for tree in outermost(self.persons))
             else:
                 yield glob.text
 
-    def protected(self) -> Iterator[str]:
+    def protected(self, exact: set[str]) -> tuple[Protected, ...]:
+        """By where they are protected. ``exact``: paths that are, whatever else is said of their names."""
+        held: dict[tuple[tuple[str, ...], tuple[str, ...]], set[str]] = defaultdict(set)
         for group in protected().groups:
             for name in group.any:
-                yield from self._anywhere(group, name)
-            for name in group.top:
-                yield from (f"{tree.rstrip('/')}/{name}" for tree in self.own)
-            for name in group.home:
-                if self._writes_into(f"{self.home}/{name}"):
-                    yield f"{self.home}/{name}"
+                but = tuple(place for place in self._packages(group) if not _matches_any(f"{place}/{name}", exact))
+                held[self._beginnings(group), but].add(name)
+            held[self.own, ()].update(group.top)
+            held[(self.home,), ()].update(name for name in group.home if self._writes_into(f"{self.home}/{name}"))
+        for path in exact:
+            place, _, name = path.rpartition("/")
+            held[(place or "/",), ()].add(name)
+        return tuple(
+            Protected(below=below, but=but, names=tuple(sorted(names)))
+            for (below, but), names in sorted(held.items())
+            if below and names
+        )
 
     def opened(self) -> Iterator[str]:
-        table = protected()
-        for group in table.groups:
+        for group in protected().groups:
             for name in group.open:
-                yield from self._anywhere(group, name)
-            for name in group.any if group.shipped else ():
-                for package in table.packages:
-                    yield from self._below(outermost(self.own), f"{package}/**/{name}")
+                yield from (f"{place}/{name}" for place in self._beginnings(group))
 
     def exposed(self) -> Iterator[str]:
         """A person granted a protected place itself: their word counts, and is repeated."""
@@ -126,19 +131,26 @@ class _Ground:
         by_name = any(bears(path, name) for name in group.any if name != ".git")
         return by_name or any(Glob.parse(f"{self.home}/{name}").matches(path) for name in group.home)
 
-    def _anywhere(self, group: Group, name: str) -> Iterator[str]:
-        if group.everywhere:
-            yield f"**/{name}"
-        else:
-            yield from self._below(outermost(self.own), name)
+    def _beginnings(self, group: Group) -> tuple[str, ...]:
+        """Of the patterns of names that count at every depth."""
+        return (ANY_DEPTH,) if group.everywhere else tuple(map(_any_depth_of, outermost(self.own)))
 
-    def _below(self, trees: Iterable[str], name: str) -> Iterator[str]:
-        for tree in trees:
-            yield f"{ANY_DEPTH}/{name}" if tree == "/" else f"{tree}/{ANY_DEPTH}/{name}"
+    def _packages(self, group: Group) -> Iterator[str]:
+        for tree in outermost(self.own) if group.shipped else ():
+            yield from (f"{_any_depth_of(tree)}/{package}/{ANY_DEPTH}" for package in protected().packages)
 
     def _writes_into(self, pattern: str) -> bool:
         prefix = Glob.parse(pattern).prefix
         return any(within(prefix, tree) and pattern != tree for tree in self.writable)
+
+
+def _any_depth_of(tree: str) -> str:
+    return ANY_DEPTH if tree == "/" else f"{tree}/{ANY_DEPTH}"
+
+
+def _matches_any(pattern: str, paths: Iterable[str]) -> bool:
+    glob = Glob.parse(pattern)
+    return any(glob.matches(path) for path in paths)
 
 
 def _said(one: Sourced[str], secrets: set[str]) -> str:

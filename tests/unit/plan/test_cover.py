@@ -129,7 +129,7 @@ def test_a_worktree_gets_its_part_of_the_repository() -> None:
         f"{main}/objects": ("allow", True),
         f"{main}/worktrees/project": ("allow", True),
     }
-    assert f"{main}/worktrees/project/gitdir" in laid(plan).protect
+    assert f"{main}/worktrees/project/gitdir" in laid(plan).protected
 
 
 def test_what_the_survey_remarks_is_said() -> None:

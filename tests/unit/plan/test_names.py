@@ -28,8 +28,8 @@ def laid(asked: Filesystem, terrain: Terrain | None = None, **more: object) -> F
 
 def protects(held: Files, path: str) -> bool:
     """As the core judges."""
-    matched = any(Glob.parse(pattern).matches(path) for pattern in held.protect)
-    return matched and not any(Glob.parse(pattern).matches(path) for pattern in held.opened)
+    matched = any(Glob.parse(pattern).matches(path) for pattern in held.protected)
+    return matched and not any(Glob.parse(pattern).matches(path) for pattern in held.excepted)
 
 
 def warnings(plan: Plan) -> list[str]:
@@ -97,7 +97,7 @@ def test_a_workspace_inside_a_package_is_a_workspace() -> None:
 
 
 def test_the_home_matters_as_far_as_it_is_writable() -> None:
-    assert not any(pattern.startswith("/home/ada/.local") for pattern in laid(files(WORK)).protect)
+    assert not any(pattern.startswith("/home/ada/.local") for pattern in laid(files(WORK)).protected)
     held = laid(files(grant(Access.ALLOW, "/home/ada/**")))
     for path in (".bashrc", ".local/bin", "bin", ".config/systemd/user", ".zcompdump-x", ".config/nvim"):
         assert protects(held, f"/home/ada/{path}"), path
@@ -167,7 +167,7 @@ def test_what_git_obeys_and_policies_are_protected_by_their_paths() -> None:
     held = laid(files(WORK), Terrain(trusted=(place,)), files=(policy_file, elsewhere))
     assert protects(held, place.path), "though packages may bring such a name along"
     assert protects(held, policy_file.path)
-    assert elsewhere.path not in held.protect
+    assert elsewhere.path not in held.protected
 
 
 def test_a_grant_of_everything_is_looked_through_but_for_the_system() -> None:
