@@ -55,7 +55,7 @@ impl<'p> Enclosure<'p> {
         let live = |cover: &Cover| is_live(&files, session.as_ref(), &cover.path);
         let (masked, mut covers): (Vec<_>, Vec<_>) =
             covers.into_iter().partition(|cover| cover.kind == CoverKind::Mask && live(cover));
-        let pins = files.pins(covers.iter().filter(|cover| live(cover)))?;
+        let pins = files.pins(masked.iter().chain(covers.iter().filter(|cover| live(cover))))?;
         covers.splice(..0, pins);
         Ok(Enclosure { plan, namespaces, requested, files, covers, masked, taken, guard: None, session })
     }

@@ -254,7 +254,11 @@ impl<'p> Files<'p> {
     pub fn pins<'c>(&self, covers: impl Iterator<Item = &'c Cover>) -> Result<Vec<Cover>, FilesError> {
         let mut pins: BTreeMap<PathBuf, Cover> = BTreeMap::new();
         for cover in covers {
-            let holds = |placed: &&Placed<'_>| placed.grant.writes() && cover.path.is_within(&placed.real);
+            // The host's /tmp is shown only where it is granted itself.
+            let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
+            let shown = |placed: &Placed<'_>| in_temp(&placed.real) || !in_temp(&cover.path);
+            let holds =
+                |placed: &&Placed<'_>| placed.grant.writes() && shown(placed) && cover.path.is_within(&placed.real);
             let Some(grant) = self.placed.iter().filter(holds).min_by_key(|placed| placed.real.as_bytes().len()) else {
                 continue;
             };
