@@ -11,7 +11,7 @@ use rustix::rand::GetRandomFlags;
 
 use crate::ancestry;
 use crate::census::Tree;
-use crate::chores::Duties;
+use crate::chores::{Calls, Duties};
 use crate::command::Command;
 use crate::enclosure::Enclosure;
 use crate::environment;
@@ -24,9 +24,11 @@ use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::limits::{Exceeded, Limits};
 use crate::namespaces;
+use crate::notify::Listener;
 use crate::plan::{Level, Plan, Tier};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
+use crate::rename::Renames;
 use crate::session::Session;
 use crate::stderr;
 use crate::supervise::{self, Subject, SuperviseError};
@@ -140,7 +142,7 @@ fn fenced(
         match (&plan.namespaces, &plan.files, preflight.files) {
             (Some(namespaces), Some(requested), Some(files)) => {
                 let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
-                start_enclosed(enclosure, &fence, &command, plan_bytes, terminal.as_deref(), &limits, &mask)
+                start_enclosed(enclosure, fence, &command, plan_bytes, terminal.as_deref(), &limits, &mask)
             }
             _ => start_as_child(&fence, &command, &limits, &mask),
         }
@@ -163,13 +165,19 @@ struct Running {
     subject: Subject,
     guard: Option<Guard>,
     session: Option<Session>,
+    /// What the command is behind, where others have to act for it.
+    fence: Option<Fence>,
 }
 
 impl Running {
-    fn until_the_end(self, limits: Limits, journal: Option<&Journal>, quiet: bool) -> Result<Outcome, Refusal> {
+    fn until_the_end(mut self, limits: Limits, journal: Option<&Journal>, quiet: bool) -> Result<Outcome, Refusal> {
         if let Some(session) = &self.session {
             session.settle();
         }
+        let listener = match &mut self.subject {
+            Subject::Sandbox(sandbox) => sandbox.listener.take().map(Listener::new),
+            Subject::Child(_) => None,
+        };
         let host_proc;
         let (inside, proc, tree) = match &self.subject {
             Subject::Sandbox(sandbox) => {
@@ -182,7 +190,13 @@ impl Running {
             }
         };
         let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree)?) } else { None };
-        let mut duties = Duties::new(self.guard, inside, watch, journal);
+        let calls = match (listener, &self.session, &self.fence, inside) {
+            (Some(listener), Some(session), Some(fence), Some((inside, _))) => {
+                Some(Calls::new(listener, Renames::new(session.workspace(), inside, fence, &limits)))
+            }
+            _ => None,
+        };
+        let mut duties = Duties::new(self.guard, inside, watch, calls, journal);
         let end = supervise::wait(&self.subject, &mut duties)?;
         let ended_by = duties.finish();
         let by_signal = || end.signal().and_then(|signal| limits.behind_signal(signal));
@@ -207,14 +221,16 @@ type Attempt = Result<Running, Outcome>;
 
 fn start_as_child(fence: &Fence, command: &Command, limits: &Limits, mask: &SignalMask) -> Result<Attempt, Refusal> {
     Ok(match supervise::start(fence, command, limits, mask)? {
-        supervise::Started::Running(pid) => Ok(Running { subject: Subject::Child(pid), guard: None, session: None }),
+        supervise::Started::Running(pid) => {
+            Ok(Running { subject: Subject::Child(pid), guard: None, session: None, fence: None })
+        }
         supervise::Started::NotExecuted(errno) => Err(not_executed(command, errno)),
     })
 }
 
 fn start_enclosed(
     enclosure: Enclosure<'_>,
-    fence: &Fence,
+    fence: Fence,
     command: &Command,
     plan_bytes: &[u8],
     terminal: Option<&CStr>,
@@ -224,10 +240,13 @@ fn start_enclosed(
     enclosure.note(command.argv(), &journal::hash(plan_bytes))?;
     let payload = || command.exec().raw_os_error();
     let admit = |init| limits.admit(init).map_err(|error| error.errno());
-    let started = enclosure.start(fence, &payload, mask, terminal, limits.pid_max(), admit);
+    let started = enclosure.start(&fence, &payload, mask, terminal, limits.pid_max(), admit);
     let Enclosure { session, guard, .. } = enclosure;
     Ok(match started {
-        Ok(namespaces::Started::Running(sandbox)) => Ok(Running { subject: Subject::Sandbox(sandbox), guard, session }),
+        Ok(namespaces::Started::Running(sandbox)) => {
+            let fence = sandbox.listener.is_some().then_some(fence);
+            Ok(Running { subject: Subject::Sandbox(sandbox), guard, session, fence })
+        }
         Ok(namespaces::Started::NotExecuted(errno)) => {
             session.map(Session::close);
             Err(not_executed(command, Errno::from_raw_os_error(errno)))
@@ -251,7 +270,7 @@ fn start_jailed(
     let started = jail.start(fence, &payload, mask, terminal, limits)?;
     Ok(match started? {
         namespaces::Started::Running(sandbox) => {
-            Ok(Running { subject: Subject::Sandbox(sandbox), guard: None, session: None })
+            Ok(Running { subject: Subject::Sandbox(sandbox), guard: None, session: None, fence: None })
         }
         namespaces::Started::NotExecuted(errno) => Err(not_executed(command, Errno::from_raw_os_error(errno))),
     })

@@ -42,11 +42,14 @@ pub struct Filter {
     pub blocked: usize,
     /// Listed names that this architecture does not have.
     pub absent: Vec<&'static str>,
+    /// Some calls wait for the supervisor's answer.
+    pub notifies: bool,
     refused: Vec<&'static str>,
 }
 
 impl Filter {
-    pub fn compile(requested: &plan::Seccomp, arch: Arch) -> Result<Filter, BpfError> {
+    /// `notified`: calls that go to the listener, unless they are refused.
+    pub fn compile(requested: &plan::Seccomp, arch: Arch, notified: &[&str]) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
             plan::Default::Allow => Action::Allow,
             plan::Default::Deny => Action::Errno(libc::ENOSYS),
@@ -62,7 +65,10 @@ impl Filter {
         let mut blocked = 0;
         for (number, syscall) in arch.syscalls() {
             let on_block_list = listed[syscall.row] == (requested.default == plan::Default::Allow);
-            let action = answer(syscall.name, on_block_list, requested.namespaces, &sockets);
+            let action = match answer(syscall.name, on_block_list, requested.namespaces, &sockets) {
+                Action::Allow if notified.contains(&syscall.name) => Action::Notify,
+                action => action,
+            };
             blocked += usize::from(on_block_list);
             if let Action::Errno(_) = action {
                 refused.push(syscall.name);
@@ -73,7 +79,8 @@ impl Filter {
         let absent = requested.syscalls.iter().filter_map(|name| syscalls::find(name));
         let absent = absent.filter(|syscall| syscall.number(arch).is_none()).map(|syscall| syscall.name).collect();
         refused.sort_unstable();
-        Ok(Filter { program: bpf::assemble(arch, &ranges)?, blocked, absent, refused })
+        let notifies = ranges.iter().any(|range| range.action == Action::Notify);
+        Ok(Filter { program: bpf::assemble(arch, &ranges)?, blocked, absent, notifies, refused })
     }
 
     /// Whatever the arguments are.
