@@ -17,6 +17,8 @@ use crate::notify::{Listener, Next};
 use crate::rename::Renames;
 use crate::stderr;
 use crate::supervise::{CHORES, Chores};
+use crate::text::AbsPath;
+use crate::veil::Veil;
 use crate::watch::Watch;
 
 /// So many calls are answered before everything else gets its turn.
@@ -53,10 +55,16 @@ impl<'a> Calls<'a> {
     }
 }
 
+#[derive(Clone, Copy)]
+pub struct Copied<'a> {
+    pub workspace: &'a AbsPath,
+    pub veil: &'a Veil,
+}
+
 pub struct Duties<'a> {
     pub guard: Option<Guard>,
-    /// The sandbox's mounts, and whether what is guarded in them is a copy.
-    pub inside: Option<(&'a Inside, bool)>,
+    /// The sandbox's mounts, and what is a copy in them, with what it hides.
+    pub inside: Option<(&'a Inside, Option<Copied<'a>>)>,
     pub limits: Option<Watch<'a>>,
     pub calls: Option<Calls<'a>>,
     pub journal: Option<&'a Journal>,
@@ -68,7 +76,7 @@ pub struct Duties<'a> {
 impl<'a> Duties<'a> {
     pub fn new(
         guard: Option<Guard>,
-        inside: Option<(&'a Inside, bool)>,
+        inside: Option<(&'a Inside, Option<Copied<'a>>)>,
         limits: Option<Watch<'a>>,
         calls: Option<Calls<'a>>,
         journal: Option<&'a Journal>,
@@ -127,14 +135,17 @@ impl<'a> Duties<'a> {
 }
 
 /// Puts covers into the running sandbox. One whose object is gone, or covered already, is no loss.
-fn put(inside: &Inside, copied: bool, covers: &[Cover]) -> Result<Vec<Placed>, Errno> {
-    let results = inside.cover(covers, copied)?;
-    results
-        .into_iter()
-        .map(|result| match result {
-            Ok(()) => Ok(Placed::Now),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::LOOP) => Ok(Placed::Needless),
-            Err(errno) => Err(errno),
+fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<Vec<Placed>, Errno> {
+    // What the host has there does not show; if the command has made such a name, it is its own.
+    let hidden = |cover: &Cover| copied.is_some_and(|copied| copied.veil.hides(copied.workspace, &cover.path));
+    let bare: Vec<Cover> = covers.iter().filter(|cover| !hidden(cover)).cloned().collect();
+    let mut results = inside.cover(&bare, copied.is_some())?.into_iter();
+    covers
+        .iter()
+        .map(|cover| match if hidden(cover) { None } else { results.next() } {
+            Some(Ok(())) => Ok(Placed::Now),
+            None | Some(Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::LOOP)) => Ok(Placed::Needless),
+            Some(Err(errno)) => Err(errno),
         })
         .collect()
 }

@@ -1,33 +1,44 @@
 //! What the full tier has besides the fence: the places of the grants, what covers names in them, who guards them, and the copy
 //! that is worked on.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
+use std::os::fd::AsFd as _;
 
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::cover::Cover;
+use crate::cover::{Cover, CoverKind};
 use crate::fence::Fence;
 use crate::files::{Files, Placed};
 use crate::ground::Tree;
 use crate::guard::Guard;
+use crate::mounts;
 use crate::names::{Names, Rule};
 use crate::namespaces::{self, NamespacesError, Payload, Started};
 use crate::plan::{self, Namespaces, Plan};
 use crate::refusal::Refusal;
 use crate::root::Blueprint;
-use crate::session::Session;
+use crate::session::{Session, SessionError};
 use crate::sys::SignalMask;
 use crate::text::{AbsPath, Text};
+use crate::veil::{self, Veil};
 
 pub struct Enclosure<'p> {
     plan: &'p Plan,
     namespaces: &'p Namespaces,
     files: Files<'p>,
     covers: Vec<Cover>,
+    /// What the command was not to see in its copy.
+    masked: Vec<AbsPath>,
+    pub veil: Veil,
     pub guard: Option<Guard>,
     pub session: Option<Session>,
 }
+
+/// So many whiteouts are made in half a millisecond. Where more are needed to hide every denied name in every directory, those
+/// directories have them where such a name is most likely to appear, and the guard sees to the others.
+const MOST_HIDDEN: usize = 256;
 
 impl<'p> Enclosure<'p> {
     /// `copied`: the workspace is a copy. Without an id nothing will run, so nothing is made that would have to outlive it.
@@ -44,8 +55,16 @@ impl<'p> Enclosure<'p> {
         };
         let mut covers = files.covers(requested)?;
         let taken = taken_dir(plan, id.unwrap_or("none"))?;
-        let guard = arm(requested, &files, &mut covers, session.as_ref(), taken)?;
-        Ok(Enclosure { plan, namespaces, files, covers, guard, session })
+        let mut guard = arm(requested, &files, &mut covers, session.as_ref(), taken)?;
+        let (mut masked, mut veil) = (Vec::new(), Veil::default());
+        if let Some(session) = &session {
+            let masks = covers.iter().filter(|cover| cover.kind == CoverKind::Mask);
+            let in_copy = masks.filter(|cover| cover.path.is_within(session.workspace()));
+            masked = in_copy.map(|cover| cover.path.clone()).collect();
+            veil = weave(requested, &files, &masked, session.workspace(), guard.as_mut())?;
+            covers.retain(|cover| cover.kind != CoverKind::Mask || !veil.hides(session.workspace(), &cover.path));
+        }
+        Ok(Enclosure { plan, namespaces, files, covers, masked, veil, guard, session })
     }
 
     pub fn start(
@@ -63,6 +82,7 @@ impl<'p> Enclosure<'p> {
             files: &self.files,
             covers: &self.covers,
             session: self.session.as_ref(),
+            veil: &self.veil,
             terminal,
             pid_max,
             gid: rustix::process::getegid().as_raw(),
@@ -73,7 +93,7 @@ impl<'p> Enclosure<'p> {
     /// Leaves a note of what the copy is, before anything can be changed in it.
     pub fn note(&self, command: &[CString], sha256: &str) -> Result<(), Refusal> {
         match &self.session {
-            Some(session) => Ok(session.note(command, &self.covers, self.plan, sha256)?),
+            Some(session) => Ok(session.note(command, &self.masked, self.plan, sha256)?),
             None => Ok(()),
         }
     }
@@ -128,6 +148,63 @@ fn arm(
     let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, taken)?;
     covers.extend(found);
     Ok(Some(guard))
+}
+
+/// Which names are hidden in a copy: in its root and in every directory that has such a name, or is to have one by its exact path;
+/// in a small workspace everywhere.
+fn weave(
+    requested: &plan::Files,
+    files: &Files<'_>,
+    masked: &[AbsPath],
+    workspace: &AbsPath,
+    guard: Option<&mut Guard>,
+) -> Result<Veil, Refusal> {
+    let mut veil = Veil::default();
+    let opened = mounts::open_host(workspace.as_c_str());
+    let opened = opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
+    // What is mounted on the copy shows what it shows.
+    let others = || files.placed.iter().map(|placed| &placed.real).filter(|path| *path != workspace);
+    let free = |path: &AbsPath| others().all(|other| !other.is_within(path) && !path.is_within(other));
+    let mut dirs = BTreeSet::from([Vec::new()]);
+    let mut denied = Vec::new();
+    let exact = |pattern: &Text| {
+        let path = pattern.as_bytes().strip_suffix(b"/**").unwrap_or(pattern.as_bytes());
+        (!path.contains(&b'*')).then(|| path.to_vec()).and_then(|path| AbsPath::new(Text::from_bytes(path).ok()?).ok())
+    };
+    let mut guard = guard;
+    for path in masked.iter().filter(|path| free(path)) {
+        let closed = requested.closed.contains(path);
+        if let Some((dir, name)) = veil::split(workspace, path)
+            && (closed || guard.as_mut().is_some_and(|guard| guard.names().denies(path.as_bytes())))
+        {
+            dirs.insert(dir.to_vec());
+            denied.push((dir.to_vec(), name.to_vec()));
+        }
+    }
+    for path in
+        requested.deny.iter().filter_map(exact).chain(requested.closed.iter().cloned()).filter(|path| free(path))
+    {
+        dirs.extend(veil::split(workspace, &path).map(|(dir, _)| dir.to_vec()));
+    }
+    for (dir, name) in denied {
+        veil.hide(opened.as_fd(), &dir, [name]);
+    }
+    let Some(guard) = guard else { return Ok(veil) };
+    let in_root = guard.names().denied_in(workspace.as_bytes()).len().max(1);
+    let all = guard.directories(workspace, MOST_HIDDEN / in_root);
+    let everywhere = all.is_some();
+    dirs.extend(all.into_iter().flatten());
+    for dir in dirs {
+        let path =
+            if dir.is_empty() { workspace.as_bytes().to_vec() } else { [workspace.as_bytes(), b"/", &dir].concat() };
+        let hidden = |name: &Vec<u8>| {
+            Text::from_bytes([&path[..], b"/", name].concat()).and_then(AbsPath::new).is_ok_and(|path| free(&path))
+        };
+        let names = guard.names().denied_in(&path);
+        veil.hide(opened.as_fd(), &dir, names.into_iter().filter(hidden));
+    }
+    veil.everywhere = everywhere;
+    Ok(veil)
 }
 
 /// By the part of a pattern before its first wildcard. A floating one has none, and may lie anywhere.

@@ -62,6 +62,7 @@ mod syscalls;
 mod taken;
 mod temp;
 mod text;
+mod veil;
 mod volume;
 mod walk;
 mod watch;

@@ -254,6 +254,27 @@ impl Names {
         Start { look, denied }
     }
 
+    /// Is a path denied, or something above it?
+    pub fn denies(&mut self, path: &[u8]) -> bool {
+        self.start(path, true).denied
+    }
+
+    /// The names that are denied in a directory, whether they are there or not. Those with a wildcard are not among them.
+    pub fn denied_in(&mut self, dir: &[u8]) -> Vec<Vec<u8>> {
+        let start = self.start(dir, true);
+        let (state, loops) = self.states.get(start.look.next);
+        let mut found = Vec::new();
+        for Active { rule, at } in loops.active.iter().chain(&state.steps) {
+            let pattern = &self.rules[usize::from(*rule)];
+            let left = &self.parts[pattern.parts.clone()][usize::from(*at)..];
+            let left = left.strip_prefix(&[Part::AnyDepth]).unwrap_or(left);
+            if let (Rule::Deny, [Part::Name(word)] | [Part::Name(word), Part::AnyDepth]) = (pattern.rule, left) {
+                found.extend(self.words.literal_text(*word).map(<[u8]>::to_vec));
+            }
+        }
+        found
+    }
+
     /// Looks at one entry of a directory. `folding`: the directory takes names that differ only in case for one.
     pub fn look(&mut self, state: StateId, name: &[u8], folding: bool) -> Look {
         self.look_at(state, name, folding, false)

@@ -14,6 +14,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
+use crate::beneath;
 use crate::cover::Cover;
 use crate::files::{Files, Placed};
 use crate::mounts::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
@@ -23,6 +24,7 @@ use crate::rights::{self, Rights};
 use crate::session::Session;
 use crate::sys;
 use crate::text::AbsPath;
+use crate::veil::Veil;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{act} {}: {}", String::from_utf8_lossy(.path), crate::kernel_names::errno_text(*.errno))]
@@ -60,6 +62,7 @@ pub struct Blueprint<'a> {
     pub covers: &'a [Cover],
     /// Where the workspace is a copy.
     pub session: Option<&'a Session>,
+    pub veil: &'a Veil,
     /// The caller's terminal, by name.
     pub terminal: Option<&'a CStr>,
     pub pid_max: Option<u32>,
@@ -224,14 +227,13 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
         if Identity::from(&stat) != placed.identity {
             return Err(failed("was replaced while paddock started:", path.to_bytes())(Errno::STALE));
         }
-        let tree =
-            match blueprint.session {
-                Some(session) if placed.real == *session.workspace() => session
-                    .mount(opened.as_fd(), opens.attributes())
-                    .map_err(failed("can not be worked on in a copy:", path.to_bytes()))?,
-                _ => mounts::clone_tree(opened, opens.attributes())
-                    .map_err(failed("can not copy the mount of", path.to_bytes()))?,
-            };
+        let tree = match blueprint.session {
+            Some(session) if placed.real == *session.workspace() => session
+                .mount(opened.as_fd(), blueprint.veil, opens.attributes())
+                .map_err(failed("can not be worked on in a copy:", path.to_bytes()))?,
+            _ => mounts::clone_tree(opened, opens.attributes())
+                .map_err(failed("can not copy the mount of", path.to_bytes()))?,
+        };
         trees.push(Tree { placed, mount: tree, opens });
     }
     let mut devices = take_devices(blueprint.terminal)?;
@@ -294,6 +296,13 @@ pub fn set_on_stage(base: &OwnedFd) -> Result<OwnedFd> {
         .ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))?;
     mounts::attach(base, stage).map_err(failed("can not build on", name.to_bytes()))?;
     rustix::fs::open(*name, flags, Mode::empty()).map_err(failed("can not open", name.to_bytes()))
+}
+
+/// Takes away again what was put there.
+pub fn leave_stage(staged: &OwnedFd) -> Result<()> {
+    let mut buffer = [0; 32];
+    rustix::mount::unmount(beneath::link_to(staged, &mut buffer), UnmountFlags::DETACH)
+        .map_err(failed("can not clear", b"the stage"))
 }
 
 fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<()> {
