@@ -6,7 +6,7 @@
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
@@ -21,6 +21,8 @@ use crate::text::{AbsPath, Text};
 use crate::veil::Veil;
 
 const NOTE: &CStr = c"session.json";
+const LOCK_LIMIT: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 #[derive(Debug, thiserror::Error)]
@@ -81,21 +83,21 @@ impl Session {
     fn resume(id: String, path: String, requested: &Workspace, lower: &Stat) -> Result<Session, SessionError> {
         let missing = |source| SessionError::Missing { path: path.clone(), source };
         let dir = rustix::fs::open(path.as_str(), DIR, Mode::empty()).map_err(missing)?;
-        rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| SessionError::Running { path: path.clone() })?;
+        lock(&dir).map_err(|_| SessionError::Running { path: path.clone() })?;
         let open = |name: &CStr| rustix::fs::openat(&dir, name, DIR, Mode::empty()).map_err(missing);
         let (upper, work) = (open(c"upper")?, open(c"work")?);
         let note = rustix::fs::openat(&dir, NOTE, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
         let mut buffer = vec![0; 64 * 1024];
         let length = rustix::io::read(&note.map_err(missing)?, &mut buffer[..]).map_err(missing)?;
-        // The copy is one of this very directory, or it is none of it.
-        let mut same = String::from("\"workspace\":");
-        json::string(&mut same, requested.path.as_bytes(), Invalid::Surrogate);
-        let _ = write!(same, ",\"device\":{},\"inode\":{},", lower.st_dev, lower.st_ino);
-        let foreign = || SessionError::Foreign { path: path.clone() };
-        let text = std::str::from_utf8(&buffer[..length]).map_err(|_| foreign())?;
-        if !text.contains(&same) {
-            return Err(foreign());
+        // The copy is one of this very directory, or it is none of it. The number of its disk may be another after a reboot.
+        let mut known = String::from("\"workspace\":");
+        json::string(&mut known, requested.path.as_bytes(), Invalid::Surrogate);
+        known.push_str(",\"device\":");
+        let text = std::str::from_utf8(&buffer[..length]).unwrap_or_default();
+        let rest =
+            text.split_once(&known).map_or("", |(_, rest)| rest).trim_start_matches(|c: char| c.is_ascii_digit());
+        if !rest.starts_with(&format!(",\"inode\":{},", lower.st_ino)) {
+            return Err(SessionError::Foreign { path });
         }
         Ok(Session { id, path, dir, workspace: requested.path.clone(), upper, work })
     }
@@ -232,6 +234,17 @@ fn mount_overlay(
 pub fn try_overlay(stage: BorrowedFd<'_>) -> Result<(), Errno> {
     let (lower, upper, work) = (make_dir(stage, c"lower")?, make_dir(stage, c"upper")?, make_dir(stage, c"work")?);
     mount_overlay(&[lower.as_fd()], upper.as_fd(), work.as_fd(), &[], PLAIN).map(drop)
+}
+
+/// Who lists sessions or looks at one holds the lock for an instant; who runs or applies it for longer than we wait.
+fn lock(session: &OwnedFd) -> Result<(), Errno> {
+    let deadline = Instant::now() + LOCK_LIMIT;
+    loop {
+        match rustix::fs::flock(session, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
+            locked => return locked,
+        }
+    }
 }
 
 fn make_dirs(sessions: &AbsPath, id: &str) -> Result<OwnedFd, Errno> {
