@@ -130,7 +130,8 @@ struct Clones<'a> {
 
 struct Tree<'a> {
     placed: &'a Placed<'a>,
-    mount: OwnedFd,
+    /// None: it is a part of the copy, and shows what that has.
+    mount: Option<OwnedFd>,
     opens: Opens,
 }
 
@@ -165,8 +166,8 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
     // Copies come first: from here on the stage may hide what they are taken from.
     let mut clones = take_clones(blueprint)?;
     let whole = clones.trees.iter().position(|tree| tree.placed.real.as_bytes() == b"/");
-    let base = match whole {
-        Some(index) => clones.trees.remove(index).mount,
+    let base = match whole.and_then(|index| clones.trees.remove(index).mount) {
+        Some(mount) => mount,
         None => new_tmpfs(c"0755", None, PLAIN)?,
     };
     let root = set_on_stage(&base)?;
@@ -185,7 +186,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
         }
     }
     for tree in &clones.trees {
-        put_in_place(root, tree.placed, &tree.mount)?;
+        put_in_place(root, tree)?;
     }
     add_rules(root, blueprint, ruleset)?;
     for cover in blueprint.covers {
@@ -201,7 +202,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Resu
         make_dir(root, b"/var")?;
         ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp"))
             .map_err(failed("can not link", b"/var/tmp"))?;
-        sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into()).map_err(failed("can not lock", b"/"))?;
+        sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into(), 0).map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
     Ok(proc)
@@ -227,14 +228,18 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
         if Identity::from(&stat) != placed.identity {
             return Err(failed("was replaced while paddock started:", path.to_bytes())(Errno::STALE));
         }
-        let tree = match blueprint.session {
-            Some(session) if placed.real == *session.workspace() => session
-                .mount(opened.as_fd(), blueprint.veil, opens.attributes())
-                .map_err(failed("can not be worked on in a copy:", path.to_bytes()))?,
-            _ => mounts::clone_tree(opened, opens.attributes())
-                .map_err(failed("can not copy the mount of", path.to_bytes()))?,
+        let mount = match blueprint.session {
+            Some(session) if placed.real == *session.workspace() => {
+                let copy = session.mount(opened.as_fd(), blueprint.veil, opens.attributes());
+                Some(copy.map_err(failed("can not be worked on in a copy:", path.to_bytes()))?)
+            }
+            Some(session) if placed.real.is_within(session.workspace()) => None,
+            _ => {
+                let tree = mounts::clone_tree(opened, opens.attributes());
+                Some(tree.map_err(failed("can not copy the mount of", path.to_bytes()))?)
+            }
         };
-        trees.push(Tree { placed, mount: tree, opens });
+        trees.push(Tree { placed, mount, opens });
     }
     let mut devices = take_devices(blueprint.terminal)?;
     for grant in &blueprint.files.made {
@@ -335,7 +340,7 @@ pub fn make_dev(root: BorrowedFd<'_>, devices: &Devices) -> Result<()> {
     rustix::fs::openat(root, mounts::MASK_FILE, closed, Mode::empty()).map_err(made(mounts::MASK_FILE))?;
     rustix::fs::mkdirat(root, mounts::MASK_DIR, Mode::empty()).map_err(made(mounts::MASK_DIR))?;
     let dev = mounts::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
-    sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into())
+    sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into(), 0)
         .map_err(failed("can not lock", b"/dev"))
 }
 
@@ -378,12 +383,20 @@ fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
     Ok(())
 }
 
-fn put_in_place(root: BorrowedFd<'_>, placed: &Placed<'_>, tree: &OwnedFd) -> Result<()> {
-    let path = placed.real.as_bytes();
-    if !placed.directory {
+fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>) -> Result<()> {
+    let path = tree.placed.real.as_bytes();
+    let Some(mount) = &tree.mount else {
+        let own = mounts::open_inside(root, &relative(path)?);
+        let opened = own.and_then(|own| mounts::attach(mounts::clone_again(&own, tree.opens.attributes())?, own));
+        return match opened {
+            Err(Errno::NOENT) => Ok(()), // removed in the copy
+            opened => opened.map_err(failed("can not open up", path)),
+        };
+    };
+    if !tree.placed.directory {
         put_file(root, path)?;
     }
-    attach_at(root, path, tree)
+    attach_at(root, path, mount)
 }
 
 /// A symlink on the way to a grant, as the host has it. It is there already where its directory came with another grant.

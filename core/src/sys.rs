@@ -178,8 +178,8 @@ pub fn fork_into(flags: c_int, child: impl FnOnce() -> i32) -> Result<Pid> {
     }
 }
 
-/// Sets attributes (MOUNT_ATTR_*) on a mount, or on it and all below, and cuts it off from what happens elsewhere.
-pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: u64) -> Result<()> {
+/// Sets attributes (MOUNT_ATTR_*) on a mount, or on it and all below, takes others away, and cuts it off from what happens elsewhere.
+pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, set: u64, clear: u64) -> Result<()> {
     #[repr(C)]
     struct MountAttributes {
         set: u64,
@@ -187,7 +187,7 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: u64) ->
         propagation: u64,
         user_namespace: u64,
     }
-    let wanted = MountAttributes { set: attributes, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
+    let wanted = MountAttributes { set, clear, propagation: libc::MS_PRIVATE, user_namespace: 0 };
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the struct has the layout of mount_attr, its size is passed, and the kernel copies it before it returns.
     check(unsafe {

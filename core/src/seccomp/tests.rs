@@ -98,6 +98,19 @@ fn every_listed_call_is_refused_and_every_other_allowed() {
 }
 
 #[test]
+fn a_call_goes_to_the_listener_unless_it_is_refused() {
+    for arch in ARCHES {
+        let refusing = requested(plan::Default::Allow, &["renameat"], false);
+        let filter = Filter::compile(&refusing, arch, &["renameat", "renameat2"]).unwrap();
+        assert!(filter.notifies);
+        assert_eq!(answer_to(&filter, arch, "renameat2", &[]), RET_USER_NOTIF);
+        assert_eq!(answer_to(&filter, arch, "renameat", &[]), EPERM);
+        assert_eq!(answer_to(&filter, arch, "linkat", &[]), RET_ALLOW);
+        assert!(!Filter::compile(&refusing, arch, &["renameat"]).unwrap().notifies);
+    }
+}
+
+#[test]
 fn each_single_name_is_refused_and_its_neighbours_are_not() {
     for arch in ARCHES {
         for (number, syscall) in arch.syscalls() {
