@@ -263,8 +263,8 @@ def copy_on_write(bench: Bench, rounds: int) -> list[Row]:
 
 
 def copied(bench: Bench, rounds: int) -> list[Row]:
-    """Until the command runs, in a live workspace and in a copy of it, in turn. Not until the end: a short command waits
-    until its session is on the disk."""
+    """Until the command runs, in a live workspace and in a copy of it, in turn. Not until the end: a short command
+    waits until its session is on the disk."""
     shell = ["/bin/sh", "-c", "echo started; read -r end"]
     workspace = {"path": str(bench.workspace), "resume": None}
     with (

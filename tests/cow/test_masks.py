@@ -85,7 +85,7 @@ def test_exact_paths_are_hidden_before_they_are_there(cow: Cow) -> None:
     policy.write_text(f'[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\ndeny_globs = {json.dumps(deny)}\n')
     cow.tester.give(policy)
     words = ["sh", "-c", "ls -A conf; echo started; read x; cat conf/token; cat conf/keys/a; ls -A conf; ls"]
-    argv = [cow.installation.paddock, "run", "--cow", "--policy", policy, "--", *words]
+    argv: list[str | Path] = [cow.installation.paddock, "run", "--cow", "--policy", policy, "--", *words]
     with cow.tester.starting(argv, cwd=cow.workspace, stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n", process.stderr and process.stderr.read()

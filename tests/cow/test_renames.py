@@ -106,7 +106,7 @@ def test_a_directory_is_renamed_and_the_host_gets_it_when_it_is_applied(cow: Cow
     cow.host("mv -T new old; rm -rf new; git reset -q 2> /dev/null || true")
     alone = cow.tester.run(words, cwd=cow.workspace)
     assert alone.exit_code == 0, alone
-    live = [cow.installation.paddock, "run", "--profile", "ai-agent", "--", "mv", "-T", "new", "old"]
+    live: list[str | Path] = [cow.installation.paddock, "run", "--profile", "ai-agent", "--", "mv", "-T", "new", "old"]
     assert cow.tester.run(live, cwd=cow.workspace).exit_code == 0
     assert (cow.workspace / "old/sub/deep/c").exists()
 
@@ -265,7 +265,7 @@ def test_a_full_disk_undoes_what_was_moved(cow: Cow) -> None:
     script += "for path in ('.', 'd', 'd/s'): print(sorted(os.listdir(path)))\nprint(os.path.getsize('d/s/8'))"
     cow.host(f"mkdir -p {cow.store}")
     tmpfs = [*cow.bench.script(SUPPORT / "overlay.py"), "--tmpfs", "300k", cow.store, "--"]
-    there = ["sh", "-c", 'cd "$0" && exec "$@"', cow.workspace]
+    there: list[str | Path] = ["sh", "-c", 'cd "$0" && exec "$@"', cow.workspace]
     done = cow.tester.run([*tmpfs, *there, *cow.running("python3", "-c", script)], cwd=cow.workspace)
     assert "No space left on device" in done.stdout, done
     assert done.stdout.endswith("['a', 's']\n['1', '2', '3', '4', '5', '6', '7', '8']\n65536\n"), done

@@ -92,7 +92,15 @@ class Cow:
 
     def running(self, *words: str | Path, flags: Sequence[str | Path] = ()) -> list[str | Path]:
         journal = self.ground.root / "journal"
-        start = [self.installation.paddock, "run", "--cow", "--profile", "ai-agent", "--audit-log", journal]
+        start: list[str | Path] = [
+            self.installation.paddock,
+            "run",
+            "--cow",
+            "--profile",
+            "ai-agent",
+            "--audit-log",
+            journal,
+        ]
         return [*start, *flags, "--", *words]
 
     def run(self, *words: str | Path, flags: Sequence[str | Path] = ()) -> Outcome:

@@ -3,7 +3,7 @@
 use super::*;
 use crate::bpf::{
     JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, MAX_LENGTH, OFFSET_ARCH, OFFSET_NR, RET_ALLOW, RET_ERRNO,
-    RET_KILL_PROCESS, RETURN, offset_of_argument,
+    RET_KILL_PROCESS, RET_USER_NOTIF, RETURN, offset_of_argument,
 };
 use crate::plan::Family;
 
