@@ -99,7 +99,7 @@ fn in_child(fence: &Fence, operation: Operation, path: &CStr) -> Result<Result<(
     let mut fenced = Ok(());
     let mut result = Ok(());
     let child = sys::spawn_sharing_memory(|| {
-        fenced = fence::become_command(None, None).and_then(|()| fence.bound()).and_then(|()| fence.enter());
+        fenced = fence::become_command(None, None).and_then(|()| fence.bound()).and_then(|()| fence.enter().map(drop));
         if fenced.is_ok() {
             result = operation.try_on(path);
         }

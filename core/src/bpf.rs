@@ -26,6 +26,7 @@ pub const RETURN: u16 = 0x06; // BPF_RET | BPF_K
 
 pub const RET_ALLOW: u32 = 0x7FFF_0000;
 pub const RET_ERRNO: u32 = 0x0005_0000;
+pub const RET_USER_NOTIF: u32 = 0x7FC0_0000;
 pub const RET_KILL_PROCESS: u32 = 0x8000_0000;
 
 /// Offsets into `struct seccomp_data`.
@@ -46,6 +47,8 @@ pub const fn offset_of_argument(index: u32) -> u32 {
 pub enum Action<'a> {
     Allow,
     Errno(i32),
+    /// The listener answers.
+    Notify,
     /// Allow what passes every look, in this order; the first that fails gives its errno.
     Arguments(&'a [Look<'a>]),
 }
@@ -184,6 +187,7 @@ fn leaf(action: Action<'_>) -> Result<Vec<Instruction>, BpfError> {
     match action {
         Action::Allow => (),
         Action::Errno(errno) => return Ok(vec![refusal(errno)]),
+        Action::Notify => return Ok(vec![instruction(RETURN, RET_USER_NOTIF)]),
         Action::Arguments(looks) => {
             for look in looks {
                 program.extend(look_at(look)?);

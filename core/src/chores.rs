@@ -1,4 +1,4 @@
-//! What the supervisor does beside waiting: it guards names and watches limits, and remembers what it has to tell.
+//! What the supervisor does beside waiting: it guards names, watches limits and answers calls, and remembers what it has to tell.
 
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
@@ -10,20 +10,63 @@ use crate::cover::Cover;
 use crate::event::Event;
 use crate::guard::{Guard, GuardError, GuardEvent, Placed};
 use crate::journal::Journal;
+use crate::kernel_names::errno_text;
 use crate::limits::Exceeded;
 use crate::namespaces::Inside;
+use crate::notify::{Listener, Next};
+use crate::rename::Renames;
 use crate::stderr;
-use crate::supervise::Chores;
+use crate::supervise::{CHORES, Chores};
+use crate::text::AbsPath;
+use crate::veil::Veil;
 use crate::watch::Watch;
 
+/// So many calls are answered before everything else gets its turn.
+const MOST_CALLS: usize = 256;
 /// More lines than this about names that were taken away say nothing new.
 const MOST_LINES: usize = 20;
 
+/// System calls that wait for our answer, and who knows it.
+pub struct Calls<'a> {
+    listener: Listener,
+    renames: Renames<'a>,
+    /// Nobody is left who could call.
+    over: bool,
+}
+
+impl<'a> Calls<'a> {
+    pub fn new(listener: Listener, renames: Renames<'a>) -> Calls<'a> {
+        Calls { listener, renames, over: false }
+    }
+
+    fn turn(&mut self) -> Result<(), Errno> {
+        self.renames.turn(&self.listener);
+        for _ in 0..MOST_CALLS {
+            match self.listener.next()? {
+                Next::Call(call) => self.renames.take(&self.listener, call),
+                Next::Nothing => break,
+                Next::Over => {
+                    self.over = true;
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+pub struct Copied<'a> {
+    pub workspace: &'a AbsPath,
+    pub veil: &'a Veil,
+}
+
 pub struct Duties<'a> {
     pub guard: Option<Guard>,
-    /// The sandbox's mounts, and whether what is guarded in them is a copy.
-    pub inside: Option<(&'a Inside, bool)>,
+    /// The sandbox's mounts, and what is a copy in them, with what it hides.
+    pub inside: Option<(&'a Inside, Option<Copied<'a>>)>,
     pub limits: Option<Watch<'a>>,
+    pub calls: Option<Calls<'a>>,
     pub journal: Option<&'a Journal>,
     pub exceeded: Option<Exceeded>,
     failure: Option<GuardError>,
@@ -33,15 +76,19 @@ pub struct Duties<'a> {
 impl<'a> Duties<'a> {
     pub fn new(
         guard: Option<Guard>,
-        inside: Option<(&'a Inside, bool)>,
+        inside: Option<(&'a Inside, Option<Copied<'a>>)>,
         limits: Option<Watch<'a>>,
+        calls: Option<Calls<'a>>,
         journal: Option<&'a Journal>,
     ) -> Duties<'a> {
-        Duties { guard, inside, limits, journal, exceeded: None, failure: None, lines: 0 }
+        Duties { guard, inside, limits, calls, journal, exceeded: None, failure: None, lines: 0 }
     }
 
     /// When everything has ended: what is left in the trees is looked at once more, and nothing can interfere.
     pub fn finish(mut self) -> Option<Exceeded> {
+        if let Some(calls) = self.calls.take() {
+            calls.renames.finish();
+        }
         if let Some(mut guard) = self.guard.take() {
             let finished = guard.finish(&mut |event| self.tell(event));
             if let Err(error) = self.failure.take().map_or(finished, Err) {
@@ -92,21 +139,26 @@ impl<'a> Duties<'a> {
 }
 
 /// Puts covers into the running sandbox. One whose object is gone, or covered already, is no loss.
-fn put(inside: &Inside, copied: bool, covers: &[Cover]) -> Result<Vec<Placed>, Errno> {
-    let results = inside.cover(covers, copied)?;
-    results
-        .into_iter()
-        .map(|result| match result {
-            Ok(()) => Ok(Placed::Now),
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::LOOP) => Ok(Placed::Needless),
-            Err(errno) => Err(errno),
+fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<Vec<Placed>, Errno> {
+    // What the host has there does not show; if the command has made such a name, it is its own.
+    let hidden = |cover: &Cover| copied.is_some_and(|copied| copied.veil.hides(copied.workspace, &cover.path));
+    let bare: Vec<Cover> = covers.iter().filter(|cover| !hidden(cover)).cloned().collect();
+    let mut results = inside.cover(&bare, copied.is_some())?.into_iter();
+    covers
+        .iter()
+        .map(|cover| match if hidden(cover) { None } else { results.next() } {
+            Some(Ok(())) => Ok(Placed::Now),
+            None | Some(Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::LOOP)) => Ok(Placed::Needless),
+            Some(Err(errno)) => Err(errno),
         })
         .collect()
 }
 
 impl Chores for Duties<'_> {
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.guard.as_ref().map(Guard::fd)
+    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES] {
+        let calls = self.calls.as_ref();
+        let listener = calls.filter(|calls| !calls.over).map(|calls| calls.listener.fd());
+        [self.guard.as_ref().map(Guard::fd), listener, calls.and_then(|calls| calls.renames.fd())]
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -116,6 +168,11 @@ impl Chores for Duties<'_> {
     }
 
     fn turn(&mut self) -> ControlFlow<()> {
+        if let Some(Err(errno)) = self.calls.as_mut().map(Calls::turn) {
+            let error = format!("system calls of the command can not be answered: {}", errno_text(errno));
+            stderr::complain(&error, "this is a bug of paddock, or of the kernel");
+            return ControlFlow::Break(());
+        }
         if let (Some(mut guard), Some((inside, copied))) = (self.guard.take(), self.inside) {
             let turned = guard.turn(&mut |covers| put(inside, copied, covers), &mut |event| self.tell(event));
             self.guard = Some(guard);

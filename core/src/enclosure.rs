@@ -1,7 +1,9 @@
 //! What the full tier has besides the fence: the places of the grants, what covers names in them, who guards them, and the copy
 //! that is worked on.
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
+use std::os::fd::AsFd as _;
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -11,14 +13,16 @@ use crate::fence::Fence;
 use crate::files::{Files, Placed};
 use crate::ground::Tree;
 use crate::guard::Guard;
+use crate::mounts;
 use crate::names::{Names, Rule};
 use crate::namespaces::{self, Payload, Started};
 use crate::plan::{self, Namespaces, Plan};
 use crate::refusal::Refusal;
 use crate::root::Blueprint;
-use crate::session::Session;
+use crate::session::{Session, SessionError};
 use crate::sys::SignalMask;
 use crate::text::{AbsPath, Text};
+use crate::veil::{self, Veil};
 
 pub struct Enclosure<'p> {
     plan: &'p Plan,
@@ -31,10 +35,17 @@ pub struct Enclosure<'p> {
     masked: Vec<Cover>,
     /// Where names that are taken away are kept for review.
     taken: AbsPath,
+    /// What the command was not to see in its copy.
+    hidden: Vec<AbsPath>,
+    pub veil: Veil,
     /// From the start on.
     pub guard: Option<Guard>,
     pub session: Option<Session>,
 }
+
+/// So many whiteouts are made in half a millisecond. Where more are needed to hide every denied name in every directory, those
+/// directories have them where such a name is most likely to appear, and the guard sees to the others.
+const MOST_HIDDEN: usize = 256;
 
 impl<'p> Enclosure<'p> {
     /// `copied`: the workspace is a copy. Without an id nothing will run, so nothing is made that would have to outlive it.
@@ -57,7 +68,37 @@ impl<'p> Enclosure<'p> {
             covers.into_iter().partition(|cover| cover.kind == CoverKind::Mask && live(cover));
         let pins = files.pins(masked.iter().chain(covers.iter().filter(|cover| live(cover))))?;
         covers.splice(..0, pins);
-        Ok(Enclosure { plan, namespaces, requested, files, covers, masked, taken, guard: None, session })
+        let mut enclosure = Enclosure {
+            plan,
+            namespaces,
+            requested,
+            files,
+            covers,
+            masked,
+            taken,
+            hidden: Vec::new(),
+            veil: Veil::default(),
+            guard: None,
+            session,
+        };
+        enclosure.hide()?;
+        Ok(enclosure)
+    }
+
+    /// What is hidden in a copy is a layer of it, so it has to be known before the copy is mounted.
+    fn hide(&mut self) -> Result<(), Refusal> {
+        let Enclosure { requested, files, covers, masked, taken, session: Some(session), .. } = &*self else {
+            return Ok(());
+        };
+        let workspace = session.workspace();
+        let (mut guard, found) = arm(requested, files, covers, masked, Some(session), taken.clone())?;
+        let masks = covers.iter().chain(&found).filter(|cover| cover.kind == CoverKind::Mask);
+        let hidden: Vec<_> = masks.map(|cover| cover.path.clone()).filter(|path| path.is_within(workspace)).collect();
+        let veil = weave(requested, files, &hidden, workspace, guard.as_mut())?;
+        let shown = |cover: &Cover| cover.kind != CoverKind::Mask || !veil.hides(workspace, &cover.path);
+        let covers = covers.iter().chain(&found).filter(|cover| shown(cover)).cloned().collect();
+        (self.covers, self.hidden, self.veil, self.guard) = (covers, hidden, veil, guard);
+        Ok(())
     }
 
     /// `command` and `sha256` are what the note of a session says.
@@ -73,30 +114,33 @@ impl<'p> Enclosure<'p> {
         command: &[CString],
         sha256: &str,
     ) -> Result<Started, Refusal> {
-        let Enclosure { plan, namespaces, requested, files, covers, masked, taken, session, .. } = &*self;
+        let Enclosure { plan, namespaces, requested, files, covers, masked, taken, hidden, veil, session, .. } = &*self;
         let session = session.as_ref();
+        if let Some(session) = session {
+            // What the copy is, before anything can be changed in it.
+            session.note(command, hidden, plan, sha256)?;
+        }
         let blueprint = Blueprint {
             plan,
             namespaces,
             files,
             covers,
             session,
+            veil,
             terminal,
             pid_max,
             gid: rustix::process::getegid().as_raw(),
         };
-        let mut guard = None;
+        let mut armed = None;
         let started = namespaces::start(&blueprint, fence, payload, mask, admit, || {
-            let found;
-            (guard, found) = arm(requested, files, covers, masked, session, taken.clone())?;
-            if let Some(session) = session {
-                // What the copy is, before anything can be changed in it.
-                let masked: Vec<Cover> = covers.iter().chain(&found).cloned().collect();
-                session.note(command, &masked, plan, sha256)?;
+            if session.is_some() {
+                return Ok(Some(Vec::new()));
             }
+            let found;
+            (armed, found) = arm(requested, files, covers, masked, None, taken.clone())?;
             Ok(Some(found))
         });
-        self.guard = guard;
+        self.guard = self.guard.take().or(armed);
         started
     }
 }
@@ -162,6 +206,63 @@ fn is_live(files: &Files<'_>, session: Option<&Session>, path: &AbsPath) -> bool
     let nearest = files.placed.iter().filter(holds).max_by_key(|placed| placed.real.as_bytes().len());
     nearest.is_some_and(|placed| placed.grant.writes())
         && !session.is_some_and(|session| path.is_within(session.workspace()))
+}
+
+/// Which names are hidden in a copy: in its root and in every directory that has such a name, or is to have one by its exact path;
+/// in a small workspace everywhere.
+fn weave(
+    requested: &plan::Files,
+    files: &Files<'_>,
+    masked: &[AbsPath],
+    workspace: &AbsPath,
+    guard: Option<&mut Guard>,
+) -> Result<Veil, Refusal> {
+    let mut veil = Veil::default();
+    let opened = mounts::open_host(workspace.as_c_str());
+    let opened = opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
+    // What is mounted on the copy shows what it shows.
+    let others = || files.placed.iter().map(|placed| &placed.real).filter(|path| *path != workspace);
+    let free = |path: &AbsPath| others().all(|other| !other.is_within(path) && !path.is_within(other));
+    let mut dirs = BTreeSet::from([Vec::new()]);
+    let mut denied = Vec::new();
+    let exact = |pattern: &Text| {
+        let path = pattern.as_bytes().strip_suffix(b"/**").unwrap_or(pattern.as_bytes());
+        (!path.contains(&b'*')).then(|| path.to_vec()).and_then(|path| AbsPath::new(Text::from_bytes(path).ok()?).ok())
+    };
+    let mut guard = guard;
+    for path in masked.iter().filter(|path| free(path)) {
+        let closed = requested.closed.contains(path);
+        if let Some((dir, name)) = veil::split(workspace, path)
+            && (closed || guard.as_mut().is_some_and(|guard| guard.names().denies(path.as_bytes())))
+        {
+            dirs.insert(dir.to_vec());
+            denied.push((dir.to_vec(), name.to_vec()));
+        }
+    }
+    for path in
+        requested.deny.iter().filter_map(exact).chain(requested.closed.iter().cloned()).filter(|path| free(path))
+    {
+        dirs.extend(veil::split(workspace, &path).map(|(dir, _)| dir.to_vec()));
+    }
+    for (dir, name) in denied {
+        veil.hide(opened.as_fd(), &dir, [name]);
+    }
+    let Some(guard) = guard else { return Ok(veil) };
+    let in_root = guard.names().denied_in(workspace.as_bytes()).len().max(1);
+    let all = guard.directories(workspace, MOST_HIDDEN / in_root);
+    let everywhere = all.is_some();
+    dirs.extend(all.into_iter().flatten());
+    for dir in dirs {
+        let path =
+            if dir.is_empty() { workspace.as_bytes().to_vec() } else { [workspace.as_bytes(), b"/", &dir].concat() };
+        let hidden = |name: &Vec<u8>| {
+            Text::from_bytes([&path[..], b"/", name].concat()).and_then(AbsPath::new).is_ok_and(|path| free(&path))
+        };
+        let names = guard.names().denied_in(&path);
+        veil.hide(opened.as_fd(), &dir, names.into_iter().filter(hidden));
+    }
+    veil.everywhere = everywhere;
+    Ok(veil)
 }
 
 /// By the part of a pattern before its first wildcard. A floating one has none, and may lie anywhere.

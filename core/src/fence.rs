@@ -36,6 +36,7 @@ pub enum Step {
     Workdir,
     Descriptors,
     Seccomp,
+    Listener,
     Confirm,
 }
 
@@ -58,12 +59,18 @@ impl Step {
             Step::Workdir => "the working directory can not be entered",
             Step::Descriptors => "open descriptors can not be kept from the command",
             Step::Seccomp => "the system call filter can not be installed",
+            Step::Listener => {
+                "the supervisor can not answer for system calls, which renaming in a copy of the workspace needs"
+            }
             Step::Confirm => "the kernel does not confirm no_new_privs and the system call filter",
         }
     }
 
     pub fn hint(self) -> &'static str {
         match self {
+            Step::Listener => {
+                "the kernel lets one program do so: run this outside of the other sandbox, or without --cow"
+            }
             Step::Workdir => "the directory was removed, or you may not enter it: start from another one",
             _ => "`paddock doctor` tries every mechanism on this machine",
         }
@@ -93,10 +100,36 @@ impl Fence {
         bounded.map_err(|errno| FenceError { step: Step::Privileges, errno })
     }
 
-    /// After this returned Ok, the process is inside. The order is the promise:
-    pub fn enter(&self) -> Result<(), FenceError> {
+    /// After this returned Ok, the process is inside. The order is the promise. The descriptor is where calls arrive that the
+    /// supervisor answers.
+    pub fn enter(&self) -> Result<Option<OwnedFd>, FenceError> {
         let at = |step| move |errno| FenceError { step, errno };
+        self.confine()?;
+        // Landlock does not judge chdir; the directory needs no grant to be stood in.
+        if let Some(workdir) = &self.workdir {
+            rustix::process::chdir(workdir.as_c_str()).map_err(at(Step::Workdir))?;
+        }
+        // Whatever we inherited or opened: the journal, the ruleset, a caller's leftovers.
+        sys::close_on_exec_from(3).map_err(at(Step::Descriptors))?;
+        // Last, because it may refuse any of the calls above.
+        let Some(filter) = &self.filter else { return Ok(None) };
+        let listener = if filter.notifies {
+            Some(sys::seccomp_listener(&filter.program).map_err(at(Step::Listener))?)
+        } else {
+            sys::seccomp_install(&filter.program).map_err(at(Step::Seccomp))?;
+            None
+        };
+        let confirmed = match rustix::thread::secure_computing_mode() {
+            Ok(mode) => mode == SecureComputingMode::Filter,
+            // The filter refuses the question, which it could not if it were not there.
+            Err(_) => filter.refuses("prctl"),
+        };
+        if confirmed { Ok(listener) } else { Err(FenceError { step: Step::Confirm, errno: Errno::PERM }) }
+    }
 
+    /// All but the filter: the process may do what the command may, and no more.
+    pub fn confine(&self) -> Result<(), FenceError> {
+        let at = |step| move |errno| FenceError { step, errno };
         for (resource, value) in &self.rlimits {
             // At least as tight as asked: an ordinary user can not raise the hard limit.
             let hard = rustix::process::getrlimit(*resource).maximum.map_or(*value, |hard| hard.min(*value));
@@ -115,24 +148,6 @@ impl Fence {
         }
         if let Some(ruleset) = &self.ruleset {
             sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(Step::Landlock))?;
-        }
-        // Landlock does not judge chdir; the directory needs no grant to be stood in.
-        if let Some(workdir) = &self.workdir {
-            rustix::process::chdir(workdir.as_c_str()).map_err(at(Step::Workdir))?;
-        }
-        // Whatever we inherited or opened: the journal, the ruleset, a caller's leftovers.
-        sys::close_on_exec_from(3).map_err(at(Step::Descriptors))?;
-        // Last, because it may refuse any of the calls above.
-        if let Some(filter) = &self.filter {
-            sys::seccomp_install(&filter.program).map_err(at(Step::Seccomp))?;
-            let confirmed = match rustix::thread::secure_computing_mode() {
-                Ok(mode) => mode == SecureComputingMode::Filter,
-                // The filter refuses the question, which it could not if it were not there.
-                Err(_) => filter.refuses("prctl"),
-            };
-            if !confirmed {
-                return Err(FenceError { step: Step::Confirm, errno: Errno::PERM });
-            }
         }
         Ok(())
     }

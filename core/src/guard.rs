@@ -172,6 +172,21 @@ impl Guard {
         Ok((guard, covers))
     }
 
+    pub fn names(&mut self) -> &mut Names {
+        &mut self.names
+    }
+
+    /// The watched directories of a tree, relative to it, if there are no more than so many.
+    pub fn directories(&self, tree: &AbsPath, most: usize) -> Option<Vec<Vec<u8>>> {
+        let index = self.ground.trees.iter().position(|rooted| rooted.path == *tree)?;
+        let numbers: Vec<u32> = self.post.nodes.directories(index).take(most + 1).collect();
+        let path = |number: u32| {
+            let mut path = Vec::new();
+            self.post.nodes.path(number, &mut path).then_some(path)
+        };
+        (numbers.len() <= most).then(|| numbers.into_iter().filter_map(path).collect())
+    }
+
     /// Readable when there is something to do.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()

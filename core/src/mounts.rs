@@ -38,7 +38,15 @@ pub fn clone_tree(at: impl AsFd, attributes: MountAttrFlags) -> Result<OwnedFd, 
         | OpenTreeFlags::AT_EMPTY_PATH
         | OpenTreeFlags::AT_RECURSIVE;
     let tree = rustix::mount::open_tree(at, c"", flags)?;
-    sys::mount_setattr(tree.as_fd(), true, attributes.bits().into())?;
+    sys::mount_setattr(tree.as_fd(), true, attributes.bits().into(), 0)?;
+    Ok(tree)
+}
+
+/// The same of a mount that we made ourselves: it may open more than the original.
+pub fn clone_again(at: impl AsFd, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    let tree = clone_tree(at, attributes)?;
+    let closed = (READ_ONLY | NO_EXEC).difference(attributes);
+    sys::mount_setattr(tree.as_fd(), false, 0, closed.bits().into())?;
     Ok(tree)
 }
 

@@ -262,6 +262,20 @@ impl Names {
         Start { look, denied }
     }
 
+    /// Is a path denied, or something above it?
+    pub fn denies(&mut self, path: &[u8]) -> bool {
+        self.start(path, true).denied
+    }
+
+    /// The names that are denied in a directory, whether they are there or not. Those with a wildcard are not among them.
+    pub fn denied_in(&mut self, dir: &[u8]) -> Vec<Vec<u8>> {
+        let start = self.start(dir, true);
+        let (state, loops) = self.states.get(start.look.next);
+        let here = |above| loops.active.binary_search(&above).is_ok() || state.steps.binary_search(&above).is_ok();
+        let last = self.stems.last_names(Rule::Deny).filter(|(above, _)| here(*above));
+        last.filter_map(|(_, word)| self.words.literal_text(word)).map(<[u8]>::to_vec).collect()
+    }
+
     /// Looks at one entry of a directory. `folding`: the directory takes names that differ only in case for one.
     pub fn look(&mut self, state: StateId, name: &[u8], folding: bool) -> Look {
         self.look_at(state, name, folding, false)

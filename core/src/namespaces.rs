@@ -3,11 +3,11 @@
 //! Init builds the root, starts the command, and from then on only buries the dead. It is the kernel's handle on all of them:
 //! when it ends, whatever ended it, nothing in its namespace lives on. It ends with the command, and with the supervisor.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
@@ -17,6 +17,7 @@ use crate::cover::Cover;
 use crate::fence::{self, Fence, FenceError};
 use crate::jail::JailError;
 use crate::mounts;
+use crate::place::Identity;
 use crate::privileges::Privileges;
 use crate::refusal::Refusal;
 use crate::root::{self, Blueprint, RootError};
@@ -79,6 +80,8 @@ pub struct Sandbox {
     pub command: OwnedFd,
     /// A /proc that shows the processes of the sandbox and no other.
     pub proc: OwnedFd,
+    /// Where calls of the command arrive that we answer.
+    pub listener: Option<OwnedFd>,
     inside: Inside,
 }
 
@@ -164,13 +167,16 @@ pub fn start(
         }
     };
     let refused = match heard {
-        Ok(Some((Word::Started, descriptors))) => match <[OwnedFd; channel::DESCRIPTORS]>::try_from(descriptors) {
-            Ok([command, user, mount, proc]) => {
-                let inside = Inside { user, mount };
-                return Ok(Started::Running(Sandbox { init, channel, command, proc, inside }));
+        Ok(Some((Word::Started, descriptors))) => {
+            let mut descriptors = descriptors.into_iter();
+            match std::array::from_fn(|_| descriptors.next()) {
+                [Some(command), Some(user), Some(mount), Some(proc)] => {
+                    let (inside, listener) = (Inside { user, mount }, descriptors.next());
+                    return Ok(Started::Running(Sandbox { init, channel, command, proc, listener, inside }));
+                }
+                _ => NamespacesError::Channel(Errno::PROTO),
             }
-            Err(_) => NamespacesError::Channel(Errno::PROTO),
-        },
+        }
         Ok(Some((Word::NotExecuted(errno), _))) => {
             bury(init);
             return Ok(Started::NotExecuted(errno));
@@ -238,7 +244,17 @@ impl Inside {
         entered.map(|()| results)
     }
 
-    fn enter(&self) -> Result<(), Errno> {
+    /// Are these the namespaces of a process, which is told by its directory in /proc?
+    pub fn holds(&self, process: BorrowedFd<'_>) -> bool {
+        let same = |name: &CStr, known: &OwnedFd| {
+            let found = rustix::fs::statat(process, name, AtFlags::empty())?;
+            Ok::<_, Errno>(Identity::from(&found) == Identity::from(&rustix::fs::fstat(known)?))
+        };
+        same(c"ns/user", &self.user) == Ok(true) && same(c"ns/mnt", &self.mount) == Ok(true)
+    }
+
+    /// Joins them, with every capability over them.
+    pub fn enter(&self) -> Result<(), Errno> {
         rustix::thread::move_into_link_name_space(self.user.as_fd(), Some(LinkNameSpaceType::User))?;
         rustix::thread::move_into_link_name_space(self.mount.as_fd(), Some(LinkNameSpaceType::Mount))
     }
@@ -322,9 +338,15 @@ fn set_up(
     fence.bound()?;
     let mut fence_failure = None;
     let mut exec_failure = None;
-    let child = sys::spawn_sharing_memory(|| {
+    let mut listener = None;
+    // The descriptors are ours as well until the command is executed: so the listener comes to us without one more system call,
+    // which the filter might refuse.
+    let child = sys::spawn_into(libc::CLONE_FILES, || {
         match fence::become_command(None, Some(mask)).and_then(|()| fence.enter()) {
-            Ok(()) => exec_failure = Some(payload()),
+            Ok(made) => {
+                listener = made;
+                exec_failure = Some(payload());
+            }
             Err(error) => fence_failure = Some(error),
         }
         125
@@ -337,7 +359,8 @@ fn set_up(
         return Ok(Err(errno));
     }
     let handle = rustix::process::pidfd_open(child, PidfdFlags::empty()).map_err(step("the command has no handle"))?;
-    let descriptors = [handle.as_fd(), user.as_fd(), mount.as_fd(), proc.as_fd()];
+    let mut descriptors = vec![handle.as_fd(), user.as_fd(), mount.as_fd(), proc.as_fd()];
+    descriptors.extend(listener.as_ref().map(|listener| listener.as_fd()));
     channel::send(channel, &Word::Started, &descriptors).map_err(step("the supervisor is gone"))?;
     Ok(Ok(child))
 }

@@ -9,6 +9,7 @@ use crate::journal::Journal;
 use crate::json::{self, Invalid};
 use crate::plan::{self, Grant, Plan};
 use crate::refusal::Refusal;
+use crate::rename;
 use crate::seccomp::Filter;
 use crate::syscalls::Arch;
 
@@ -21,8 +22,9 @@ impl<'p> Preflight<'p> {
     /// `journal`: the one that is open already.
     pub fn prepare(plan: &'p Plan, journal: Option<&Journal>) -> Result<Preflight<'p>, Refusal> {
         let files = Files::prepare(plan, journal)?;
+        let notified = if plan.workspace.is_some() { &rename::CALLS[..] } else { &[] };
         let filter = match &plan.seccomp {
-            Some(requested) => Some(Filter::compile(requested, Arch::NATIVE)?),
+            Some(requested) => Some(Filter::compile(requested, Arch::NATIVE, notified)?),
             None => None,
         };
         Ok(Preflight { files, filter })

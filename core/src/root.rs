@@ -13,6 +13,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
+use crate::beneath;
 use crate::channel::{self, Word};
 use crate::cover::Cover;
 use crate::files::{Files, Placed};
@@ -23,6 +24,7 @@ use crate::rights::{self, Rights};
 use crate::session::Session;
 use crate::sys;
 use crate::text::AbsPath;
+use crate::veil::Veil;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{act} {}: {}", String::from_utf8_lossy(.path), crate::kernel_names::errno_text(*.errno))]
@@ -61,6 +63,7 @@ pub struct Blueprint<'a> {
     pub covers: &'a [Cover],
     /// Where the workspace is a copy.
     pub session: Option<&'a Session>,
+    pub veil: &'a Veil,
     /// The caller's terminal, by name.
     pub terminal: Option<&'a CStr>,
     pub pid_max: Option<u32>,
@@ -128,7 +131,8 @@ struct Clones<'a> {
 
 struct Tree<'a> {
     placed: &'a Placed<'a>,
-    mount: OwnedFd,
+    /// None: it is a part of the copy, and shows what that has.
+    mount: Option<OwnedFd>,
     opens: Opens,
 }
 
@@ -163,8 +167,8 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
     // Copies come first: from here on the stage may hide what they are taken from.
     let mut clones = take_clones(blueprint)?;
     let whole = clones.trees.iter().position(|tree| tree.placed.real.as_bytes() == b"/");
-    let base = match whole {
-        Some(index) => clones.trees.remove(index).mount,
+    let base = match whole.and_then(|index| clones.trees.remove(index).mount) {
+        Some(mount) => mount,
         None => new_tmpfs(c"0755", None, PLAIN)?,
     };
     let root = set_on_stage(&base)?;
@@ -183,7 +187,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
         }
     }
     for tree in &clones.trees {
-        put_in_place(root, tree.placed, &tree.mount)?;
+        put_in_place(root, tree)?;
     }
     add_rules(root, blueprint, ruleset)?;
     for cover in blueprint.covers {
@@ -198,7 +202,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
         make_dir(root, b"/var")?;
         ignoring(Errno::EXIST, rustix::fs::symlinkat(c"/tmp", root, c"var/tmp"))
             .map_err(failed("can not link", b"/var/tmp"))?;
-        sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into()).map_err(failed("can not lock", b"/"))?;
+        sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into(), 0).map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
     Ok(proc)
@@ -242,15 +246,18 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
         if Identity::from(&stat) != placed.identity {
             return Err(failed("was replaced while paddock started:", path.to_bytes())(Errno::STALE));
         }
-        let tree =
-            match blueprint.session {
-                Some(session) if placed.real == *session.workspace() => session
-                    .mount(opened.as_fd(), opens.attributes())
-                    .map_err(failed("can not be worked on in a copy:", path.to_bytes()))?,
-                _ => mounts::clone_tree(opened, opens.attributes())
-                    .map_err(failed("can not copy the mount of", path.to_bytes()))?,
-            };
-        trees.push(Tree { placed, mount: tree, opens });
+        let mount = match blueprint.session {
+            Some(session) if placed.real == *session.workspace() => {
+                let copy = session.mount(opened.as_fd(), blueprint.veil, opens.attributes());
+                Some(copy.map_err(failed("can not be worked on in a copy:", path.to_bytes()))?)
+            }
+            Some(session) if placed.real.is_within(session.workspace()) => None,
+            _ => {
+                let tree = mounts::clone_tree(opened, opens.attributes());
+                Some(tree.map_err(failed("can not copy the mount of", path.to_bytes()))?)
+            }
+        };
+        trees.push(Tree { placed, mount, opens });
     }
     let mut devices = take_devices(blueprint.terminal)?;
     for grant in &blueprint.files.made {
@@ -314,6 +321,13 @@ pub fn set_on_stage(base: &OwnedFd) -> Result<OwnedFd> {
     rustix::fs::open(*name, flags, Mode::empty()).map_err(failed("can not open", name.to_bytes()))
 }
 
+/// Takes away again what was put there.
+pub fn leave_stage(staged: &OwnedFd) -> Result<()> {
+    let mut buffer = [0; 32];
+    rustix::mount::unmount(beneath::link_to(staged, &mut buffer), UnmountFlags::DETACH)
+        .map_err(failed("can not clear", b"the stage"))
+}
+
 fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<()> {
     let size = blueprint.namespaces.tmp_mb.and_then(|size| CString::new(format!("{size}m")).ok());
     let mut grants = blueprint.files.made.iter().filter(|grant| grant.path.as_bytes() == b"/tmp").peekable();
@@ -343,7 +357,7 @@ pub fn make_dev(root: BorrowedFd<'_>, devices: &Devices) -> Result<()> {
     rustix::fs::openat(root, mounts::MASK_FILE, closed, Mode::empty()).map_err(made(mounts::MASK_FILE))?;
     rustix::fs::mkdirat(root, mounts::MASK_DIR, Mode::empty()).map_err(made(mounts::MASK_DIR))?;
     let dev = mounts::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
-    sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into())
+    sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into(), 0)
         .map_err(failed("can not lock", b"/dev"))
 }
 
@@ -402,15 +416,23 @@ fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
     Ok(())
 }
 
-fn put_in_place(root: BorrowedFd<'_>, placed: &Placed<'_>, tree: &OwnedFd) -> Result<()> {
-    let path = placed.real.as_bytes();
-    if placed.directory {
-        return attach_at(root, path, tree);
-    }
+fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>) -> Result<()> {
+    let path = tree.placed.real.as_bytes();
     let name = relative(path)?;
+    let Some(mount) = &tree.mount else {
+        let own = mounts::open_inside(root, &name);
+        let opened = own.and_then(|own| mounts::attach(mounts::clone_again(&own, tree.opens.attributes())?, own));
+        return match opened {
+            Err(Errno::NOENT) => Ok(()), // removed in the copy
+            opened => opened.map_err(failed("can not open up", path)),
+        };
+    };
+    if tree.placed.directory {
+        return attach_at(root, path, mount);
+    }
     match mounts::open_inside(root, &name) {
-        Ok(there) => mounts::attach(tree, there).map_err(failed("can not mount", path)),
-        Err(_) => put_on_new_file(root, path, &name, tree),
+        Ok(there) => mounts::attach(mount, there).map_err(failed("can not mount", path)),
+        Err(_) => put_on_new_file(root, path, &name, mount),
     }
 }
 

@@ -11,7 +11,7 @@ use rustix::rand::GetRandomFlags;
 
 use crate::ancestry;
 use crate::census::Tree;
-use crate::chores::Duties;
+use crate::chores::{Calls, Copied, Duties};
 use crate::command::Command;
 use crate::enclosure::Enclosure;
 use crate::environment;
@@ -24,14 +24,17 @@ use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::limits::{Exceeded, Limits};
 use crate::namespaces;
+use crate::notify::Listener;
 use crate::plan::{Level, Plan, Tier};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
+use crate::rename::Renames;
 use crate::session::Session;
 use crate::stderr;
 use crate::supervise::{self, Subject, SuperviseError};
 use crate::sys::{self, SignalMask};
 use crate::temp::Temp;
+use crate::veil::Veil;
 
 pub const EXIT_NOT_EXECUTABLE: i32 = 126;
 pub const EXIT_NOT_FOUND: i32 = 127;
@@ -145,7 +148,8 @@ fn fenced(
         match (&plan.namespaces, &plan.files, preflight.files) {
             (Some(namespaces), Some(requested), Some(files)) => {
                 let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
-                start_enclosed(enclosure, &fence, &command, sha256, terminal.as_deref(), &limits, &mask)
+                announce_copy(&enclosure, is_chatty(&plan, quiet));
+                start_enclosed(enclosure, fence, &command, sha256, terminal.as_deref(), &limits, &mask)
             }
             _ => start_as_child(&fence, &command, &limits, &mask),
         }
@@ -168,17 +172,26 @@ struct Running {
     subject: Subject,
     guard: Option<Guard>,
     session: Option<Session>,
+    veil: Veil,
+    /// What the command is behind, where others have to act for it.
+    fence: Option<Fence>,
 }
 
 impl Running {
-    fn until_the_end(self, limits: Limits, journal: Option<&Journal>, quiet: bool) -> Result<Outcome, Refusal> {
+    fn until_the_end(mut self, limits: Limits, journal: Option<&Journal>, quiet: bool) -> Result<Outcome, Refusal> {
         if let Some(session) = &self.session {
             session.settle();
         }
+        let listener = match &mut self.subject {
+            Subject::Sandbox(sandbox) => sandbox.listener.take().map(Listener::new),
+            Subject::Child(_) => None,
+        };
         let host_proc;
         let (inside, proc, tree) = match &self.subject {
             Subject::Sandbox(sandbox) => {
-                (Some((sandbox.inside(), self.session.is_some())), sandbox.proc.as_fd(), Tree::Namespace)
+                let session = self.session.as_ref();
+                let copied = session.map(|session| Copied { workspace: session.workspace(), veil: &self.veil });
+                (Some((sandbox.inside(), copied)), sandbox.proc.as_fd(), Tree::Namespace)
             }
             Subject::Child(_) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -187,7 +200,13 @@ impl Running {
             }
         };
         let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree)?) } else { None };
-        let mut duties = Duties::new(self.guard, inside, watch, journal);
+        let calls = match (listener, &self.session, &self.fence, inside) {
+            (Some(listener), Some(session), Some(fence), Some((inside, _))) => {
+                Some(Calls::new(listener, Renames::new(session.workspace(), inside, fence, &limits)))
+            }
+            _ => None,
+        };
+        let mut duties = Duties::new(self.guard, inside, watch, calls, journal);
         sys::give_back_memory();
         let end = supervise::wait(&self.subject, &mut duties)?;
         let ended_by = duties.finish();
@@ -213,14 +232,16 @@ type Attempt = Result<Running, Outcome>;
 
 fn start_as_child(fence: &Fence, command: &Command, limits: &Limits, mask: &SignalMask) -> Result<Attempt, Refusal> {
     Ok(match supervise::start(fence, command, limits, mask)? {
-        supervise::Started::Running(pid) => Ok(Running { subject: Subject::Child(pid), guard: None, session: None }),
+        supervise::Started::Running(pid) => {
+            Ok(Running { subject: Subject::Child(pid), guard: None, session: None, veil: Veil::default(), fence: None })
+        }
         supervise::Started::NotExecuted(errno) => Err(not_executed(command, errno)),
     })
 }
 
 fn start_enclosed(
     mut enclosure: Enclosure<'_>,
-    fence: &Fence,
+    fence: Fence,
     command: &Command,
     sha256: &str,
     terminal: Option<&CStr>,
@@ -230,10 +251,13 @@ fn start_enclosed(
     let payload = || command.exec().raw_os_error();
     let admit = |init| limits.admit(init).map_err(|error| error.errno());
     let pid_max = limits.pid_max();
-    let started = enclosure.start(fence, &payload, mask, terminal, pid_max, admit, command.argv(), sha256);
-    let Enclosure { session, guard, .. } = enclosure;
+    let started = enclosure.start(&fence, &payload, mask, terminal, pid_max, admit, command.argv(), sha256);
+    let Enclosure { session, veil, guard, .. } = enclosure;
     Ok(match started {
-        Ok(namespaces::Started::Running(sandbox)) => Ok(Running { subject: Subject::Sandbox(sandbox), guard, session }),
+        Ok(namespaces::Started::Running(sandbox)) => {
+            let fence = sandbox.listener.is_some().then_some(fence);
+            Ok(Running { subject: Subject::Sandbox(sandbox), guard, session, veil, fence })
+        }
         Ok(namespaces::Started::NotExecuted(errno)) => {
             session.map(Session::close);
             Err(not_executed(command, Errno::from_raw_os_error(errno)))
@@ -256,9 +280,13 @@ fn start_jailed(
     let payload = || command.exec().raw_os_error();
     let started = jail.start(fence, &payload, mask, terminal, limits)?;
     Ok(match started? {
-        namespaces::Started::Running(sandbox) => {
-            Ok(Running { subject: Subject::Sandbox(sandbox), guard: None, session: None })
-        }
+        namespaces::Started::Running(sandbox) => Ok(Running {
+            subject: Subject::Sandbox(sandbox),
+            guard: None,
+            session: None,
+            veil: Veil::default(),
+            fence: None,
+        }),
         namespaces::Started::NotExecuted(errno) => Err(not_executed(command, Errno::from_raw_os_error(errno))),
     })
 }
@@ -302,10 +330,28 @@ fn record_start(
     Ok(())
 }
 
-fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool) {
-    let chatty = !quiet
+fn is_chatty(plan: &Plan, quiet: bool) -> bool {
+    !quiet
         && plan.notices.iter().any(|notice| notice.level == Level::Info)
-        && rustix::termios::isatty(rustix::stdio::stderr());
+        && rustix::termios::isatty(rustix::stdio::stderr())
+}
+
+/// What a copy holds that a live workspace does not, and what it does not.
+fn announce_copy(enclosure: &Enclosure<'_>, chatty: bool) {
+    if enclosure.session.is_none() || enclosure.guard.is_none() || !chatty {
+        return;
+    }
+    let text = if enclosure.veil.everywhere {
+        "denied names stay hidden, whatever the host puts there; those with a * in the pattern once they are seen"
+    } else {
+        "denied names stay hidden in the root of the workspace and where there are some now, whatever the host puts there; \
+         elsewhere once they are seen"
+    };
+    stderr::say("paddock", text);
+}
+
+fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool) {
+    let chatty = is_chatty(plan, quiet);
     for notice in &plan.notices {
         match notice.level {
             Level::Warning | Level::Unenforced => stderr::say("paddock", &format!("warning: {}", notice.text)),
@@ -318,6 +364,9 @@ fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool
     }
     for warning in preflight.warnings() {
         stderr::say("paddock", &format!("warning: {warning}"));
+    }
+    if plan.workspace.is_some() && plan.seccomp.is_none() {
+        stderr::say("paddock", "warning: without seccomp directories of the workspace can not be renamed (EXDEV)");
     }
 }
 

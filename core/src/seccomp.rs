@@ -42,11 +42,14 @@ pub struct Filter {
     pub blocked: usize,
     /// Listed names that this architecture does not have.
     pub absent: Vec<&'static str>,
+    /// Some calls wait for the supervisor's answer.
+    pub notifies: bool,
     refused: Vec<&'static str>,
 }
 
 impl Filter {
-    pub fn compile(requested: &plan::Seccomp, arch: Arch) -> Result<Filter, BpfError> {
+    /// `notified`: calls that go to the listener, unless they are refused.
+    pub fn compile(requested: &plan::Seccomp, arch: Arch, notified: &[&str]) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
             plan::Default::Allow => Action::Allow,
             plan::Default::Deny => Action::Errno(libc::ENOSYS),
@@ -67,6 +70,10 @@ impl Filter {
                 false if on_block_list => Action::Errno(libc::EPERM),
                 false => Action::Allow,
             };
+            let action = match action {
+                Action::Allow if notified.contains(&syscall.name) => Action::Notify,
+                action => action,
+            };
             blocked += usize::from(on_block_list);
             if let Action::Errno(_) = action {
                 refused.push(syscall.name);
@@ -77,7 +84,8 @@ impl Filter {
         let absent = requested.syscalls.iter().filter(|syscall| syscall.number(arch).is_none());
         let absent = absent.map(|syscall| syscall.name).collect();
         refused.sort_unstable();
-        Ok(Filter { program: bpf::assemble(arch, &ranges)?, blocked, absent, refused })
+        let notifies = ranges.iter().any(|range| range.action == Action::Notify);
+        Ok(Filter { program: bpf::assemble(arch, &ranges)?, blocked, absent, notifies, refused })
     }
 
     /// Whatever the arguments are.

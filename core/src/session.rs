@@ -6,20 +6,23 @@
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-use crate::cover::{Cover, CoverKind};
 use crate::json::{self, Invalid};
-use crate::mounts::PLAIN;
+use crate::mounts::{self, PLAIN};
 use crate::place::Identity;
 use crate::plan::{self, Plan, Workspace};
+use crate::root;
 use crate::text::AbsPath;
+use crate::veil::Veil;
 
 const NOTE: &CStr = c"session.json";
+const LOCK_LIMIT: Duration = Duration::from_secs(1);
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 #[derive(Debug, thiserror::Error)]
@@ -80,21 +83,21 @@ impl Session {
     fn resume(id: String, path: String, requested: &Workspace, lower: &Stat) -> Result<Session, SessionError> {
         let missing = |source| SessionError::Missing { path: path.clone(), source };
         let dir = rustix::fs::open(path.as_str(), DIR, Mode::empty()).map_err(missing)?;
-        rustix::fs::flock(&dir, FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| SessionError::Running { path: path.clone() })?;
+        lock(&dir).map_err(|_| SessionError::Running { path: path.clone() })?;
         let open = |name: &CStr| rustix::fs::openat(&dir, name, DIR, Mode::empty()).map_err(missing);
         let (upper, work) = (open(c"upper")?, open(c"work")?);
         let note = rustix::fs::openat(&dir, NOTE, OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
         let mut buffer = vec![0; 64 * 1024];
         let length = rustix::io::read(&note.map_err(missing)?, &mut buffer[..]).map_err(missing)?;
-        // The copy is one of this very directory, or it is none of it.
-        let mut same = String::from("\"workspace\":");
-        json::string(&mut same, requested.path.as_bytes(), Invalid::Surrogate);
-        let _ = write!(same, ",\"device\":{},\"inode\":{},", lower.st_dev, lower.st_ino);
-        let foreign = || SessionError::Foreign { path: path.clone() };
-        let text = std::str::from_utf8(&buffer[..length]).map_err(|_| foreign())?;
-        if !text.contains(&same) {
-            return Err(foreign());
+        // The copy is one of this very directory, or it is none of it. The number of its disk may be another after a reboot.
+        let mut known = String::from("\"workspace\":");
+        json::string(&mut known, requested.path.as_bytes(), Invalid::Surrogate);
+        known.push_str(",\"device\":");
+        let text = std::str::from_utf8(&buffer[..length]).unwrap_or_default();
+        let rest =
+            text.split_once(&known).map_or("", |(_, rest)| rest).trim_start_matches(|c: char| c.is_ascii_digit());
+        if !rest.starts_with(&format!(",\"inode\":{},", lower.st_ino)) {
+            return Err(SessionError::Foreign { path });
         }
         Ok(Session { id, path, dir, workspace: requested.path.clone(), upper, work })
     }
@@ -104,18 +107,32 @@ impl Session {
     }
 
     /// The overlay, mounted nowhere yet. In the first process of the new namespaces only.
-    pub fn mount(&self, lower: BorrowedFd<'_>, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    pub fn mount(&self, lower: BorrowedFd<'_>, veil: &Veil, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
         // What was opened before belongs to the mounts of another namespace, which the overlay does not take.
         let again = |name: &str, known: &OwnedFd| {
             let opened = rustix::fs::open(format!("{}/{name}", self.path), DIR, Mode::empty())?;
             let same = Identity::from(&rustix::fs::fstat(&opened)?) == Identity::from(&rustix::fs::fstat(known)?);
             if same { Ok(opened) } else { Err(Errno::STALE) }
         };
-        mount_overlay(lower, again("upper", &self.upper)?.as_fd(), again("work", &self.work)?.as_fd(), attributes)
+        let (upper, work) = (again("upper", &self.upper)?, again("work", &self.work)?);
+        if veil.is_empty() {
+            return mount_overlay(&[lower], upper.as_fd(), work.as_fd(), &[], attributes);
+        }
+        // The overlay takes only what is mounted somewhere, and keeps it when it is not any more.
+        let layer = mounts::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
+        let stage = root::set_on_stage(&layer).map_err(|error| error.errno())?;
+        veil.lay(lower, stage.as_fd())?;
+        // With a layer of another file system files would show the numbers of theirs and change them with the first write, but
+        // for this; where the copy is on another file system than the workspace they do so anyway.
+        let one = rustix::fs::fstat(lower)?.st_dev == rustix::fs::fstat(&upper)?.st_dev;
+        let numbers: &[_] = if one { &[(c"xino", c"on")] } else { &[] };
+        let overlay = mount_overlay(&[stage.as_fd(), lower], upper.as_fd(), work.as_fd(), numbers, attributes)?;
+        root::leave_stage(&stage).map_err(|error| error.errno())?;
+        Ok(overlay)
     }
 
     /// Says what the session is, for those who come later. A resumed one keeps its beginning: changes of the host count from there.
-    pub fn note(&self, command: &[CString], covers: &[Cover], plan: &Plan, sha256: &str) -> Result<(), SessionError> {
+    pub fn note(&self, command: &[CString], masked: &[AbsPath], plan: &Plan, sha256: &str) -> Result<(), SessionError> {
         if plan.workspace.as_ref().is_some_and(|workspace| workspace.resume.is_some()) {
             return Ok(());
         }
@@ -138,8 +155,7 @@ impl Session {
         out.push_str("}},\"command\":");
         json::strings(&mut out, command.iter().map(|word| word.as_bytes()), Invalid::Surrogate);
         out.push_str(",\"masked\":");
-        let masked = covers.iter().filter(|cover| cover.kind == CoverKind::Mask);
-        let below = masked.filter_map(|cover| cover.path.as_bytes().strip_prefix(self.workspace.as_bytes()));
+        let below = masked.iter().filter_map(|path| path.as_bytes().strip_prefix(self.workspace.as_bytes()));
         json::strings(&mut out, below.filter_map(|path| path.strip_prefix(b"/")), Invalid::Surrogate);
         out.push_str("}\n");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -190,19 +206,24 @@ impl Session {
     }
 }
 
+/// `lowers`: the first hides what is in the next.
 fn mount_overlay(
-    lower: BorrowedFd<'_>,
+    lowers: &[BorrowedFd<'_>],
     upper: BorrowedFd<'_>,
     work: BorrowedFd<'_>,
+    options: &[(&CStr, &CStr)],
     attributes: MountAttrFlags,
 ) -> Result<OwnedFd, Errno> {
     // By descriptor: whatever characters the path has, and whatever is mounted over it by now.
-    let named =
-        |fd: BorrowedFd<'_>| CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).map_err(|_| Errno::INVAL);
+    let named = |fd: &BorrowedFd<'_>| format!("/proc/self/fd/{}", fd.as_raw_fd());
+    let lowers: Vec<String> = lowers.iter().map(named).collect();
     let fs = rustix::mount::fsopen(c"overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    rustix::mount::fsconfig_set_string(&fs, c"lowerdir", named(lower)?.as_c_str())?;
-    rustix::mount::fsconfig_set_string(&fs, c"upperdir", named(upper)?.as_c_str())?;
-    rustix::mount::fsconfig_set_string(&fs, c"workdir", named(work)?.as_c_str())?;
+    rustix::mount::fsconfig_set_string(&fs, c"lowerdir", lowers.join(":"))?;
+    rustix::mount::fsconfig_set_string(&fs, c"upperdir", named(&upper))?;
+    rustix::mount::fsconfig_set_string(&fs, c"workdir", named(&work))?;
+    for (name, value) in options {
+        rustix::mount::fsconfig_set_string(&fs, *name, *value)?;
+    }
     // Without it a directory that was removed can not be made again.
     rustix::mount::fsconfig_set_flag(&fs, c"userxattr")?;
     rustix::mount::fsconfig_create(&fs)?;
@@ -212,7 +233,18 @@ fn mount_overlay(
 /// On a file system in memory that is thrown away.
 pub fn try_overlay(stage: BorrowedFd<'_>) -> Result<(), Errno> {
     let (lower, upper, work) = (make_dir(stage, c"lower")?, make_dir(stage, c"upper")?, make_dir(stage, c"work")?);
-    mount_overlay(lower.as_fd(), upper.as_fd(), work.as_fd(), PLAIN).map(drop)
+    mount_overlay(&[lower.as_fd()], upper.as_fd(), work.as_fd(), &[], PLAIN).map(drop)
+}
+
+/// Who lists sessions or looks at one holds the lock for an instant; who runs or applies it for longer than we wait.
+fn lock(session: &OwnedFd) -> Result<(), Errno> {
+    let deadline = Instant::now() + LOCK_LIMIT;
+    loop {
+        match rustix::fs::flock(session, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(LOCK_PAUSE),
+            locked => return locked,
+        }
+    }
 }
 
 fn make_dirs(sessions: &AbsPath, id: &str) -> Result<OwnedFd, Errno> {

@@ -72,7 +72,7 @@ pub fn start(fence: &Fence, command: &Command, limits: &Limits, mask: &SignalMas
         let admitted = limits.admit_self().map_err(|error| FenceError { step: Step::Limits, errno: error.errno() });
         let follows = admitted.and_then(|()| fence::become_command(Some(supervisor), Some(mask)));
         match follows.and_then(|()| fence.bound()).and_then(|()| fence.enter()) {
-            Ok(()) => exec_failure = Some(command.exec()),
+            Ok(_) => exec_failure = Some(command.exec()),
             Err(error) => fence_failure = Some(error),
         }
         125
@@ -95,11 +95,14 @@ pub enum Subject {
     Sandbox(Sandbox),
 }
 
+/// As many descriptors as chores may wait for.
+pub const CHORES: usize = 3;
+
 /// Work to be done beside the waiting.
 pub trait Chores {
-    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES];
     fn deadline(&self) -> Option<Instant>;
-    /// The descriptor can be read, or the deadline has passed. Break: the run has to end.
+    /// One of the descriptors can be read, or the deadline has passed. Break: the run has to end.
     fn turn(&mut self) -> ControlFlow<()>;
 }
 
@@ -145,19 +148,17 @@ fn sleep(signals: &OwnedFd, subject: &Subject, chores: &mut dyn Chores) -> Resul
     let deadline = chores.deadline();
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let left = left.and_then(|left| Timespec::try_from(left).ok());
-    let mut descriptors = ArrayOf::<3>::new(signals.as_fd());
+    let mut descriptors = ArrayOf::<{ 2 + CHORES }>::new(signals.as_fd());
     if let Subject::Sandbox(sandbox) = subject {
         descriptors.push(sandbox.channel.as_fd());
     }
-    let chore = chores.descriptor();
-    if let Some(chore) = chore {
-        descriptors.push(chore);
-    }
+    let own = descriptors.used;
+    chores.descriptors().into_iter().flatten().for_each(|chore| descriptors.push(chore));
     match rustix::event::poll(descriptors.as_mut_slice(), left.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(errno) => return Err(errno),
     }
-    let readable = chore.is_some() && descriptors.last_is_readable();
+    let readable = descriptors.as_mut_slice()[own..].iter().any(|chore| !chore.revents().is_empty());
     Ok(readable || deadline.is_some_and(|deadline| Instant::now() >= deadline))
 }
 
@@ -181,10 +182,6 @@ impl<'fd, const N: usize> ArrayOf<'fd, N> {
 
     fn as_mut_slice(&mut self) -> &mut [PollFd<'fd>] {
         &mut self.descriptors[..self.used]
-    }
-
-    fn last_is_readable(&self) -> bool {
-        !self.descriptors[self.used - 1].revents().is_empty()
     }
 }
 

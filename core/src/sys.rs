@@ -155,8 +155,9 @@ pub fn spawn_sharing_memory<F: FnMut() -> i32>(child: F) -> Result<Pid> {
     spawn_into(0, child)
 }
 
-/// The same, in new namespaces of the kinds that `namespaces` names (CLONE_NEW*).
-pub fn spawn_into<F: FnMut() -> i32>(namespaces: c_int, mut child: F) -> Result<Pid> {
+/// The same with more flags of clone(2): in new namespaces (CLONE_NEW*), or with this one's descriptors until it executes a program
+/// (CLONE_FILES).
+pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> {
     const STACK_SIZE: usize = 64 * 1024;
     #[repr(align(16))]
     struct Stack([MaybeUninit<u8>; STACK_SIZE]);
@@ -169,7 +170,7 @@ pub fn spawn_into<F: FnMut() -> i32>(namespaces: c_int, mut child: F) -> Result<
     }
 
     let mut stack = Stack([MaybeUninit::uninit(); STACK_SIZE]);
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | namespaces;
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | flags;
     // SAFETY: the stack grows down from its end and outlives the child, because CLONE_VFORK suspends the only thread
     // that could free it; for the same reason child and parent never touch memory at the same time.
     let pid = unsafe {
@@ -212,8 +213,8 @@ pub fn fork_into(flags: c_int, child: impl FnOnce() -> i32) -> Result<Pid> {
     }
 }
 
-/// Sets attributes (MOUNT_ATTR_*) on a mount, or on it and all below, and cuts it off from what happens elsewhere.
-pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: u64) -> Result<()> {
+/// Sets attributes (MOUNT_ATTR_*) on a mount, or on it and all below, takes others away, and cuts it off from what happens elsewhere.
+pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, set: u64, clear: u64) -> Result<()> {
     #[repr(C)]
     struct MountAttributes {
         set: u64,
@@ -221,7 +222,7 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: u64) ->
         propagation: u64,
         user_namespace: u64,
     }
-    let wanted = MountAttributes { set: attributes, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
+    let wanted = MountAttributes { set, clear, propagation: libc::MS_PRIVATE, user_namespace: 0 };
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the struct has the layout of mount_attr, its size is passed, and the kernel copies it before it returns.
     check(unsafe {
@@ -312,11 +313,71 @@ pub fn seccomp_install(instructions: &[Instruction]) -> Result<()> {
     set_filter(instructions, 0).map(drop)
 }
 
-/// Installs a filter and returns the descriptor on which its notifications arrive.
+/// Installs a filter and returns the descriptor on which its notifications arrive, marked close-on-exec. A call that was received
+/// then waits for its answer whatever signals come, where the kernel knows that (Linux 5.19); else it begins anew after each.
 pub fn seccomp_listener(instructions: &[Instruction]) -> Result<OwnedFd> {
-    let fd = set_filter(instructions, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
+    let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+    let fd = match set_filter(instructions, listener | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV) {
+        Err(Errno::INVAL) => set_filter(instructions, listener)?,
+        fd => fd?,
+    };
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// `struct seccomp_notif` of linux/seccomp.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Notification {
+    pub id: u64,
+    pub thread: u32,
+    pub flags: u32,
+    pub number: i32,
+    pub arch: u32,
+    pub instruction: u64,
+    pub arguments: [u64; 6],
+}
+
+/// `struct seccomp_notif_resp`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Response {
+    pub id: u64,
+    pub value: i64,
+    /// Negative, or 0.
+    pub error: i32,
+    pub flags: u32,
+}
+
+const NOTIF_RECV: u32 = 0xC050_2100; // _IOWR('!', 0, struct seccomp_notif)
+const NOTIF_SEND: u32 = 0xC018_2101; // _IOWR('!', 1, struct seccomp_notif_resp)
+const NOTIF_ID_VALID: u32 = 0x4008_2102; // _IOW('!', 2, __u64)
+
+/// Waits for a call that a filter passed to its listener.
+pub fn notification(listener: BorrowedFd<'_>) -> Result<Notification> {
+    let mut notification = Notification::default();
+    // SAFETY: the struct has the layout and the size that the number of the ioctl names, and is zeroed as the kernel asks.
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_RECV as _, ptr::from_mut(&mut notification)) }.into())?;
+    Ok(notification)
+}
+
+pub fn notification_is_valid(listener: BorrowedFd<'_>, id: u64) -> bool {
+    // SAFETY: the kernel reads one u64 that lives on this stack.
+    unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_ID_VALID as _, ptr::from_ref(&id)) == 0 }
+}
+
+pub fn respond(listener: BorrowedFd<'_>, mut response: Response) -> Result<()> {
+    // SAFETY: the struct has the layout and the size that the number of the ioctl names, and lives on this stack.
+    check(unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_SEND as _, ptr::from_mut(&mut response)) }.into()).map(drop)
+}
+
+/// Copies from another process's memory: as much as there is, up to the length of the buffer.
+pub fn read_memory(thread: u32, address: u64, buffer: &mut [u8]) -> Result<usize> {
+    let ours = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    let theirs = libc::iovec { iov_base: address as usize as *mut c_void, iov_len: buffer.len() };
+    // SAFETY: the kernel writes at most the length of `buffer` to it; the other address is only looked up in the other process.
+    let read = unsafe { libc::process_vm_readv(thread as i32, &ours, 1, &theirs, 1, 0) };
+    check(read as libc::c_long).map(|read| read as usize)
 }
 
 /// Whether the kernel knows a SECCOMP_RET_* action.

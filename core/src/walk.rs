@@ -210,8 +210,8 @@ impl Walker {
         visitor: &mut V,
     ) -> Result<(), V::Error> {
         let tree = &ground.trees[index];
-        // Only a tree that can be written was asked for by the user; what is read may be the system's.
-        let start = names.start(tree.path.as_bytes(), tree.writable);
+        // Only a tree that can be written, or a copy of it, was asked for by the user; what is read may be the system's.
+        let start = names.start(tree.path.as_bytes(), tree.writable || tree.watched);
         let look = start.look;
         let verdict = match () {
             () if start.denied => Verdict::Deny(look.deny),

@@ -226,8 +226,9 @@ fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
     plan["files"]["closed"] = json!([work.join(".env")]);
     plan["files"]["protect"] = json!([{"below": ["**", "/"], "but": ["/x/**"], "names": [".vscode"]}]);
     plan["files"]["opened"] = json!(["/y"]);
-    let output = sh(&plan, "echo new > old; echo x > added; rm -f .env || echo kept; cat .env || echo closed; cat old");
+    let output = sh(&plan, "echo new > old; echo x > added; rm .env || echo kept; cat .env || echo closed; cat old");
     assert_eq!(stdout(&output), "kept\nclosed\nnew\n", "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(work.join(".env")).unwrap(), "work/.env");
     assert_eq!(fs::read_to_string(work.join("old")).unwrap(), "work/old");
     assert!(!work.join("added").exists());
     let session = fs::read_dir(&sessions).unwrap().next().unwrap().unwrap().path();
@@ -245,6 +246,21 @@ fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
     assert_eq!(stdout(&sh(&plan, "cat old added")), "new\nx\n");
     plan["workspace"]["resume"] = json!("0123");
     assert_refused(&sh(&plan, "cat old"), "no session");
+}
+
+#[test]
+fn a_grant_inside_a_copy_is_a_part_of_the_copy() {
+    let tree = Tree::new();
+    let work = tree.dir("work");
+    let inner = tree.dir("work/inner");
+    let mut plan = full_plan(&work, &[grant(&work, "allow-noexec"), grant(&inner, "allow")]);
+    plan["landlock"]["access"]["allow-noexec"] = plan["landlock"]["access"]["allow"].clone();
+    plan["workspace"] = json!({"path": work, "resume": null});
+    plan["sessions"] = json!(tree.dir("state"));
+    let script = "cp /bin/true inner/program; inner/program && echo ran; cp /bin/true program; ./program || echo not";
+    let output = sh(&plan, script);
+    assert_eq!(stdout(&output), "ran\nnot\n", "{}", stderr(&output));
+    assert!(!inner.join("program").exists());
 }
 
 #[test]

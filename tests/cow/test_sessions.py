@@ -189,3 +189,37 @@ def test_a_name_that_is_no_session_id_reaches_no_file(cow: Cow) -> None:
         assert "there is no session" in shown.stderr
     assert set(tree(cow.store.parent)) == before
     cow.made.append("inner")
+
+
+def test_a_session_is_resumed_after_a_reboot_and_while_somebody_looks_at_it(cow: Cow) -> None:
+    cow.run("sh", "-ec", "echo 1 > f")
+    session = cow.only_session()
+    file = cow.store / session / "session.json"
+    text = file.read_text()
+    fields = json.loads(text)
+    file.write_text(text.replace(f'"device":{fields["device"]}', f'"device":{fields["device"] + 1}'))
+    holding = 'flock -s "$0" sh -c "echo held; sleep 0.2"'
+    with cow.tester.starting(["sh", "-c", holding, cow.store / session], cwd=cow.workspace) as looking:
+        assert looking.stdout is not None
+        assert looking.stdout.readline() == "held\n"
+        assert cow.run("cat", "f", flags=["--resume", session]).stdout == "1\n"
+
+
+def test_a_session_that_runs_or_is_of_another_directory_is_not_resumed(cow: Cow) -> None:
+    cow.run("sh", "-ec", "echo 1 > f")
+    session = cow.only_session()
+    with cow.tester.starting(
+        ["flock", cow.store / session, "sh", "-c", "echo held; cat"], stdin=subprocess.PIPE
+    ) as held:
+        assert held.stdout is not None
+        assert held.stdout.readline() == "held\n"
+        refused = cow.run("cat", "f", flags=["--resume", session])
+        assert refused.exit_code == 125
+        assert "still runs" in refused.stderr
+        held.communicate("")
+    cow.workspace.rename(cow.workspace.with_name("aside"))
+    cow.workspace.mkdir()
+    cow.tester.give(cow.workspace)
+    refused = cow.run("cat", "f", flags=["--resume", session])
+    assert refused.exit_code == 125
+    assert "is not of this workspace" in refused.stderr, refused

@@ -90,6 +90,33 @@ class Cow:
         assert "Traceback" not in outcome.stderr, outcome
         return outcome
 
+    def running(self, *words: str | Path, flags: Sequence[str | Path] = ()) -> list[str | Path]:
+        journal = self.ground.root / "journal"
+        start: list[str | Path] = [
+            self.installation.paddock,
+            "run",
+            "--cow",
+            "--profile",
+            "ai-agent",
+            "--audit-log",
+            journal,
+        ]
+        return [*start, *flags, "--", *words]
+
+    def run(self, *words: str | Path, flags: Sequence[str | Path] = ()) -> Outcome:
+        """The real thing: ``paddock run --cow``. Its session is removed with the others."""
+        known = self.sessions()
+        outcome = self.tester.run(self.running(*words, flags=flags), cwd=self.workspace, timeout_s=120)
+        self.made.extend(self.sessions() - known)
+        return outcome
+
+    def sessions(self) -> set[str]:
+        return set(os.listdir(self.store)) if self.store.exists() else set()
+
+    def only_session(self) -> str:
+        (name,) = self.made
+        return name
+
     def diff(self, *words: str | Path) -> dict[str, str]:
         """Path → kind of change; with its obstacle, if it has one (``changed!conflict``)."""
         return {

@@ -88,6 +88,12 @@ impl Nodes {
         self.slots.get(number as usize).filter(|node| self.by_watch.get(&node.watch) == Some(&number))
     }
 
+    /// Those of a tree.
+    pub fn directories(&self, tree: usize) -> impl Iterator<Item = u32> {
+        let numbers = self.by_watch.values().copied();
+        numbers.filter(move |number| matches!(&self.slots[*number as usize], node if node.tree == tree && !node.file))
+    }
+
     /// Where a file is: the directory, and its name there.
     pub fn place(&self, node: &Node) -> (u32, Vec<u8>) {
         (node.above, node.name.clone())

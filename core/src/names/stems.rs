@@ -223,6 +223,17 @@ impl Stems {
         parts
     }
 
+    /// The names that patterns end with, and the stems those come after. `NAME/**` is all that is in NAME.
+    pub fn last_names(&self, rule: Rule) -> impl Iterator<Item = (StemId, WordId)> {
+        self.list.iter().filter(move |stem| stem.kinds.contain(rule)).filter_map(|stem| match stem.part {
+            Part::Name(word) => Some((stem.above, word)),
+            Part::AnyDepth => match *self.get(stem.above) {
+                Stem { part: Part::Name(word), above, .. } => Some((above, word)),
+                _ => None,
+            },
+        })
+    }
+
     /// What denied and protected patterns still expect at a stem; a `**` that it ends with is a part of that.
     pub fn rests(&self, from: StemId, rests: &mut Vec<(Rule, Vec<Part>)>) {
         let own = usize::from(self.get(from).part == Part::AnyDepth && from > ANYWHERE);

@@ -140,6 +140,21 @@ fn deny_protect_and_opened_are_told_apart() {
 }
 
 #[test]
+fn what_is_denied_in_a_directory_is_known_before_it_is_there() {
+    let deny = ["**/.env", "/w/**/id_rsa", "/w/a/token", "/w/a/keys/**", "/w/a/*.pem", "/w/a/b/c", "**/d/e"];
+    let mut names = names(&deny, &["/w/a/kept"], &[]);
+    let mut denied = |dir: &str| {
+        let mut found = names.denied_in(dir.as_bytes());
+        found.sort();
+        found.iter().map(|name| String::from_utf8_lossy(name).into_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(denied("/w"), [".env", "id_rsa"]);
+    assert_eq!(denied("/w/a"), [".env", "id_rsa", "keys", "token"]);
+    assert_eq!(denied("/w/x/d"), [".env", "e", "id_rsa"]);
+    assert_eq!(denied("/x"), [".env"]);
+}
+
+#[test]
 fn the_way_to_a_protected_name_is_known() {
     let mut names = names(&["/w/a/b/secret"], &["**/.git/worktrees/*/gitdir", "**/.git/modules/**/config"], &[]);
     let ways = |names: &mut Names, path| {

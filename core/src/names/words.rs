@@ -61,6 +61,11 @@ impl Words {
         &self.bytes[start as usize..start as usize + usize::from(length)]
     }
 
+    /// None: it is wild.
+    pub fn literal_text(&self, word: WordId) -> Option<&[u8]> {
+        (!self.list[usize::from(word)].wild).then(|| self.text(word))
+    }
+
     /// The number of a word. A `*` in it is a letter unless it is wild.
     pub fn intern(&mut self, text: &[u8], wild: bool) -> WordId {
         let known = match wild {

@@ -1,0 +1,326 @@
+//! Renaming directories in a copy-on-write workspace.
+//!
+//! The overlay refuses to rename a directory that the workspace has (EXDEV): it would have to remember where it came from. So
+//! rename(2) and its like come to us in such a run. All but directories of the overlay go on to the kernel at once. A directory is
+//! moved by a child of ours (`carry.rs`), which stands in the sandbox's mounts behind the same rules and limits as the command, so
+//! that it can do nothing the command could not do by itself; only one at a time, while we go on waiting for everything else.
+//!
+//! No safety rests on what is read of a caller: a path that changes meanwhile, a link that is swapped or a number that is given to
+//! another process lead to nothing but another directory that the caller could have renamed as well. One that has put itself
+//! behind more rules of its own (Landlock, namespaces) gets the kernel's own answer, because our child would not be behind them.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+
+use crate::carry;
+use crate::fence::Fence;
+use crate::limits::Limits;
+use crate::namespaces::Inside;
+use crate::notify::{Answer, Call, Listener};
+use crate::sys;
+use crate::text::AbsPath;
+
+/// landlock_restrict_self(2) only tells us that somebody puts himself behind more rules.
+pub const CALLS: [&str; 4] = ["rename", "renameat", "renameat2", "landlock_restrict_self"];
+
+/// More callers than this at once get the kernel's own answer.
+const MOST_WAITING: usize = 4096;
+/// What is being moved when the run ends may be finished for so long.
+const LAST_MOVE: Duration = Duration::from_secs(5);
+
+const FOLLOWED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const PATH_DIR: OFlags = FOLLOWED.union(OFlags::DIRECTORY);
+
+pub struct Renames<'a> {
+    workspace: AbsPath,
+    inside: &'a Inside,
+    fence: &'a Fence,
+    limits: &'a Limits,
+    waiting: VecDeque<Call>,
+    mover: Option<Mover>,
+    /// Somebody is behind more rules than our child would be.
+    fenced_further: bool,
+}
+
+/// The child that moves a directory, and answers.
+struct Mover {
+    pid: Pid,
+    handle: OwnedFd,
+    call: Call,
+}
+
+/// What a call asks for.
+struct Asked {
+    old: (i32, u64),
+    new: (i32, u64),
+    flags: RenameFlags,
+}
+
+/// A name in an open directory.
+pub struct Name {
+    pub dir: OwnedFd,
+    pub name: CString,
+}
+
+impl Name {
+    fn is_directory(&self) -> bool {
+        let found = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+    }
+}
+
+impl<'a> Renames<'a> {
+    pub fn new(workspace: &AbsPath, inside: &'a Inside, fence: &'a Fence, limits: &'a Limits) -> Renames<'a> {
+        let (waiting, mover) = (VecDeque::new(), None);
+        Renames { workspace: workspace.clone(), inside, fence, limits, waiting, mover, fenced_further: false }
+    }
+
+    /// Readable when a directory has been moved.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.mover.as_ref().map(|mover| mover.handle.as_fd())
+    }
+
+    /// A call arrived.
+    pub fn take(&mut self, listener: &Listener, call: Call) {
+        let Some(asked) = Asked::of(&call) else {
+            self.fenced_further = true;
+            return listener.answer(&call, Answer::Continue);
+        };
+        if self.fenced_further || self.waiting.len() >= MOST_WAITING || !may_be_directory(&call, &asked) {
+            return listener.answer(&call, Answer::Continue);
+        }
+        self.waiting.push_back(call);
+        self.turn(listener);
+    }
+
+    /// Sends the next one on its way, once the last has come to its end.
+    pub fn turn(&mut self, listener: &Listener) {
+        if !self.is_free(listener) {
+            return;
+        }
+        while let Some(call) = self.waiting.pop_front() {
+            match self.begin(listener, call) {
+                Some(mover) => return self.mover = Some(mover),
+                None => listener.answer(&call, Answer::Continue),
+            }
+        }
+    }
+
+    fn is_free(&mut self, listener: &Listener) -> bool {
+        let Some(mover) = &self.mover else { return true };
+        match rustix::process::waitpid(Some(mover.pid), WaitOptions::NOHANG) {
+            Ok(None) | Err(Errno::INTR) => return false,
+            Ok(Some(_)) | Err(_) => {}
+        }
+        // It has answered, unless something killed it.
+        listener.answer(&mover.call, Answer::Fail(Errno::IO));
+        self.mover = None;
+        true
+    }
+
+    /// None: this is not for us.
+    fn begin(&self, listener: &Listener, call: Call) -> Option<Mover> {
+        let asked = Asked::of(&call)?;
+        let caller = Caller::find(&call)?;
+        if self.fenced_further || !self.inside.holds(caller.proc.as_fd()) {
+            return None;
+        }
+        let (old, new) = (caller.resolve(&call, asked.old)?, caller.resolve(&call, asked.new)?);
+        // Locks, masks and pins are mounts of their own, and so is everything that is not the copy.
+        let workspace = open_in(&caller.root, self.workspace.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS).ok()?;
+        let mount = mount_of(&workspace, c"").ok()?;
+        let at = [mount_of(&old.dir, c""), mount_of(&new.dir, c""), mount_of(&old.dir, &old.name)];
+        if at != [Ok(mount); 3] || !old.is_directory() || !listener.still_waits(&call) {
+            return None;
+        }
+        let supervisor = rustix::process::getpid();
+        let pid = sys::fork(|| {
+            let moved = match self.become_like_the_command(supervisor) {
+                Ok(()) => carry::rename(&old, &new, asked.flags, mount),
+                Err(_) => Answer::Continue,
+            };
+            listener.answer(&call, moved);
+            0
+        });
+        let pid = pid.ok()?;
+        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(handle) => Some(Mover { pid, handle, call }),
+            Err(_) => {
+                end(pid);
+                None
+            }
+        }
+    }
+
+    /// In the child: in the sandbox's mounts, so that its mount points can not be moved or replaced, and behind the same rules.
+    fn become_like_the_command(&self, supervisor: Pid) -> Result<(), Errno> {
+        self.limits.admit_self().map_err(|error| error.errno())?;
+        self.inside.enter()?;
+        self.fence.confine().map_err(|error| error.errno)?;
+        // Entering took this away, if it was set before. The supervisor may have died since.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if rustix::process::getppid() == Some(supervisor) { Ok(()) } else { Err(Errno::SRCH) }
+    }
+
+    /// Everything has ended; what is half moved is moved.
+    pub fn finish(self) {
+        let Some(mover) = self.mover else { return };
+        let deadline = Instant::now() + LAST_MOVE;
+        loop {
+            let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+            let mut ended = [PollFd::new(&mover.handle, PollFlags::IN)];
+            match rustix::event::poll(&mut ended, left.as_ref()) {
+                Err(Errno::INTR) => {}
+                _ => return end(mover.pid),
+            }
+        }
+    }
+}
+
+fn end(child: Pid) {
+    let _ = rustix::process::kill_process(child, Signal::KILL);
+    while matches!(rustix::process::waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
+}
+
+impl Asked {
+    /// None: it is no renaming.
+    fn of(call: &Call) -> Option<Asked> {
+        let [a, b, c, d, e, _] = call.arguments;
+        match i64::from(call.number) {
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_rename => {
+                Some(Asked { old: (libc::AT_FDCWD, a), new: (libc::AT_FDCWD, b), flags: RenameFlags::empty() })
+            }
+            libc::SYS_renameat => Some(Asked { old: (a as i32, b), new: (c as i32, d), flags: RenameFlags::empty() }),
+            libc::SYS_renameat2 => {
+                let flags = RenameFlags::from_bits_retain(e as u32);
+                Some(Asked { old: (a as i32, b), new: (c as i32, d), flags })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A first look, for every file that is renamed: it may be wrong for what is no directory, and costs a few system calls.
+fn may_be_directory(call: &Call, asked: &Asked) -> bool {
+    let look = || {
+        let (dir, address) = asked.old;
+        let path = call.path(address)?;
+        let proc = open_process(call)?;
+        let (start, scope) = if path.starts_with(b"/") {
+            (rustix::fs::openat(&proc, c"root", PATH_DIR, Mode::empty())?, ResolveFlags::IN_ROOT)
+        } else {
+            (open_start(&proc, dir)?, ResolveFlags::BENEATH)
+        };
+        match open_in(&start, &path, FOLLOWED | OFlags::NOFOLLOW, scope) {
+            Ok(found) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) == FileType::Directory),
+            Err(Errno::XDEV) => Ok(true), // it leads up, and is resolved with more care
+            Err(errno) => Err(errno),
+        }
+    };
+    look() == Ok(true)
+}
+
+fn open_process(call: &Call) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(format!("/proc/{}", call.thread), PATH_DIR, Mode::empty())
+}
+
+/// Where a relative path begins.
+fn open_start(proc: &OwnedFd, dir: i32) -> Result<OwnedFd, Errno> {
+    let name = if dir == libc::AT_FDCWD { "cwd".to_owned() } else { format!("fd/{dir}") };
+    rustix::fs::openat(proc, name, PATH_DIR, Mode::empty())
+}
+
+fn open_in(root: &OwnedFd, path: &[u8], flags: OFlags, scope: ResolveFlags) -> Result<OwnedFd, Errno> {
+    let scope = if scope.contains(ResolveFlags::BENEATH) { scope } else { scope | ResolveFlags::IN_ROOT };
+    rustix::fs::openat2(root, path, flags, Mode::empty(), scope | ResolveFlags::NO_MAGICLINKS)
+}
+
+pub fn mount_of(dir: &OwnedFd, name: &CStr) -> Result<u64, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH;
+    let found = rustix::fs::statx(dir, name, flags, StatxFlags::MNT_ID)?;
+    if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 { Err(Errno::NOSYS) } else { Ok(found.stx_mnt_id) }
+}
+
+/// The caller, as /proc has it.
+struct Caller {
+    proc: OwnedFd,
+    root: OwnedFd,
+}
+
+impl Caller {
+    fn find(call: &Call) -> Option<Caller> {
+        let proc = open_process(call).ok()?;
+        let root = rustix::fs::openat(&proc, c"root", PATH_DIR, Mode::empty()).ok()?;
+        Some(Caller { proc, root })
+    }
+
+    /// The directory that holds a name, by the caller's own root. None: the kernel has its own answer to such a path.
+    fn resolve(&self, call: &Call, (dir, address): (i32, u64)) -> Option<Name> {
+        let path = call.path(address).ok()?;
+        let (above, name) = split(&path)?;
+        let mut whole = Vec::new();
+        if !path.starts_with(b"/") {
+            whole = self.start(dir)?;
+            whole.push(b'/');
+        }
+        whole.extend_from_slice(above);
+        let dir = open_in(&self.root, &whole, PATH_DIR, ResolveFlags::IN_ROOT).ok()?;
+        Some(Name { dir, name: CString::new(name).ok()? })
+    }
+
+    /// The path of the directory that relative ones begin in: `..` may lead out of it, and a link to the root.
+    fn start(&self, dir: i32) -> Option<Vec<u8>> {
+        let start = open_start(&self.proc, dir).ok()?;
+        let mut buffer = [0; 32];
+        let path = rustix::fs::readlink(crate::beneath::link_to(&start, &mut buffer), Vec::new()).ok()?;
+        let same = open_in(&self.root, path.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS).ok()?;
+        let identity = |fd: &OwnedFd| {
+            let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID);
+            found.map(|found| (found.stx_mnt_id, found.stx_ino)).ok()
+        };
+        (identity(&start)? == identity(&same)?).then(|| path.into_bytes())
+    }
+}
+
+/// The directory part and the last name of a path. None where the kernel would not rename: the root, `.` and `..`, nothing.
+fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = path.iter().rposition(|byte| *byte != b'/')? + 1;
+    let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let name = &path[start..end];
+    if matches!(name, b"." | b"..") {
+        return None;
+    }
+    let above = &path[..start];
+    Some((if above.is_empty() { b"." } else { above }, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_split_as_the_kernel_does() {
+        for (path, expected) in [
+            (&b"a"[..], Some((&b"."[..], &b"a"[..]))),
+            (b"a/", Some((b".", b"a"))),
+            (b"/a", Some((b"/", b"a"))),
+            (b"a/b//", Some((b"a/", b"b"))),
+            (b"../b", Some((b"../", b"b"))),
+            (b"a/.", None),
+            (b"a/..", None),
+            (b"..", None),
+            (b"/", None),
+            (b"", None),
+        ] {
+            assert_eq!(split(path), expected, "{path:?}");
+        }
+    }
+}

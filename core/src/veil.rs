@@ -1,0 +1,108 @@
+//! What hides denied names below a copy-on-write workspace: a layer of whiteouts over the real directory.
+//!
+//! A mount covers a file that is there; when the host's editor replaces the file, the new one is bare until the guard has covered
+//! it again. A whiteout hides the name, whatever the host puts there and whenever. The layer lies in memory, is made by init and
+//! is gone with the mount. Each of its directories is shown instead of the real one, so it has that one's mode and times.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
+use rustix::io::Errno;
+
+use crate::beneath;
+use crate::text::AbsPath;
+
+/// The names that are hidden, by the directory they are in.
+#[derive(Debug, Default)]
+pub struct Veil {
+    /// Relative to the workspace, which is the empty path. A directory comes before what is in it, and none is left out between.
+    dirs: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
+    /// In every directory of the workspace, and not only in those where such a name is to be expected.
+    pub everywhere: bool,
+}
+
+impl Veil {
+    pub fn is_empty(&self) -> bool {
+        self.dirs.is_empty()
+    }
+
+    /// Hides names in a directory, if the layer can stand for it: it has to be ours, because what we make is.
+    pub fn hide(&mut self, workspace: BorrowedFd<'_>, dir: &[u8], names: impl IntoIterator<Item = Vec<u8>>) -> bool {
+        let above = |end: usize| dir[..end].to_vec();
+        let ends = dir.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        let way: Vec<Vec<u8>> = [Vec::new()].into_iter().chain(ends.map(above)).chain([dir.to_vec()]).collect();
+        let own = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        for part in &way {
+            if !self.dirs.contains_key(part) && owner(workspace, part) != Ok(own) {
+                return false;
+            }
+        }
+        let mut names = names.into_iter().peekable();
+        if names.peek().is_none() {
+            return true;
+        }
+        for part in way {
+            self.dirs.entry(part).or_default();
+        }
+        self.dirs.entry(dir.to_vec()).or_default().extend(names);
+        true
+    }
+
+    pub fn hides(&self, workspace: &AbsPath, path: &AbsPath) -> bool {
+        let named = |(dir, name): (&[u8], &[u8])| self.dirs.get(dir).is_some_and(|names| names.contains(name));
+        split(workspace, path).is_some_and(named)
+    }
+
+    /// Makes the layer in an empty file system.
+    pub fn lay(&self, workspace: BorrowedFd<'_>, layer: BorrowedFd<'_>) -> Result<(), Errno> {
+        let mut path = Vec::with_capacity(256);
+        for (dir, names) in &self.dirs {
+            if !dir.is_empty() {
+                rustix::fs::mkdirat(layer, &dir[..], Mode::RWXU)?;
+            }
+            for name in names {
+                path.clear();
+                path.extend_from_slice(dir);
+                if !dir.is_empty() {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(name);
+                let whiteout = FileType::CharacterDevice;
+                rustix::fs::mknodat(layer, &path[..], whiteout, Mode::empty(), rustix::fs::makedev(0, 0))?;
+            }
+        }
+        // From the innermost out: each name that is made changes the times of its directory.
+        for dir in self.dirs.keys().rev() {
+            let real = rustix::fs::fstat(open(workspace, dir)?)?;
+            let name = CString::new(if dir.is_empty() { &b"."[..] } else { dir }).map_err(|_| Errno::INVAL)?;
+            rustix::fs::chmodat(layer, &name, Mode::from_raw_mode(real.st_mode & 0o7777), AtFlags::empty())?;
+            let time = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ };
+            let times = Timestamps {
+                last_access: time(real.st_atime, real.st_atime_nsec),
+                last_modification: time(real.st_mtime, real.st_mtime_nsec),
+            };
+            rustix::fs::utimensat(layer, &name, &times, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+}
+
+/// The directory, relative to the workspace, and the name there.
+pub fn split<'p>(workspace: &AbsPath, path: &'p AbsPath) -> Option<(&'p [u8], &'p [u8])> {
+    let below = path.as_bytes().strip_prefix(workspace.as_bytes())?.strip_prefix(b"/")?;
+    Some(match below.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&below[..slash], &below[slash + 1..]),
+        None => (b"", below),
+    })
+}
+
+fn open(workspace: BorrowedFd<'_>, dir: &[u8]) -> Result<std::os::fd::OwnedFd, Errno> {
+    beneath::open(workspace.as_fd(), dir, OFlags::PATH | OFlags::DIRECTORY)
+}
+
+fn owner(workspace: BorrowedFd<'_>, dir: &[u8]) -> Result<(u32, u32), Errno> {
+    let stat = rustix::fs::fstat(open(workspace, dir)?)?;
+    Ok((stat.st_uid, stat.st_gid))
+}
