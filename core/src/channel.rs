@@ -12,8 +12,8 @@ use rustix::net::{
 
 /// Longer texts are cut: a path and what is wrong with it.
 const LONGEST: usize = 6 * 1024;
-/// The descriptors that come with [`Word::Started`].
-pub const DESCRIPTORS: usize = 4;
+/// At most so many descriptors come with [`Word::Started`].
+const DESCRIPTORS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {

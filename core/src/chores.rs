@@ -130,4 +130,9 @@ impl Chores for Duties<'_> {
         }
         ControlFlow::Continue(())
     }
+
+    fn look(&mut self) -> bool {
+        self.guard.as_ref().is_some_and(Guard::is_due)
+            || self.limits.as_mut().is_some_and(|watch| watch.check().is_some())
+    }
 }

@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
@@ -178,6 +179,12 @@ impl Guard {
     /// When the next turn is due even if nothing is readable.
     pub fn timeout(&self) -> Option<Duration> {
         self.post.blind.then(|| PATROL.saturating_sub(self.last_patrol.elapsed()))
+    }
+
+    pub fn is_due(&self) -> bool {
+        let mut readable = [PollFd::new(&self.inotify, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut readable, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        !readable[0].revents().is_empty() || self.timeout() == Some(Duration::ZERO)
     }
 
     /// Judges what has appeared since.

@@ -78,7 +78,15 @@ pub struct Sandbox {
     pub command: OwnedFd,
     /// A /proc that shows the processes of the sandbox and no other.
     pub proc: OwnedFd,
+    /// File systems in memory that are its own.
+    pub volatile: Vec<OwnedFd>,
     inside: Inside,
+}
+
+/// What the supervisor has to see of a furnished root.
+pub struct Furnished {
+    pub proc: OwnedFd,
+    pub volatile: Vec<OwnedFd>,
 }
 
 pub enum Started {
@@ -104,8 +112,8 @@ pub trait Furnish {
 
     fn hostname(&self) -> &[u8];
 
-    /// Leaves this process in the new root. The descriptor is of its /proc.
-    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, InitError>;
+    /// Leaves this process in the new root.
+    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, InitError>;
 }
 
 impl Furnish for Blueprint<'_> {
@@ -118,7 +126,7 @@ impl Furnish for Blueprint<'_> {
         self.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(&self, _: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, InitError> {
+    fn furnish(&self, _: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, InitError> {
         Ok(root::build(self, ruleset)?)
     }
 }
@@ -146,13 +154,15 @@ pub fn start(
         Err(errno) => Err(errno),
     };
     let refused = match heard {
-        Ok(Some((Word::Started, descriptors))) => match <[OwnedFd; channel::DESCRIPTORS]>::try_from(descriptors) {
-            Ok([command, user, mount, proc]) => {
-                let inside = Inside { user, mount };
-                return Ok(Started::Running(Sandbox { init, channel, command, proc, inside }));
+        Ok(Some((Word::Started, descriptors))) => {
+            let mut descriptors = descriptors.into_iter();
+            let known = (descriptors.next(), descriptors.next(), descriptors.next(), descriptors.next());
+            if let (Some(command), Some(user), Some(mount), Some(proc)) = known {
+                let (inside, volatile) = (Inside { user, mount }, descriptors.collect());
+                return Ok(Started::Running(Sandbox { init, channel, command, proc, volatile, inside }));
             }
-            Err(_) => NamespacesError::Channel(Errno::PROTO),
-        },
+            NamespacesError::Channel(Errno::PROTO)
+        }
         Ok(Some((Word::NotExecuted(errno), _))) => {
             bury(init);
             return Ok(Started::NotExecuted(errno));
@@ -285,7 +295,7 @@ fn set_up(
     let mount = namespace("mnt").map_err(step("the mount namespace can not be opened"))?;
     // The supervisor puts us under limits first.
     channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
-    let proc = interior.furnish(channel, fence.ruleset())?;
+    let Furnished { proc, volatile } = interior.furnish(channel, fence.ruleset())?;
     if !interior.hostname().is_empty() {
         rustix::system::sethostname(interior.hostname()).map_err(step("the host name can not be set"))?;
     }
@@ -310,7 +320,8 @@ fn set_up(
         return Ok(Err(errno));
     }
     let handle = rustix::process::pidfd_open(child, PidfdFlags::empty()).map_err(step("the command has no handle"))?;
-    let descriptors = [handle.as_fd(), user.as_fd(), mount.as_fd(), proc.as_fd()];
+    let mut descriptors = vec![handle.as_fd(), user.as_fd(), mount.as_fd(), proc.as_fd()];
+    descriptors.extend(volatile.iter().map(OwnedFd::as_fd));
     channel::send(channel, &Word::Started, &descriptors).map_err(step("the supervisor is gone"))?;
     Ok(Ok(child))
 }
