@@ -14,10 +14,14 @@ use crate::limits::Exceeded;
 use crate::namespaces::Inside;
 use crate::stderr;
 use crate::supervise::Chores;
+use crate::text::AbsPath;
 use crate::watch::Watch;
 
 /// More lines than this about names that were taken away say nothing new.
 const MOST_LINES: usize = 20;
+/// Of names that were changed, and are executed outside later.
+const MOST_SHOWN: usize = 5;
+const MOST_FLAGGED: usize = 200;
 
 pub struct Duties<'a> {
     pub guard: Option<Guard>,
@@ -28,6 +32,7 @@ pub struct Duties<'a> {
     pub exceeded: Option<Exceeded>,
     failure: Option<GuardError>,
     lines: usize,
+    quiet: bool,
 }
 
 impl<'a> Duties<'a> {
@@ -36,8 +41,9 @@ impl<'a> Duties<'a> {
         inside: Option<(&'a Inside, bool)>,
         limits: Option<Watch<'a>>,
         journal: Option<&'a Journal>,
+        quiet: bool,
     ) -> Duties<'a> {
-        Duties { guard, inside, limits, journal, exceeded: None, failure: None, lines: 0 }
+        Duties { guard, inside, limits, journal, exceeded: None, failure: None, lines: 0, quiet }
     }
 
     /// When everything has ended: what is left in the trees is looked at once more, and nothing can interfere.
@@ -51,9 +57,33 @@ impl<'a> Duties<'a> {
                     let _ = journal.append(&Event::Partial { text: text.as_bytes() });
                 }
             }
+            self.tell_changed(&guard.changed());
             guard.disband();
         }
         self.exceeded
+    }
+
+    /// What was written as it should be, and runs outside of the fence: a person looks first.
+    fn tell_changed(&self, paths: &[AbsPath]) {
+        let journaled = paths.iter().take(MOST_FLAGGED);
+        if let Some(journal) = self.journal {
+            for path in journaled {
+                if let Err(error) = journal.append(&Event::NameFlagged { path: path.as_bytes() }) {
+                    stderr::complain(&error.to_string(), error.hint());
+                    break;
+                }
+            }
+        }
+        if paths.is_empty() || self.quiet {
+            return;
+        }
+        let shown: Vec<String> = paths.iter().take(MOST_SHOWN).map(AbsPath::to_string).collect();
+        let more = match paths.len().saturating_sub(MOST_SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let text = format!("changed during the run, and executed outside of the fence: {}{more}", shown.join(", "));
+        stderr::say("paddock", &text);
     }
 
     fn tell(&mut self, event: GuardEvent) {

@@ -32,6 +32,8 @@ pub enum Rule {
     Opened,
     /// A symlink that leads to something protected or denied: it stays as it is.
     Link,
+    /// The work itself, and yet executed outside later: to be told of when it was changed.
+    Flag,
     /// The system's own: patterns that begin with `**` are not looked for below it.
     System,
 }
@@ -67,6 +69,8 @@ pub struct Names {
     /// Not taken in yet.
     added: Vec<Pattern>,
     states: States,
+    /// Directories of installed packages: nothing is flagged below them.
+    pub packages: Vec<Text>,
     /// Whether anything inside a git directory is protected, and with it the way there.
     pub guards_git: bool,
     /// Used by each look, and kept for their memory.
@@ -90,6 +94,7 @@ pub struct Look {
     pub protect: Option<u16>,
     pub link: Option<u16>,
     pub opened: bool,
+    pub flagged: bool,
     /// The name is a part of a pattern that goes on below it.
     pub way_to_denied: bool,
     pub way_to_protected: bool,
@@ -137,19 +142,21 @@ const MAX_RULES: usize = 8192;
 const MAX_PARTS: usize = 60_000;
 
 impl Names {
-    pub fn new(deny: &[Text], protect: &[Text], opened: &[Text]) -> Result<Names, NamesError> {
+    pub fn new(deny: &[Text], protect: &[Text], opened: &[Text], flagged: &[Text]) -> Result<Names, NamesError> {
         let mut names = Names {
             words: Words::new(),
             parts: Vec::new(),
-            rules: Vec::with_capacity(deny.len() + protect.len() + opened.len() + SYSTEM.len()),
+            rules: Vec::with_capacity(deny.len() + protect.len() + opened.len() + flagged.len() + SYSTEM.len()),
             added: Vec::new(),
             states: States::default(),
+            packages: Vec::new(),
             guards_git: false,
             found: Vec::new(),
             ahead: State { loops: 0, steps: Vec::new() },
             new_loops: Vec::new(),
         };
-        for (rule, patterns) in [(Rule::Deny, deny), (Rule::Protect, protect), (Rule::Opened, opened)] {
+        let all = [(Rule::Deny, deny), (Rule::Protect, protect), (Rule::Opened, opened), (Rule::Flag, flagged)];
+        for (rule, patterns) in all {
             for text in patterns {
                 let start = names.parts.len();
                 let root = pattern::parse(text, &mut names.words, &mut names.parts)?;
@@ -323,6 +330,11 @@ impl Names {
         folded == b".git"
     }
 
+    /// Does a directory lie in one of installed packages?
+    pub fn is_shipped(&self, path: &[u8]) -> bool {
+        path.split(|byte| *byte == b'/').any(|name| self.packages.iter().any(|package| package.as_bytes() == name))
+    }
+
     /// Could anything match below a directory in this state?
     pub fn expects(&self, state: StateId) -> bool {
         let (state, loops) = self.states.get(state);
@@ -354,6 +366,7 @@ struct Hits {
     protect: Option<(u16, usize)>,
     link: Option<(u16, usize)>,
     opened: bool,
+    flagged: bool,
     system: bool,
     way_to_denied: bool,
     way_to_protected: bool,
@@ -380,7 +393,7 @@ impl Hits {
             (_, []) => self.accept(kind, next.rule, parts),
             (Rule::Deny, _) => self.way_to_denied = true,
             (Rule::Protect, _) => self.way_to_protected = true,
-            (Rule::Link | Rule::Opened | Rule::System, _) => {}
+            (Rule::Link | Rule::Opened | Rule::Flag | Rule::System, _) => {}
         }
     }
 
@@ -396,6 +409,7 @@ impl Hits {
             Rule::Protect => least(&mut self.protect),
             Rule::Link => least(&mut self.link),
             Rule::Opened => self.opened = true,
+            Rule::Flag => self.flagged = true,
             Rule::System => self.system = true,
         }
     }
@@ -406,6 +420,7 @@ impl Hits {
             protect: self.protect.map(|(rule, _)| rule),
             link: self.link.map(|(rule, _)| rule),
             opened: self.opened,
+            flagged: self.flagged,
             way_to_denied: self.way_to_denied,
             way_to_protected: self.way_to_protected,
             opened_below: self.opened_below,

@@ -134,6 +134,9 @@ pub struct Files {
     pub deny: Vec<Text>,
     pub protect: Vec<Text>,
     pub opened: Vec<Text>,
+    /// Patterns of names that may be written and are executed outside later, and directories below which nobody does that.
+    pub flagged: Vec<Text>,
+    pub packages: Vec<Text>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -377,7 +380,7 @@ impl Plan {
                 _ => Err(PlanError::Tier("open", "rules without files")),
             };
         };
-        let by_name = !(files.deny.is_empty() && files.protect.is_empty() && files.opened.is_empty());
+        let by_name = [&files.deny, &files.protect, &files.opened, &files.flagged].iter().any(|list| !list.is_empty());
         match (self.tier, &self.namespaces) {
             (Tier::Full, None) => return Err(PlanError::Tier("full", "namespaces")),
             (Tier::Full, Some(_)) if self.temp.is_some() => return Err(PlanError::Tier("full", "temp")),

@@ -184,7 +184,7 @@ impl Running {
             }
         };
         let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree, volatile)?) } else { None };
-        let mut duties = Duties::new(self.guard, inside, watch, journal);
+        let mut duties = Duties::new(self.guard, inside, watch, journal, quiet);
         let end = supervise::wait(&self.subject, &mut duties)?;
         let ended_by = duties.finish();
         let by_signal = || end.signal().and_then(|signal| limits.behind_signal(signal));

@@ -78,7 +78,7 @@ pub fn absolute(path: &Path) -> AbsPath {
 
 pub fn names(deny: &[&str], protect: &[&str], opened: &[&str]) -> Names {
     let texts = |list: &[&str]| list.iter().map(|one| Text::from_bytes((*one).into()).unwrap()).collect::<Vec<_>>();
-    Names::new(&texts(deny), &texts(protect), &texts(opened)).unwrap()
+    Names::new(&texts(deny), &texts(protect), &texts(opened), &[]).unwrap()
 }
 
 /// What a plan protects, in kind if not in number.

@@ -28,7 +28,7 @@ fn text(text: &str) -> Text {
 
 fn names(deny: &[&str], protect: &[&str], opened: &[&str]) -> Names {
     let texts = |list: &[&str]| list.iter().map(|one| text(one)).collect::<Vec<_>>();
-    Names::new(&texts(deny), &texts(protect), &texts(opened)).unwrap()
+    Names::new(&texts(deny), &texts(protect), &texts(opened), &[]).unwrap()
 }
 
 /// One look for each name of the path.
@@ -45,7 +45,7 @@ fn looks(names: &mut Names, path: &str, folding: bool) -> Vec<Look> {
 #[test]
 fn patterns_mean_what_the_table_of_both_languages_says() {
     for Case { pattern, path, matches, covers } in table().cases {
-        let mut names = Names::new(std::slice::from_ref(&pattern), &[], &[]).unwrap();
+        let mut names = Names::new(std::slice::from_ref(&pattern), &[], &[], &[]).unwrap();
         // The system's trees are left out of floating patterns only, and no case of the table is about that.
         let start = names.start(path.as_bytes(), true);
         assert_eq!(start.look.deny.is_some(), matches, "{pattern} {path}");
@@ -56,7 +56,7 @@ fn patterns_mean_what_the_table_of_both_languages_says() {
 #[test]
 fn what_is_no_pattern_is_refused() {
     for pattern in table().refused {
-        assert!(Names::new(&[], std::slice::from_ref(&pattern), &[]).is_err(), "{pattern}");
+        assert!(Names::new(&[], std::slice::from_ref(&pattern), &[], &[]).is_err(), "{pattern}");
     }
 }
 
@@ -78,7 +78,7 @@ fn a_walk_and_a_single_pattern_agree_on_random_input() {
             })
             .collect();
         let texts: Vec<Text> = patterns.iter().map(|one| text(one)).collect();
-        let mut together = Names::new(&texts, &[], &[]).unwrap();
+        let mut together = Names::new(&texts, &[], &[], &[]).unwrap();
         for _ in 0..20 {
             let path: Vec<&str> = (0..roll(6)).map(|_| ["a", "b", "ab", "aab", "ba"][roll(5)]).collect();
             let path = format!("/{}", path.join("/"));
@@ -204,7 +204,7 @@ fn what_a_link_leads_to_is_looked_for_too() {
 #[test]
 fn names_that_are_no_text_are_matched_byte_for_byte() {
     let pattern = Text::from_bytes(b"**/a\xff*\nb".to_vec()).unwrap();
-    let mut names = Names::new(&[pattern], &[], &[]).unwrap();
+    let mut names = Names::new(&[pattern], &[], &[], &[]).unwrap();
     let state = names.start(b"/", false).look.next;
     assert!(names.look(state, b"a\xff\xfe\nb", false).deny.is_some());
     assert!(names.look(state, b"a\xfe\nb", false).deny.is_none());

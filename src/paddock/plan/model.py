@@ -92,6 +92,7 @@ class Files:
     The rest is for the full tier alone, as patterns of whole paths (policy/glob.py):
     ``deny``: closed in every grant, also when the name appears later. ``protect``: read-only in every writable grant; a
     name that was absent and appears is taken away. ``opened``: a path that matches one of these is not protected.
+    ``flagged``: told of when it was changed, unless a directory on its way bears a name of ``packages``.
     """
 
     grants: tuple[PathGrant, ...]
@@ -101,6 +102,8 @@ class Files:
     deny: tuple[str, ...]
     protect: tuple[str, ...]
     opened: tuple[str, ...]
+    flagged: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,8 @@ class Names:
     deny: tuple[str, ...]
     protect: tuple[str, ...]
     opened: tuple[str, ...]
+    flagged: tuple[str, ...]
+    packages: tuple[str, ...]
     notices: tuple[Notice, ...]
 
 
@@ -45,6 +47,8 @@ def names_of(policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked
         deny=tuple(sorted(set(ground.denied(closed)))),
         protect=tuple(sorted(protect)) if ground.writable else (),
         opened=tuple(sorted({*opened, *(one.value for one in by_hand)})) if ground.writable else (),
+        flagged=tuple(sorted(ground.flagged())),
+        packages=protected().packages if ground.own else (),
         notices=tuple(Notice(level=Level.WARNING, text=text) for text in warnings),
     )
 
@@ -105,6 +109,10 @@ class _Ground:
             for name in group.any if group.shipped else ():
                 for package in table.packages:
                     yield from self._below(outermost(self.own), f"{package}/**/{name}")
+
+    def flagged(self) -> Iterator[str]:
+        for name in protected().flagged:
+            yield from self._below(outermost(self.own), name)
 
     def exposed(self) -> Iterator[str]:
         """A person granted a protected place itself: their word counts, and is repeated."""

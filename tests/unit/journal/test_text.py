@@ -62,4 +62,5 @@ def test_names_show_where_they_were_and_where_they_are_kept() -> None:
     kept = "/home/ada/.local/state/paddock/sessions/9f86d081884c7d65/taken/1/.vscode"
     assert shown["name.taken"] == f"{stamp} event=name.taken path=/home/ada/project/.vscode kept={kept} whole=true"
     assert shown["name.left"] == f"{stamp} event=name.left path=/home/ada/project/.envrc errno=ENOSPC"
+    assert shown["name.flagged"] == f"{stamp} event=name.flagged path=/home/ada/project/Makefile"
     assert shown["name.masked"] == f"{stamp} event=name.masked path=/home/ada/project/.env window_us=900"
