@@ -270,17 +270,21 @@ mod tests {
         assert!(content("/").unwrap().is_some());
         let memo = |path: &str, was| Memo {
             quiet: false,
+            unless_namespaces: false,
             contents: BTreeMap::from([(path.to_owned(), was)]),
             places: BTreeMap::new(),
             variables: BTreeMap::new(),
             plan: String::new(),
         };
-        assert!(memo("/", content("/").unwrap()).holds());
-        assert!(memo("/nonexistent/file", None).holds());
-        assert!(!memo("/", None).holds());
-        assert!(!memo("/nonexistent/file", content("/").unwrap()).holds());
+        assert!(memo("/", content("/").unwrap()).holds(Path::new("/nonexistent/door")));
+        assert!(memo("/nonexistent/file", None).holds(Path::new("/nonexistent/door")));
+        assert!(!memo("/", None).holds(Path::new("/nonexistent/door")));
+        assert!(!memo("/nonexistent/file", content("/").unwrap()).holds(Path::new("/nonexistent/door")));
+        // Whoever can not be asked whether there are namespaces may make them.
+        let weaker = Memo { unless_namespaces: true, ..memo("/nonexistent/file", None) };
+        assert!(!weaker.holds(Path::new("/nonexistent/door")));
         // Not "nothing there": nobody can say.
-        assert!(!memo(&format!("/{}", "x".repeat(300)), None).holds());
+        assert!(!memo(&format!("/{}", "x".repeat(300)), None).holds(Path::new("/nonexistent/door")));
     }
 
     #[test]
