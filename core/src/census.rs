@@ -38,7 +38,7 @@ pub struct Columns {
 pub struct Count {
     /// Threads of all processes.
     pub tasks: u64,
-    /// Pages in memory. What processes share counts once for each.
+    /// Pages in memory, files that lie there included. What processes share counts once for each.
     pub resident_bytes: u64,
     /// Of the living, and of those that somebody in the tree has waited for. Whoever has the kernel bury his children unseen
     /// takes their time out of every account.
@@ -48,6 +48,8 @@ pub struct Count {
 pub struct Census<'p> {
     proc: BorrowedFd<'p>,
     tree: Tree,
+    /// File systems in memory that nobody but the tree has.
+    volatile: &'p [OwnedFd],
     /// Processes found and not yet looked at come behind those that were.
     found: Vec<i32>,
     page_bytes: u64,
@@ -65,10 +67,11 @@ const PATH_ROOM: usize = 64;
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
 impl<'p> Census<'p> {
-    pub fn new(proc: BorrowedFd<'p>, tree: Tree) -> Result<Census<'p>, Errno> {
+    pub fn new(proc: BorrowedFd<'p>, tree: Tree, volatile: &'p [OwnedFd]) -> Result<Census<'p>, Errno> {
         let mut census = Census {
             proc,
             tree,
+            volatile,
             found: Vec::new(),
             page_bytes: rustix::param::page_size() as u64,
             ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
@@ -85,7 +88,8 @@ impl<'p> Census<'p> {
     }
 
     pub fn count(&mut self, columns: Columns) -> Result<Count, Errno> {
-        let mut count = Count::default();
+        let files = if columns.resident { self.file_bytes()? } else { 0 };
+        let mut count = Count { resident_bytes: files, ..Count::default() };
         let mut ticks: u64 = 0;
         let page_bytes = self.page_bytes;
         self.each(|proc, pid| {
@@ -115,20 +119,33 @@ impl<'p> Census<'p> {
     }
 
     /// Memory in which a page shared by N counts for each with an N-th, swap included. The kernel walks every page for it: some
-    /// milliseconds for a gigabyte.
+    /// milliseconds for a gigabyte. A file in memory that is mapped is in the account of its file system too, and nobody can tell which
+    /// of the shared pages are such: so the larger of the two counts.
     pub fn proportional_bytes(&mut self) -> Result<u64, Errno> {
         let page_bytes = self.page_bytes;
-        let mut total: u64 = 0;
+        let mut own: u64 = 0;
+        let mut shared: u64 = 0;
         self.each(|proc, pid| {
             let (speaker, pages) = resident(proc, pid)?;
             if pages > 0 {
                 // A process that hides its memory map counts with all it has.
-                let bytes = proportional(proc, speaker)?.unwrap_or(pages.saturating_mul(page_bytes));
-                total = total.saturating_add(bytes);
+                let all = Proportional { all: pages.saturating_mul(page_bytes), shared: 0 };
+                let bytes = proportional(proc, speaker)?.unwrap_or(all);
+                own = own.saturating_add(bytes.all.saturating_sub(bytes.shared));
+                shared = shared.saturating_add(bytes.shared);
             }
             Ok(Next::GoOn)
         })?;
-        Ok(total)
+        Ok(own.saturating_add(shared.max(self.file_bytes()?)))
+    }
+
+    /// What lies in the file systems in memory, opened by anybody or not.
+    fn file_bytes(&self) -> Result<u64, Errno> {
+        self.volatile.iter().try_fold(0, |sum: u64, fs| {
+            let facts = rustix::fs::fstatfs(fs)?;
+            let blocks = facts.f_blocks.saturating_sub(facts.f_bfree);
+            Ok(sum.saturating_add(blocks.saturating_mul(facts.f_bsize as u64)))
+        })
     }
 
     /// Kills every descendant there is now; the caller buries, and calls again until nobody is left. The numbers in a namespace are not
@@ -172,13 +189,18 @@ impl<'p> Census<'p> {
             Tree::DescendantsOf(root) => {
                 self.found.clear();
                 children(proc, root.as_raw_nonzero().get(), &mut self.found)?;
+                let own = rustix::process::getpid().as_raw_nonzero().get();
                 let mut next = 0;
                 while let Some(pid) = self.found.get(next).copied() {
+                    next += 1;
+                    // A copy of the root that looks out for it.
+                    if pid == own {
+                        continue;
+                    }
                     if visit(proc, pid)? == Next::Stop {
                         break;
                     }
                     children(proc, pid, &mut self.found)?;
-                    next += 1;
                 }
                 Ok(())
             }
@@ -267,12 +289,20 @@ fn stat(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<Stat>, Errno> {
     Ok(read(proc, Path::new(format_args!("{pid}/stat")), &mut buffer)?.and_then(Stat::parse))
 }
 
-fn proportional(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<u64>, Errno> {
+struct Proportional {
+    all: u64,
+    /// Of that, shared memory and files in memory.
+    shared: u64,
+}
+
+fn proportional(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<Proportional>, Errno> {
     let mut buffer = [0; 2048];
     let Some(text) = read(proc, Path::new(format_args!("{pid}/smaps_rollup")), &mut buffer)? else { return Ok(None) };
     let kilobytes = |key| kernel_text::value_of(text, key);
     let Some(resident) = kilobytes(b"Pss:") else { return Ok(None) };
-    Ok(Some((resident + kilobytes(b"SwapPss:").unwrap_or(0)).saturating_mul(1024)))
+    let bytes = |kilobytes: u64| kilobytes.saturating_mul(1024);
+    let all = bytes(resident + kilobytes(b"SwapPss:").unwrap_or(0));
+    Ok(Some(Proportional { all, shared: bytes(kilobytes(b"Pss_Shmem:").unwrap_or(0)) }))
 }
 
 /// Calls `visit` for every entry whose name is a number.
@@ -406,7 +436,7 @@ mod tests {
             "exec 3<&0; sh -c 'cat <&3 & wait' >/dev/null & cat <&3 >/dev/null & echo ready; exec >/dev/null; wait",
         );
         let proc = proc();
-        let mut census = Census::new(proc.as_fd(), script.tree()).unwrap();
+        let mut census = Census::new(proc.as_fd(), script.tree(), &[]).unwrap();
         // The innermost shell may still be on its way.
         let count = (0..1000).map(|_| census.count(ALL).unwrap()).find(|count| count.tasks == 3);
         let count = count.expect("three processes below the shell");
@@ -432,7 +462,7 @@ mod tests {
              os.close(1); os.wait()",
         );
         let proc = proc();
-        let mut census = Census::new(proc.as_fd(), script.tree()).unwrap();
+        let mut census = Census::new(proc.as_fd(), script.tree(), &[]).unwrap();
         let count = census.count(ALL).unwrap();
         assert!(count.resident_bytes > 64 << 20, "{count:?}");
         assert!(census.proportional_bytes().unwrap() > 64 << 20);
@@ -441,7 +471,7 @@ mod tests {
     #[test]
     fn a_namespace_is_everybody_that_proc_shows() {
         let proc = proc();
-        let mut census = Census::new(proc.as_fd(), Tree::Namespace).unwrap();
+        let mut census = Census::new(proc.as_fd(), Tree::Namespace, &[]).unwrap();
         assert!(census.count(ALL).unwrap().tasks >= 2);
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Nothing here needs privileges, and nothing is assumed from versions or owners: a group is in force when the kernel has
 //! taken it and reads back what was written. What can not be had is left out, and the caller chooses weaker means. The files
-//! of a group belong to the user, so the command must not be able to write below the mount points of the cgroup trees.
+//! of a group belong to the user, so the command must not be able to write below the mount points of the cgroup trees: plans keep
+//! them unwritable, and a run whose plan does not is refused.
 
 mod standing;
 
@@ -43,6 +44,8 @@ pub struct Wanted {
 /// The groups of a session. Dropping them removes them.
 pub struct Cgroups {
     groups: Vec<Group>,
+    /// Where their files, and those of every other group, can be reached.
+    mount_points: Vec<Vec<u8>>,
     memory: Option<usize>,
     tasks: Option<usize>,
     cpu_time: Option<usize>,
@@ -87,11 +90,19 @@ impl Cgroups {
             };
             made.limit_v1(index, controller, wanted);
         }
+        if !made.groups.is_empty() {
+            made.mount_points = standing::mount_points(&mounts).collect();
+        }
         made
     }
 
     pub fn none() -> Cgroups {
-        Cgroups { groups: Vec::new(), memory: None, tasks: None, cpu_time: None }
+        Cgroups { groups: Vec::new(), mount_points: Vec::new(), memory: None, tasks: None, cpu_time: None }
+    }
+
+    /// None if there is no group.
+    pub fn mount_points(&self) -> &[Vec<u8>] {
+        &self.mount_points
     }
 
     pub fn memory(&self) -> Option<Version> {

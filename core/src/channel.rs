@@ -16,8 +16,8 @@ use crate::text::{AbsPath, Text};
 
 /// Longer texts are cut: a path and what is wrong with it.
 const LONGEST: usize = 6 * 1024;
-/// As many descriptors as may come with [`Word::Started`].
-const DESCRIPTORS: usize = 5;
+/// At most so many descriptors come with [`Word::Started`].
+const DESCRIPTORS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {

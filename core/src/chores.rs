@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
 use crate::cover::Cover;
@@ -25,6 +26,9 @@ use crate::watch::Watch;
 const MOST_CALLS: usize = 256;
 /// More lines than this about names that were taken away say nothing new.
 const MOST_LINES: usize = 20;
+/// Of names that were changed, and are executed outside later.
+const MOST_SHOWN: usize = 5;
+const MOST_FLAGGED: usize = 200;
 
 /// System calls that wait for our answer, and who knows it.
 pub struct Calls<'a> {
@@ -37,6 +41,16 @@ pub struct Calls<'a> {
 impl<'a> Calls<'a> {
     pub fn new(listener: Listener, renames: Renames<'a>) -> Calls<'a> {
         Calls { listener, renames, over: false }
+    }
+
+    fn are_due(&self) -> bool {
+        let wait = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut waiting: Vec<PollFd<'_>> = self.descriptors().into_iter().flatten().map(wait).collect();
+        rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+    }
+
+    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [(!self.over).then(|| self.listener.fd()), self.renames.fd()]
     }
 
     fn turn(&mut self) -> Result<(), Errno> {
@@ -70,7 +84,9 @@ pub struct Duties<'a> {
     pub journal: Option<&'a Journal>,
     pub exceeded: Option<Exceeded>,
     failure: Option<GuardError>,
-    lines: usize,
+    /// For the end: a terminal or a pipe that takes nothing more would keep us from our work, and the command can see to that.
+    lines: Vec<(&'static str, String)>,
+    quiet: bool,
 }
 
 impl<'a> Duties<'a> {
@@ -80,8 +96,9 @@ impl<'a> Duties<'a> {
         limits: Option<Watch<'a>>,
         calls: Option<Calls<'a>>,
         journal: Option<&'a Journal>,
+        quiet: bool,
     ) -> Duties<'a> {
-        Duties { guard, inside, limits, calls, journal, exceeded: None, failure: None, lines: 0 }
+        Duties { guard, inside, limits, calls, journal, exceeded: None, failure: None, lines: Vec::new(), quiet }
     }
 
     /// When everything has ended: what is left in the trees is looked at once more, and nothing can interfere.
@@ -89,8 +106,13 @@ impl<'a> Duties<'a> {
         if let Some(calls) = self.calls.take() {
             calls.renames.finish();
         }
-        if let Some(mut guard) = self.guard.take() {
+        let guard = self.guard.take();
+        if guard.is_none() {
+            self.say_all();
+        }
+        if let Some(mut guard) = guard {
             let finished = guard.finish(&mut |event| self.tell(event));
+            self.say_all();
             if let Err(error) = self.failure.take().map_or(finished, Err) {
                 stderr::complain(&error.to_string(), error.hint());
                 if let Some(journal) = self.journal {
@@ -98,9 +120,33 @@ impl<'a> Duties<'a> {
                     let _ = journal.append(&Event::Partial { text: text.as_bytes() });
                 }
             }
+            self.tell_changed(&guard.changed());
             guard.disband();
         }
         self.exceeded
+    }
+
+    /// What was written as it should be, and runs outside of the fence: a person looks first.
+    fn tell_changed(&self, paths: &[AbsPath]) {
+        let journaled = paths.iter().take(MOST_FLAGGED);
+        if let Some(journal) = self.journal {
+            for path in journaled {
+                if let Err(error) = journal.append(&Event::NameFlagged { path: path.as_bytes() }) {
+                    stderr::complain(&error.to_string(), error.hint());
+                    break;
+                }
+            }
+        }
+        if paths.is_empty() || self.quiet {
+            return;
+        }
+        let shown: Vec<String> = paths.iter().take(MOST_SHOWN).map(AbsPath::to_string).collect();
+        let more = match paths.len().saturating_sub(MOST_SHOWN) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        let text = format!("changed during the run, and executed outside of the fence: {}{more}", shown.join(", "));
+        stderr::say("paddock", &text);
     }
 
     fn tell(&mut self, event: GuardEvent) {
@@ -124,16 +170,28 @@ impl<'a> Duties<'a> {
         if let Some(journal) = self.journal
             && let Err(error) = journal.append(&event)
         {
-            stderr::complain(&error.to_string(), error.hint());
+            self.complain(&error.to_string(), error.hint());
         }
     }
 
     fn say(&mut self, line: &str) {
-        self.lines += 1;
-        match self.lines {
-            ..MOST_LINES => stderr::say("paddock", line),
-            MOST_LINES => stderr::say("paddock", "more names were taken away: `paddock audit show` has them all"),
+        match self.lines.len() {
+            ..MOST_LINES => self.lines.push(("paddock", line.to_owned())),
+            MOST_LINES => self.lines.push(("paddock", "there is more: `paddock audit show` has it all".to_owned())),
             _ => {}
+        }
+    }
+
+    fn say_all(&mut self) {
+        for (prefix, line) in self.lines.drain(..) {
+            stderr::say(prefix, &line);
+        }
+    }
+
+    /// Something of ours went wrong, which is said once.
+    fn complain(&mut self, what: &str, hint: &str) {
+        if !self.lines.iter().any(|(_, line)| line == what) && self.lines.len() < 2 * MOST_LINES {
+            self.lines.extend([("paddock", what.to_owned()), ("hint", hint.to_owned())]);
         }
     }
 }
@@ -156,9 +214,8 @@ fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<
 
 impl Chores for Duties<'_> {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES] {
-        let calls = self.calls.as_ref();
-        let listener = calls.filter(|calls| !calls.over).map(|calls| calls.listener.fd());
-        [self.guard.as_ref().map(Guard::fd), listener, calls.and_then(|calls| calls.renames.fd())]
+        let [listener, renames] = self.calls.as_ref().map_or([None, None], Calls::descriptors);
+        [self.guard.as_ref().map(Guard::fd), listener, renames]
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -170,7 +227,7 @@ impl Chores for Duties<'_> {
     fn turn(&mut self) -> ControlFlow<()> {
         if let Some(Err(errno)) = self.calls.as_mut().map(Calls::turn) {
             let error = format!("system calls of the command can not be answered: {}", errno_text(errno));
-            stderr::complain(&error, "this is a bug of paddock, or of the kernel");
+            self.complain(&error, "this is a bug of paddock, or of the kernel");
             return ControlFlow::Break(());
         }
         if let (Some(mut guard), Some((inside, copied))) = (self.guard.take(), self.inside) {
@@ -190,5 +247,11 @@ impl Chores for Duties<'_> {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
+    }
+
+    fn look(&mut self) -> bool {
+        self.calls.as_ref().is_some_and(Calls::are_due)
+            || self.guard.as_ref().is_some_and(Guard::is_due)
+            || self.limits.as_mut().is_some_and(|watch| watch.check().is_some())
     }
 }

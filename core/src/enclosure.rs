@@ -163,8 +163,10 @@ fn arm(
     // Whatever is made in a copy stays there until a person applies it, who is then asked.
     let copied = |path: &AbsPath| session.is_some_and(|session| path.is_within(session.workspace()));
     let all_copied = files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
-    let protect: &[plan::Protected] = if all_copied { &[] } else { &requested.protect };
-    let mut names = Names::new(&requested.deny, protect, &requested.opened)?;
+    let (protect, flagged): (&[plan::Protected], &[Text]) =
+        if all_copied { (&[], &[]) } else { (&requested.protect, &requested.flagged) };
+    let mut names = Names::new(&requested.deny, protect, &requested.opened, flagged)?;
+    names.packages.clone_from(&requested.packages);
     let exposed = |path: &&AbsPath| files.placed.iter().any(|placed| path.is_within(&placed.real));
     let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
     // Closed and own places that do not exist yet.

@@ -80,6 +80,10 @@ pub enum Event<'a> {
         path: &'a [u8],
         errno: Errno,
     },
+    /// A name that is executed outside later, and was made or changed during the run.
+    NameFlagged {
+        path: &'a [u8],
+    },
     /// A denied or locked name that appeared or was replaced, and for how long it lay open.
     NameMasked {
         path: &'a [u8],
@@ -138,6 +142,10 @@ impl Event<'_> {
                 let _ = write!(out, "\"event\":\"name.{kind}\",\"path\":");
                 json::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
                 let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
+            }
+            Event::NameFlagged { path } => {
+                out.push_str("\"event\":\"name.flagged\",\"path\":");
+                json::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
             }
             Event::NameMasked { path, window_us } => {
                 out.push_str("\"event\":\"name.masked\",\"path\":");
@@ -255,7 +263,8 @@ mod tests {
         let removed = Event::NameRemoved { path: b"/w/.idea", errno: Errno::NOSPC };
         let left = Event::NameLeft { path: b"/w/.vscode", errno: Errno::NOSPC };
         let masked = Event::NameMasked { path: b"/w/.env", window_us: 900 };
-        for event in [start(&command, b"/", &chain), end, taken, removed, left, masked] {
+        let flagged = Event::NameFlagged { path: b"/w/Makefile" };
+        for event in [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged] {
             let ours = parsed(&event);
             let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();
@@ -298,6 +307,7 @@ mod tests {
         parsed(&Event::NameRemoved { path: &[0xFF; 5000], errno: Errno::ACCESS });
         parsed(&Event::NameLeft { path: &[0xFF; 5000], errno: Errno::ACCESS });
         parsed(&Event::NameMasked { path: &[0xFF; 5000], window_us: u128::from(u64::MAX) });
+        parsed(&Event::NameFlagged { path: &[0xFF; 5000] });
     }
 
     #[test]

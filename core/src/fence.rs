@@ -94,6 +94,11 @@ impl Fence {
         self.ruleset.as_ref().map(|ruleset| ruleset.as_fd())
     }
 
+    /// Are there calls that the supervisor answers?
+    pub fn listens(&self) -> bool {
+        self.filter.as_ref().is_some_and(|filter| filter.notifies)
+    }
+
     /// Before a process of ours becomes the command: what that one inherits.
     pub fn bound(&self) -> Result<(), FenceError> {
         let bounded = self.privileges.map_or(Ok(()), Privileges::bound);

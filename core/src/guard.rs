@@ -18,12 +18,14 @@ use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
 };
+use rustix::time::ClockId;
 
 use crate::beneath;
 use crate::cover::{Cover, CoverKind};
@@ -123,6 +125,8 @@ pub struct Guard {
     /// Nothing has happened yet that the last scan would have to look at.
     quiet: bool,
     last_patrol: Instant,
+    /// By the clock that files are stamped with.
+    since: Timespec,
 }
 
 impl Guard {
@@ -136,6 +140,7 @@ impl Guard {
         closed: &[Identity],
         taken: AbsPath,
     ) -> Result<(Guard, Vec<Cover>), GuardError> {
+        let since = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
         let left_out = [left_out, std::slice::from_ref(&taken)].concat();
         let ground = Ground::open(trees, &left_out)?;
@@ -166,6 +171,7 @@ impl Guard {
             path: Vec::new(),
             quiet: true,
             last_patrol: Instant::now(),
+            since,
         };
         guard.give_up_stale();
         guard.watch_covered(&covers);
@@ -195,6 +201,12 @@ impl Guard {
     /// When the next turn is due even if nothing is readable.
     pub fn timeout(&self) -> Option<Duration> {
         self.post.blind.then(|| PATROL.saturating_sub(self.last_patrol.elapsed()))
+    }
+
+    pub fn is_due(&self) -> bool {
+        let mut readable = [PollFd::new(&self.inotify, PollFlags::IN)];
+        let _ = rustix::event::poll(&mut readable, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        !readable[0].revents().is_empty() || self.timeout() == Some(Duration::ZERO)
     }
 
     /// Judges what has appeared since.
@@ -231,6 +243,7 @@ impl Guard {
             return Ok(());
         }
         for _ in 0..LAST_ROUNDS {
+            self.post.flagged.clear();
             let before = self.post.taken;
             self.patrol(true)?;
             self.post.events.drain(..).for_each(&mut *on_event);
@@ -239,6 +252,23 @@ impl Guard {
             }
         }
         Ok(())
+    }
+
+    /// Flagged names that were made or changed during the run, after the last scan. Nobody can set the kernel's time of change; who
+    /// made it, it does not tell.
+    pub fn changed(&self) -> Vec<AbsPath> {
+        let since = (self.since.tv_sec, self.since.tv_nsec);
+        let mut changed = Vec::new();
+        for (tree, path) in &self.post.flagged {
+            let tree = &self.ground.trees[*tree];
+            let stat = tree.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(rustix::fs::fstat);
+            if stat.is_ok_and(|stat| (stat.st_ctime, stat.st_ctime_nsec as i64) >= since) {
+                changed.extend(tree.absolute(path));
+            }
+        }
+        changed.sort();
+        changed.dedup();
+        changed
     }
 
     /// Lets go of the watches, without waiting for it: the kernel takes tens of milliseconds to be sure that nobody looks at one

@@ -17,7 +17,7 @@ use crate::identity::{self, IdentityError};
 use crate::limits::{Limits, LimitsError};
 use crate::loopback;
 use crate::mounts::{self, PLAIN};
-use crate::namespaces::{self, Furnish, InitError, Payload, Started};
+use crate::namespaces::{self, Furnish, Furnished, InitError, Payload, Started};
 use crate::place::{Identity, Place};
 use crate::plan::{Container, Grant, Namespaces, Plan};
 use crate::privileges;
@@ -297,13 +297,13 @@ impl Furnish for Interior<'_, '_> {
         self.jail.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, InitError> {
+    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, InitError> {
         self.take_over(channel, ruleset).map_err(InitError::Jail)
     }
 }
 
 impl Interior<'_, '_> {
-    fn take_over(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, JailError> {
+    fn take_over(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, JailError> {
         let step = |what| move |source| JailError::Step { what, source };
         let container = self.jail.container;
         // As long as we are our caller, and may go where he may.
@@ -329,7 +329,7 @@ impl Interior<'_, '_> {
         }
         let root = root::set_on_stage(tree)?;
         let root = root.as_fd();
-        root::make_dev(root, &devices)?;
+        let shm = root::make_dev(root, &devices)?;
         let proc = root::make_proc(root, self.jail.namespaces.nested, self.pid_max)?;
         let masks = Masks::open(root).map_err(step("the masks can not be opened"))?;
         for mask in &container.masks {
@@ -347,7 +347,7 @@ impl Interior<'_, '_> {
         }
         self.add_rules(root, ruleset)?;
         root::leave_old_root(root)?;
-        Ok(proc)
+        Ok(Furnished { proc, volatile: vec![shm] })
     }
 
     fn copy_rootdir(&self) -> Result<OwnedFd, JailError> {

@@ -120,6 +120,10 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             arguments.end()?;
             print(&probe::report(uid)?)
         }
+        Some(b"namespaces") => {
+            arguments.end()?;
+            Ok(i32::from(namespaces::try_out().namespaces.is_err()))
+        }
         Some(b"host") => {
             arguments.end()?;
             print(&host::report())

@@ -9,15 +9,16 @@
 //! | `open_files` | RLIMIT_NOFILE of each process | |
 //! | `file_size_mb` | RLIMIT_FSIZE | |
 //!
-//! The watchdog sees what is mapped. Memory that no process has mapped (a memfd that is only written, files in a tmpfs, what waits in
-//! sockets) is in nobody's account without a cgroup: for that, the tree is the first that the kernel takes when the machine runs out.
+//! The watchdog sees what is mapped, and in the full tier what lies in the private /tmp and /dev/shm. Other memory that no process has
+//! mapped (a memfd that is only written, what waits in sockets) is in nobody's account without a cgroup: for that, the tree is the
+//! first that the kernel takes when the machine runs out.
 //!
 //! Memory, processor time and wall clock end the run; a full process table, a full descriptor table and a full file are errors
 //! that the command sees. Never RLIMIT_AS: Node and Go reserve far more address space than they use.
 
 use std::cell::Cell;
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -28,6 +29,8 @@ use serde::de::Deserializer;
 use crate::census::Tree;
 use crate::cgroup::{Cgroups, Version, Wanted};
 use crate::kernel_text;
+use crate::plan;
+use crate::text::{AbsPath, Text};
 use crate::watch::Watch;
 
 /// As the plan has them: every key is there, `null` asks for nothing.
@@ -150,12 +153,14 @@ impl From<Held> for Exceeded {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitsError {
     #[error("a limit of 0 {} lets nothing run", .0.name())]
     Zero(Limit),
     #[error("a limit of {1} {name} is more than can be counted", name = .0.name())]
     TooLarge(Limit, u64),
+    #[error("the command could lift its own limits: {0} is a cgroup tree, and is granted for writing")]
+    Liftable(AbsPath),
     #[error("the command can not be put into its cgroup: {0}")]
     Admit(#[source] Errno),
     #[error("the command can not be made the first choice of the out-of-memory killer: {0}")]
@@ -168,13 +173,14 @@ impl LimitsError {
     pub fn errno(&self) -> Errno {
         match self {
             LimitsError::Admit(errno) | LimitsError::OomScore(errno) | LimitsError::Watch(errno) => *errno,
-            LimitsError::Zero(_) | LimitsError::TooLarge(..) => Errno::INVAL,
+            LimitsError::Zero(_) | LimitsError::TooLarge(..) | LimitsError::Liftable(_) => Errno::INVAL,
         }
     }
 
     pub fn hint(&self) -> &'static str {
         match self {
             LimitsError::Zero(_) | LimitsError::TooLarge(..) => "give the limit a useful value, or leave it out",
+            LimitsError::Liftable(_) => "start again; if it was mounted while paddock started, that is all it takes",
             LimitsError::Admit(_) => "somebody changed the cgroup meanwhile: try again, or leave the limits out",
             LimitsError::OomScore(_) => "/proc has to be mounted",
             LimitsError::Watch(_) => {
@@ -241,6 +247,19 @@ impl Limits {
         Ok(Limits { held: chosen.held(requested), rlimits, pid_max, groups, full_tier, crowded: Cell::new(false) })
     }
 
+    /// The files of a cgroup belong to the user. A plan keeps every cgroup tree unwritable, but may be older than one of them.
+    pub fn check_unwritable(&self, files: &plan::Files) -> Result<(), LimitsError> {
+        for point in self.groups.mount_points() {
+            let Ok(tree) = Text::from_bytes(point.clone()).and_then(AbsPath::new) else { continue };
+            let exposes =
+                |grant: &plan::Grant| grant.writes() && (tree.is_within(&grant.path) || grant.path.is_within(&tree));
+            if files.grants.iter().any(exposes) && !files.unwritable.iter().any(|kept| tree.is_within(kept)) {
+                return Err(LimitsError::Liftable(tree));
+            }
+        }
+        Ok(())
+    }
+
     /// What is in force, by which means.
     pub fn held(&self) -> &[Held] {
         &self.held
@@ -300,9 +319,14 @@ impl Limits {
         Ok(())
     }
 
-    /// Starts the clocks. `proc` is a /proc that shows the tree.
-    pub fn watch<'a>(&'a self, proc: BorrowedFd<'a>, tree: Tree) -> Result<Watch<'a>, LimitsError> {
-        Watch::start(self, proc, tree).map_err(LimitsError::Watch)
+    /// Starts the clocks. `proc` is a /proc that shows the tree, `volatile` are the file systems in memory that are its own.
+    pub fn watch<'a>(
+        &'a self,
+        proc: BorrowedFd<'a>,
+        tree: Tree,
+        volatile: &'a [OwnedFd],
+    ) -> Result<Watch<'a>, LimitsError> {
+        Watch::start(self, proc, tree, volatile).map_err(LimitsError::Watch)
     }
 
     /// A limit whose signal ended a process of the tree.

@@ -35,6 +35,8 @@ pub enum Rule {
     Opened,
     /// A symlink that leads to something protected or denied: it stays as it is.
     Link,
+    /// The work itself, and yet executed outside later: to be told of when it was changed.
+    Flag,
     /// The system's own: patterns that begin with `**` are not looked for below it.
     System,
 }
@@ -68,6 +70,8 @@ pub struct Names {
     /// Patterns were added that no state knows of.
     grown: bool,
     states: States,
+    /// Directories of installed packages: nothing is flagged below them.
+    pub packages: Vec<Text>,
     /// Whether anything inside a git directory is protected, and with it the way there.
     pub guards_git: bool,
     /// Used by each look, and kept for their memory.
@@ -85,6 +89,7 @@ pub struct Look {
     pub protect: Option<StemId>,
     pub link: Option<StemId>,
     pub opened: bool,
+    pub flagged: bool,
     /// The name is a part of a pattern that goes on below it.
     pub way_to_denied: bool,
     pub way_to_protected: bool,
@@ -131,19 +136,20 @@ impl NamesError {
 const MAX_STEMS: usize = 60_000;
 
 impl Names {
-    pub fn new(deny: &[Text], protect: &[Protected], opened: &[Text]) -> Result<Names, NamesError> {
+    pub fn new(deny: &[Text], protect: &[Protected], opened: &[Text], flagged: &[Text]) -> Result<Names, NamesError> {
         let mut names = Names {
             words: Words::new(),
             stems: Stems::new(),
             grown: false,
             states: States::default(),
+            packages: Vec::new(),
             guards_git: false,
             found: Vec::new(),
             parts: Vec::new(),
             ahead: State::default(),
             new_loops: Vec::new(),
         };
-        for (rule, patterns) in [(Rule::Deny, deny), (Rule::Opened, opened)] {
+        for (rule, patterns) in [(Rule::Deny, deny), (Rule::Opened, opened), (Rule::Flag, flagged)] {
             for text in patterns {
                 names.parts.clear();
                 if let Some(root) = pattern::parse(text, &mut names.words, &mut names.parts)? {
@@ -341,6 +347,11 @@ impl Names {
         folded == b".git"
     }
 
+    /// Does a directory lie in one of installed packages?
+    pub fn is_shipped(&self, path: &[u8]) -> bool {
+        path.split(|byte| *byte == b'/').any(|name| self.packages.iter().any(|package| package.as_bytes() == name))
+    }
+
     /// Could anything match below a directory in this state?
     pub fn expects(&self, state: StateId) -> bool {
         let (state, loops) = self.states.get(state);
@@ -371,6 +382,7 @@ struct Hits {
     protect: Option<(StemId, u16)>,
     link: Option<(StemId, u16)>,
     opened: bool,
+    flagged: bool,
     system: bool,
     ways: Kinds,
     opened_below: bool,
@@ -414,6 +426,7 @@ impl Hits {
             least(&mut self.link);
         }
         self.opened |= kinds.contain(Rule::Opened);
+        self.flagged |= kinds.contain(Rule::Flag);
         self.system |= kinds.contain(Rule::System);
     }
 
@@ -423,6 +436,7 @@ impl Hits {
             protect: self.protect.map(|(stem, _)| stem),
             link: self.link.map(|(stem, _)| stem),
             opened: self.opened,
+            flagged: self.flagged,
             way_to_denied: self.ways.contain(Rule::Deny),
             way_to_protected: self.ways.contain(Rule::Protect),
             opened_below: self.opened_below,

@@ -82,7 +82,15 @@ pub struct Sandbox {
     pub proc: OwnedFd,
     /// Where calls of the command arrive that we answer.
     pub listener: Option<OwnedFd>,
+    /// File systems in memory that are its own.
+    pub volatile: Vec<OwnedFd>,
     inside: Inside,
+}
+
+/// What the supervisor has to see of a furnished root.
+pub struct Furnished {
+    pub proc: OwnedFd,
+    pub volatile: Vec<OwnedFd>,
 }
 
 pub enum Started {
@@ -108,8 +116,8 @@ pub trait Furnish {
 
     fn hostname(&self) -> &[u8];
 
-    /// Leaves this process in the new root. The descriptor is of its /proc.
-    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, InitError>;
+    /// Leaves this process in the new root.
+    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, InitError>;
 }
 
 impl Furnish for Blueprint<'_> {
@@ -122,7 +130,7 @@ impl Furnish for Blueprint<'_> {
         self.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<OwnedFd, InitError> {
+    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, InitError> {
         Ok(root::build(self, ruleset, channel)?)
     }
 }
@@ -169,13 +177,13 @@ pub fn start(
     let refused = match heard {
         Ok(Some((Word::Started, descriptors))) => {
             let mut descriptors = descriptors.into_iter();
-            match std::array::from_fn(|_| descriptors.next()) {
-                [Some(command), Some(user), Some(mount), Some(proc)] => {
-                    let (inside, listener) = (Inside { user, mount }, descriptors.next());
-                    return Ok(Started::Running(Sandbox { init, channel, command, proc, listener, inside }));
-                }
-                _ => NamespacesError::Channel(Errno::PROTO),
+            let known = (descriptors.next(), descriptors.next(), descriptors.next(), descriptors.next());
+            if let (Some(command), Some(user), Some(mount), Some(proc)) = known {
+                let listener = if fence.listens() { descriptors.next() } else { None };
+                let (inside, volatile) = (Inside { user, mount }, descriptors.collect());
+                return Ok(Started::Running(Sandbox { init, channel, command, proc, listener, volatile, inside }));
             }
+            NamespacesError::Channel(Errno::PROTO)
         }
         Ok(Some((Word::NotExecuted(errno), _))) => {
             bury(init);
@@ -327,7 +335,7 @@ fn set_up(
     let mount = namespace("mnt").map_err(step("the mount namespace can not be opened"))?;
     // The supervisor puts us under limits first.
     channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
-    let proc = interior.furnish(channel, fence.ruleset())?;
+    let Furnished { proc, volatile } = interior.furnish(channel, fence.ruleset())?;
     if !interior.hostname().is_empty() {
         rustix::system::sethostname(interior.hostname()).map_err(step("the host name can not be set"))?;
     }
@@ -361,6 +369,7 @@ fn set_up(
     let handle = rustix::process::pidfd_open(child, PidfdFlags::empty()).map_err(step("the command has no handle"))?;
     let mut descriptors = vec![handle.as_fd(), user.as_fd(), mount.as_fd(), proc.as_fd()];
     descriptors.extend(listener.as_ref().map(|listener| listener.as_fd()));
+    descriptors.extend(volatile.iter().map(OwnedFd::as_fd));
     channel::send(channel, &Word::Started, &descriptors).map_err(step("the supervisor is gone"))?;
     Ok(Ok(child))
 }

@@ -134,6 +134,9 @@ pub struct Files {
     pub deny: Vec<Text>,
     pub protect: Vec<Protected>,
     pub opened: Vec<Text>,
+    /// Patterns of names that may be written and are executed outside later, and directories below which nobody does that.
+    pub flagged: Vec<Text>,
+    pub packages: Vec<Text>,
 }
 
 /// Names that are protected in the same places. Each place is the beginning of a pattern, each name the rest of one.
@@ -408,7 +411,8 @@ impl Plan {
                 _ => Err(PlanError::Tier("open", "rules without files")),
             };
         };
-        let by_name = !(files.deny.is_empty() && files.protect.is_empty() && files.opened.is_empty());
+        let listed = [&files.deny, &files.opened, &files.flagged].iter().any(|list| !list.is_empty());
+        let by_name = listed || !files.protect.is_empty();
         match (self.tier, &self.namespaces) {
             (Tier::Full, None) => return Err(PlanError::Tier("full", "namespaces")),
             (Tier::Full, Some(_)) if self.temp.is_some() => return Err(PlanError::Tier("full", "temp")),

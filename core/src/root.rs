@@ -18,6 +18,7 @@ use crate::channel::{self, Word};
 use crate::cover::Cover;
 use crate::files::{Files, Placed};
 use crate::mounts::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
+use crate::namespaces::Furnished;
 use crate::place::{Identity, Link};
 use crate::plan::{Grant, Namespaces, Plan};
 use crate::rights::{self, Rights};
@@ -162,8 +163,8 @@ impl Opens {
 /// By the name each gets inside.
 pub type Devices = Vec<(CString, OwnedFd)>;
 
-/// Leaves this process in the new root. The descriptor is of its /proc, which shows the processes of the sandbox and no other.
-pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel: &OwnedFd) -> Result<OwnedFd> {
+/// Leaves this process in the new root.
+pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel: &OwnedFd) -> Result<Furnished> {
     // Copies come first: from here on the stage may hide what they are taken from.
     let mut clones = take_clones(blueprint)?;
     let whole = clones.trees.iter().position(|tree| tree.placed.real.as_bytes() == b"/");
@@ -173,8 +174,8 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
     };
     let root = set_on_stage(&base)?;
     let root = root.as_fd();
-    make_tmp(root, blueprint)?;
-    make_dev(root, &clones.devices)?;
+    let tmp = make_tmp(root, blueprint)?;
+    let shm = make_dev(root, &clones.devices)?;
     let proc = make_proc(root, blueprint.namespaces.nested, blueprint.pid_max)?;
     if whole.is_none() {
         // All of this before the grants: in a writable one it would be made outside.
@@ -205,7 +206,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
         sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into(), 0).map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
-    Ok(proc)
+    Ok(Furnished { proc, volatile: vec![tmp, shm] })
 }
 
 fn next_cover(channel: &OwnedFd) -> std::result::Result<Option<Cover>, Errno> {
@@ -328,16 +329,18 @@ pub fn leave_stage(staged: &OwnedFd) -> Result<()> {
         .map_err(failed("can not clear", b"the stage"))
 }
 
-fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<()> {
+fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<OwnedFd> {
     let size = blueprint.namespaces.tmp_mb.and_then(|size| CString::new(format!("{size}m")).ok());
     let mut grants = blueprint.files.made.iter().filter(|grant| grant.path.as_bytes() == b"/tmp").peekable();
     let inert = grants.peek().is_some() && grants.all(|grant| !grant.executes());
     let attributes = if inert { PLAIN | NO_EXEC } else { PLAIN };
     let tmp = new_tmpfs(c"1777", size.as_deref(), attributes)?;
-    attach_at(root, b"/tmp", &tmp)
+    attach_at(root, b"/tmp", &tmp)?;
+    Ok(tmp)
 }
 
-pub fn make_dev(root: BorrowedFd<'_>, devices: &Devices) -> Result<()> {
+/// Returns what lies at /dev/shm.
+pub fn make_dev(root: BorrowedFd<'_>, devices: &Devices) -> Result<OwnedFd> {
     attach_at(root, b"/dev", &new_tmpfs(c"0755", Some(c"1m"), PLAIN | NO_EXEC)?)?;
     let made = |name: &CStr| {
         let path = name.to_bytes().to_vec();
@@ -352,13 +355,15 @@ pub fn make_dev(root: BorrowedFd<'_>, devices: &Devices) -> Result<()> {
     let pts =
         mounts::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE).map_err(made(c"/dev/pts"))?;
     attach_at(root, b"/dev/pts", &pts)?;
-    attach_at(root, b"/dev/shm", &new_tmpfs(c"1777", None, PLAIN)?)?;
+    let shm = new_tmpfs(c"1777", None, PLAIN)?;
+    attach_at(root, b"/dev/shm", &shm)?;
     let closed = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
     rustix::fs::openat(root, mounts::MASK_FILE, closed, Mode::empty()).map_err(made(mounts::MASK_FILE))?;
     rustix::fs::mkdirat(root, mounts::MASK_DIR, Mode::empty()).map_err(made(mounts::MASK_DIR))?;
     let dev = mounts::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
     sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into(), 0)
-        .map_err(failed("can not lock", b"/dev"))
+        .map_err(failed("can not lock", b"/dev"))?;
+    Ok(shm)
 }
 
 pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Result<OwnedFd> {

@@ -109,6 +109,7 @@ fn fenced(
     // Everything that can be wrong with paths, rules and filter is found before anything is made.
     let preflight = Preflight::prepare(&plan, journal)?;
     let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
+    plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
     announce(&plan, &preflight, &limits, quiet);
 
     if journal.is_none() && plan.temp.is_none() && plan.namespaces.is_none() && !limits.need_supervisor() {
@@ -187,26 +188,27 @@ impl Running {
             Subject::Child(_) => None,
         };
         let host_proc;
-        let (inside, proc, tree) = match &self.subject {
+        let (inside, proc, tree, volatile) = match &self.subject {
             Subject::Sandbox(sandbox) => {
                 let session = self.session.as_ref();
                 let copied = session.map(|session| Copied { workspace: session.workspace(), veil: &self.veil });
-                (Some((sandbox.inside(), copied)), sandbox.proc.as_fd(), Tree::Namespace)
+                let inside = Some((sandbox.inside(), copied));
+                (inside, sandbox.proc.as_fd(), Tree::Namespace, &sandbox.volatile[..])
             }
             Subject::Child(_) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 host_proc = rustix::fs::open(c"/proc", flags, Mode::empty()).map_err(SuperviseError::Wait)?;
-                (None, host_proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()))
+                (None, host_proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()), &[][..])
             }
         };
-        let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree)?) } else { None };
+        let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree, volatile)?) } else { None };
         let calls = match (listener, &self.session, &self.fence, inside) {
             (Some(listener), Some(session), Some(fence), Some((inside, _))) => {
                 Some(Calls::new(listener, Renames::new(session.workspace(), inside, fence, &limits)))
             }
             _ => None,
         };
-        let mut duties = Duties::new(self.guard, inside, watch, calls, journal);
+        let mut duties = Duties::new(self.guard, inside, watch, calls, journal, quiet);
         sys::give_back_memory();
         let end = supervise::wait(&self.subject, &mut duties)?;
         let ended_by = duties.finish();

@@ -80,7 +80,7 @@ pub fn absolute(path: &Path) -> AbsPath {
 pub fn names(deny: &[&str], protect: &[&str], opened: &[&str]) -> Names {
     let texts = |list: &[&str]| list.iter().map(|one| text(one)).collect::<Vec<_>>();
     let protect = protect.iter().map(|one| protected(one)).collect::<Vec<_>>();
-    Names::new(&texts(deny), &protect, &texts(opened)).unwrap()
+    Names::new(&texts(deny), &protect, &texts(opened), &[]).unwrap()
 }
 
 pub fn text(text: &str) -> Text {

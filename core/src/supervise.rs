@@ -104,6 +104,8 @@ pub trait Chores {
     fn deadline(&self) -> Option<Instant>;
     /// One of the descriptors can be read, or the deadline has passed. Break: the run has to end.
     fn turn(&mut self) -> ControlFlow<()>;
+    /// The same, but only looking: is there something to be done?
+    fn look(&mut self) -> bool;
 }
 
 /// Returns when the command has ended and nothing that it started is left.
@@ -111,22 +113,34 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     let signals = sys::signal_descriptor().map_err(SuperviseError::Wait)?;
     let started_in_foreground = own_terminal().is_some();
     let mut foreground = None;
+    // The signal that the command was stopped by, while it is.
+    let mut stopped = None;
     let end = loop {
         match subject.status().map_err(SuperviseError::Wait)? {
             Some(Status::Ended(end)) => break end,
             Some(Status::Stopped(signal)) => {
                 foreground = subject.pid().and_then(foreground_of);
-                // Our parent has to see us stop as it would see the command stop. SIGCONT brings us back here.
-                sys::stop_by(signal);
-                continue;
+                stopped = Some(signal);
             }
             None => {}
         }
-        let due = sleep(&signals, subject, chores).map_err(SuperviseError::Wait)?;
+        let lookout = stopped.and_then(|signal| stop(signal, &signals, chores));
+        let due = match lookout {
+            Some(_) => true,
+            None => sleep(signals.as_fd(), subject.channel(), chores).map_err(SuperviseError::Wait)?,
+        };
+        let mut called = false;
         while let Some(arrival) = sys::next_signal(Some(Duration::ZERO)) {
-            subject.pass_on(&arrival, &mut foreground);
+            let by_lookout = lookout.is_some_and(|pid| arrival.sender == Some(pid.as_raw_nonzero().get()));
+            if by_lookout && arrival.signal == libc::SIGCONT {
+                called = true;
+            } else {
+                subject.pass_on(&arrival, &mut foreground);
+            }
         }
+        stopped = stopped.filter(|_| called);
         if due && chores.turn().is_break() {
+            stopped = None;
             subject.kill();
         }
     };
@@ -143,14 +157,49 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     Ok(end)
 }
 
+/// Stops this process as the command was stopped: our parent has to see the same. Returns when somebody continued us.
+///
+/// Not everything stops with the command, and what goes on has to be watched: a copy of us looks out meanwhile, and calls us when
+/// there is something to do. Returns its number, to tell its call from others. None: there was nothing to look out for; or nobody to
+/// do it, and then we do not stop.
+fn stop(signal: i32, signals: &OwnedFd, chores: &mut dyn Chores) -> Option<Pid> {
+    if chores.descriptors().iter().all(Option::is_none) && chores.deadline().is_none() {
+        sys::stop_by(signal);
+        return None;
+    }
+    let supervisor = rustix::process::getpid();
+    let lookout = sys::fork(|| look_out(supervisor, signals, chores)).ok()?;
+    sys::stop_by(signal);
+    let _ = rustix::process::kill_process(lookout, Signal::KILL);
+    let _ = rustix::process::waitpid(Some(lookout), WaitOptions::empty());
+    Some(lookout)
+}
+
+/// The copy's part, until it is killed.
+fn look_out(supervisor: Pid, signals: &OwnedFd, chores: &mut dyn Chores) -> i32 {
+    // What stops our group does not stop a group of its own.
+    let _ = rustix::process::setpgid(None, None);
+    let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
+    while rustix::process::getppid() == Some(supervisor) {
+        let due = sleep(signals.as_fd(), None, chores);
+        while sys::next_signal(Some(Duration::ZERO)).is_some() {}
+        if !matches!(due, Ok(false)) && chores.look() {
+            // Once is not enough: a call that comes before the stop is lost.
+            let _ = rustix::process::kill_process(supervisor, Signal::CONT);
+            sys::next_signal(Some(REAP_PAUSE));
+        }
+    }
+    0
+}
+
 /// Until a signal waits, init has something to say, or the chores are due. True: they are.
-fn sleep(signals: &OwnedFd, subject: &Subject, chores: &mut dyn Chores) -> Result<bool, Errno> {
+fn sleep(signals: BorrowedFd<'_>, channel: Option<BorrowedFd<'_>>, chores: &mut dyn Chores) -> Result<bool, Errno> {
     let deadline = chores.deadline();
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let left = left.and_then(|left| Timespec::try_from(left).ok());
-    let mut descriptors = ArrayOf::<{ 2 + CHORES }>::new(signals.as_fd());
-    if let Subject::Sandbox(sandbox) = subject {
-        descriptors.push(sandbox.channel.as_fd());
+    let mut descriptors = ArrayOf::<{ 2 + CHORES }>::new(signals);
+    if let Some(channel) = channel {
+        descriptors.push(channel);
     }
     let own = descriptors.used;
     chores.descriptors().into_iter().flatten().for_each(|chore| descriptors.push(chore));
@@ -202,6 +251,13 @@ impl Subject {
         }
     }
 
+    fn channel(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Subject::Child(_) => None,
+            Subject::Sandbox(sandbox) => Some(sandbox.channel.as_fd()),
+        }
+    }
+
     fn pid(&self) -> Option<Pid> {
         match self {
             Subject::Child(command) => Some(*command),
@@ -216,17 +272,12 @@ impl Subject {
         };
     }
 
-    /// Everything of it, at once.
+    /// Its end is the end of everything: at once with an init, else when it was waited for.
     fn kill(&self) {
-        match self {
-            Subject::Child(command) => {
-                let _ = rustix::process::kill_process(*command, Signal::KILL);
-                end_descendants();
-            }
-            Subject::Sandbox(sandbox) => {
-                let _ = rustix::process::kill_process(sandbox.init, Signal::KILL);
-            }
-        }
+        let _ = match self {
+            Subject::Child(command) => rustix::process::kill_process(*command, Signal::KILL),
+            Subject::Sandbox(sandbox) => rustix::process::kill_process(sandbox.init, Signal::KILL),
+        };
     }
 
     fn pass_on(&self, arrival: &Arrival, foreground: &mut Option<Pid>) {

@@ -8,6 +8,7 @@
 mod tests;
 
 use std::collections::BTreeSet;
+use std::ffi::CStr;
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 
@@ -36,6 +37,8 @@ pub struct Survey {
     pub bare: Vec<Identity>,
     /// Directories that can not be listed.
     pub shut: Vec<Identity>,
+    /// Flagged names: the tree, and the path there.
+    pub flagged: Vec<(usize, Vec<u8>)>,
 }
 
 /// Told of every directory before it is listed.
@@ -262,6 +265,10 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
             self.note_names(&stat, kind);
         }
         Ok(())
+    }
+
+    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
+        self.found.flagged.push((dir.tree_index, dir.join(name.to_bytes())));
     }
 
     /// A bare repository that was here before is the user's: it stays, and what git executes in it is locked.

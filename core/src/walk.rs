@@ -168,6 +168,9 @@ pub trait Visitor {
         false
     }
 
+    /// A file or a link that is flagged and has no verdict.
+    fn flagged(&mut self, _dir: &Dir<'_>, _name: &CStr) {}
+
     /// All entries were seen.
     fn leave(&mut self, _dir: &Dir<'_>, _parts: GitParts) -> Result<(), Self::Error> {
         Ok(())
@@ -380,6 +383,9 @@ impl Walker {
                 below => Some(below),
             },
             Verdict::Free => {
+                if look.flagged && dir.tree.writable && dir.below == Below::Plain && !names.is_shipped(dir.path) {
+                    visitor.flagged(dir, name);
+                }
                 if file_type == FileType::RegularFile && visitor.wants_files(dir.below) {
                     visitor.file(dir, &entry)?;
                 }

@@ -4,7 +4,7 @@
 //! at the speed of fork. Far from every limit that is twice a second, close to one fifty times, and never so often that
 //! looking takes more than a tenth of the time. Between two looks a limit can be overrun; by how much is measured in the tests.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -72,7 +72,12 @@ struct Cpu {
 }
 
 impl<'a> Watch<'a> {
-    pub(crate) fn start(limits: &'a Limits, proc: BorrowedFd<'a>, tree: Tree) -> Result<Watch<'a>, Errno> {
+    pub(crate) fn start(
+        limits: &'a Limits,
+        proc: BorrowedFd<'a>,
+        tree: Tree,
+        volatile: &'a [OwnedFd],
+    ) -> Result<Watch<'a>, Errno> {
         let now = Instant::now();
         let ours = u64::from(limits.full_tier && tree == Tree::Namespace);
         let in_group = |held: &Held| matches!(held.means, Means::CgroupV1 | Means::CgroupV2);
@@ -81,7 +86,7 @@ impl<'a> Watch<'a> {
         let cpu = limits.holding(Limit::Cpu);
         let mut watch = Watch {
             limits,
-            census: Census::new(proc, tree)?,
+            census: Census::new(proc, tree, volatile)?,
             // Sleeping does not count: the run could do nothing in that time. A deadline beyond the clock never comes.
             wall: limits.holding(Limit::Wall).map(|held| (held, now.checked_add(Duration::from_secs(held.value)))),
             memory: memory.filter(|held| !in_group(held)).map(|held| Memory {

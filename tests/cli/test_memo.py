@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.features import need
 from tests.support.fence import Fence, Word
+from tests.support.tester import Outcome
 
 
 class Door:
@@ -269,3 +272,36 @@ def test_a_way_to_start_paddock_that_appears_is_noticed(door: Door) -> None:
     assert door.run(env=env) == 0
     assert door.remembers(env=env)
     assert not door.remembers()
+
+
+def test_a_weaker_plan_is_remembered_while_there_is_no_better(fence: Fence, host: dict[str, Any]) -> None:
+    """Nobody asked for a tier, and this user may make no namespace: the next start is quick, too, until he may."""
+    door = Door(fence)
+    for memo in door.plans.iterdir() if door.plans.exists() else ():
+        memo.unlink()
+    unasked: list[Word] = [fence.installation.paddock, "run", "--", "true"]
+    without: list[Word] = ["/usr/bin/python3", "-c", NO_NAMESPACES]
+
+    def run(prefix: list[Word]) -> Outcome:
+        return fence.tester.run([*prefix, *unasked], cwd=fence.ground.project)
+
+    need("namespaces", host["namespaces"]["usable"], str(host["namespaces"]))
+    assert run(without).exit_code == 0
+    with door.without_python():
+        assert run(without).exit_code == 0, "from memory"
+        assert run([]).exit_code == 125, "here there is a better one, and Python has to say so"
+    assert run([]).exit_code == 0
+    with door.without_python():
+        assert run([]).exit_code == 0
+
+
+# A user namespace in which there can be no other, with the same user in it.
+NO_NAMESPACES = """
+import ctypes, os, sys
+uid, gid = os.getuid(), os.getgid()
+assert ctypes.CDLL(None).unshare(0x10000000) == 0
+for name, text in (('setgroups', 'deny'), ('uid_map', f'{uid} {uid} 1'), ('gid_map', f'{gid} {gid} 1')):
+    open(f'/proc/self/{name}', 'w').write(text)
+open('/proc/sys/user/max_user_namespaces', 'w').write('0')
+os.execv(sys.argv[1], sys.argv[1:])
+"""

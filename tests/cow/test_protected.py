@@ -115,3 +115,15 @@ def test_the_control_without_a_mask_loses_the_file(cow: Cow) -> None:
     cow.session("rm -r sub")
     assert cow.paddock("apply").exit_code == 0
     assert not (cow.workspace / "sub").exists()
+
+
+def test_what_runs_outside_later_is_marked(cow: Cow) -> None:
+    cow.session(
+        "echo evil > Makefile; echo fine > plain; mkdir -p node_modules/x; echo x > node_modules/x/package.json"
+    )
+    shown = cow.paddock("diff", "--stat").stdout
+    assert "Makefile  (executed outside of the fence)" in shown, shown
+    assert shown.count("executed outside") == 1, shown
+    applied = cow.paddock("apply")
+    assert applied.exit_code == 0, str(applied)
+    assert "executed outside of the fence: Makefile\n" in applied.stdout

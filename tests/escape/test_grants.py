@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support.aside import remove
+from tests.support.features import need
 from tests.support.fence import Fence, Word
 from tests.support.ground import SECRET, Ground, Snapshot
 
@@ -361,3 +365,28 @@ def test_a_narrower_grant_does_not_reopen_a_denied_place(fence: Fence, ground: G
     denied = fence.inside(fence.probe("read", private), *flags)
     assert denied.exit_code == 125 or denied.answer == "EACCES", str(denied)
     assert SECRET not in denied.stdout
+
+
+@pytest.mark.parametrize("tier", ["landlock", "full"])
+def test_everything_can_be_read_on_request_but_what_is_closed(fence: Fence, host: dict[str, Any], tier: str) -> None:
+    """A-111: a named option, and secrets stay where they are."""
+    if tier == "full":
+        need("namespaces", host["namespaces"]["usable"], str(host["namespaces"]))
+    fence = replace(fence, tier=tier)
+    key = fence.tester.home / ".ssh" / "id_ed25519"
+    key.parent.mkdir(mode=0o700)
+    key.write_text("secret\n")
+    fence.tester.give(key.parent)
+    try:
+        policy = fence.ground.put(
+            fence.ground.root / "all.toml", '[meta]\ninherit = "ai-agent"\n[filesystem]\nreads = "all"\n'
+        )
+        fence.outside([fence.installation.paddock, "trust", policy])
+        flags: tuple[Word, ...] = ("--policy", policy)
+        assert fence.inside(fence.probe("read", fence.ground.secret), *flags).answer == "ok the-secret-outside"
+        assert fence.inside(fence.probe("read", fence.ground.secret)).answer in ("EACCES", "ENOENT"), "not by default"
+        assert fence.inside(fence.probe("read", key), *flags).answer in ("EACCES", "ENOENT")
+        assert fence.inside(fence.probe("append", fence.ground.secret), *flags).answer in ("EACCES", "EROFS")
+        assert fence.outside(fence.probe("read", key)).answer == "ok secret"
+    finally:
+        remove(key.parent)

@@ -131,7 +131,8 @@ def test_devices_are_a_few_and_proc_is_masked(jail: Jail) -> None:
     expected = "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero"
     assert " ".join(name for name in names[1:-1] if name != "console") == expected, str(outcome)
     assert names[-1] == "3"
-    masked = [name for name in ("kcore", "keys", "timer_list", "sysrq-trigger") if Path("/proc", name).exists()]
+    oci = "kcore keys key-users latency_stats sched_debug sysrq-trigger timer_list timer_stats"
+    masked = [name for name in oci.split() if Path("/proc", name).exists()]
     assert masked
     for name in masked:
         # Its own root, with the rights of the host's: only the masks are left.
@@ -183,10 +184,13 @@ def test_host_name_and_loopback(jail: Jail) -> None:
     assert os.uname().nodename not in ("paddock", "web")
 
 
-def test_limits_hold_the_whole_container(jail: Jail) -> None:
+@pytest.mark.parametrize("kind", ["toml", "conf"])
+def test_limits_hold_the_whole_container(jail: Jail, kind: str) -> None:
     """C-132"""
-    profile = jail.rootdir.parent / "limits.toml"
-    profile.write_text("[limits]\nopen_files = 20\nfile_size_mb = 1\nprocesses = 8\nwall_s = 30\n")
+    profile = jail.rootdir.parent / f"limits.{kind}"
+    limits = {"open_files": 20, "file_size_mb": 1, "processes": 8, "wall_s": 30}
+    form, head = ("{} = {}\n", "[limits]\n") if kind == "toml" else ("limit {} {}\n", "")
+    profile.write_text(head + "".join(form.format(*limit) for limit in limits.items()))
     profile.chmod(0o644)
     script = "ulimit -n; ulimit -f; for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1 & done"
     free = jail.shell(script)

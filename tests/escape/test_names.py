@@ -152,3 +152,35 @@ def test_everything_may_be_written_but_what_the_fence_rests_on(full: Fence) -> N
     assert done.started, str(done)
     assert (full.ground.outside / "free").read_text() == "evil\n", "the grant is a grant"
     assert not [place for place in places if (place / "evil.toml").exists()]
+
+
+FLAGGED = "paddock: changed during the run, and executed outside of the fence: "
+
+
+def test_what_runs_outside_later_is_listed_when_a_run_changed_it(full: Fence) -> None:
+    """Not protected, because it is the work: in place, replaced or new, at any depth; not what packages bring along."""
+    project = full.ground.project
+    for name in ("Makefile", "old/package.json", "kept/setup.py", "node_modules/x/package.json"):
+        full.ground.put(project / name, "as it was\n")
+    acts = [
+        "echo new >> Makefile",
+        "echo new > old/p.tmp && mv old/p.tmp old/package.json",
+        "mkdir -p a/b && echo new > a/b/build.rs",
+        "echo new > node_modules/x/package.json",
+        "echo new > plain.txt",
+    ]
+    done = full.inside(["sh", "-c", "; ".join(acts)])
+    changed = [str(project / name) for name in ("Makefile", "a/b/build.rs", "old/package.json")]
+    assert f"{FLAGGED}{', '.join(changed)}\n" in done.stderr, str(done)
+    assert [event["path"] for event in full.events() if event["event"] == "name.flagged"] == changed
+
+
+def test_one_change_in_place_is_seen_and_no_change_is_not_told(full: Fence) -> None:
+    place = full.ground.put(full.ground.project / "deep" / "Makefile", "as it was\n")
+    assert "changed during" not in full.inside(["cat", place]).stderr
+    assert f"{FLAGGED}{place}\n" in full.inside(["sh", "-c", f"echo new >> {place}"]).stderr
+    assert "changed during" not in full.inside(["sh", "-c", f"echo new >> {place}"], "--quiet").stderr
+    # The kernel's time of change can not be set back.
+    assert (
+        f"{FLAGGED}{place}\n" in full.inside(["sh", "-c", f"echo new >> {place}; touch -d 2001-01-01 {place}"]).stderr
+    )

@@ -2,7 +2,8 @@
 
 The tests write profiles, and every run they make leaves its trail: places in reach, plans, events. None of that may
 stay with a person. So configuration, state and journal are moved away and moved back; what tests that were killed could
-not move back, the next ones do. A user made for the tests has nothing to keep.
+not move back, the next ones do. A user made for the tests has nothing to keep: what he has at the end and had not at
+the start, in his home and where everybody may write, is removed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ class AlreadyTestingError(Exception):
 @contextmanager
 def own_paddock_put_aside(tester: Tester) -> Iterator[None]:
     if tester.disposable:
-        yield
+        with _left_as_found(tester):
+            yield
         return
     with _alone(tester.home / ".paddock-tests.lock"):
         places = [
@@ -34,27 +36,49 @@ def own_paddock_put_aside(tester: Tester) -> Iterator[None]:
         ]
         for place in places:
             if os.path.lexists(_kept(place)):
-                _remove(place)
+                remove(place)
             elif os.path.lexists(place):
                 place.rename(_kept(place))
         try:
             yield
         finally:
             for place in places:
-                _remove(place)
+                remove(place)
                 if os.path.lexists(_kept(place)):
                     _kept(place).rename(place)
 
 
+_EVERYBODYS = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
+
+
+@contextmanager
+def _left_as_found(tester: Tester) -> Iterator[None]:
+    def things() -> set[Path]:
+        shared = (entry for place in _EVERYBODYS for entry in place.iterdir() if entry.lstat().st_uid == tester.uid)
+        return {*tester.home.iterdir(), *shared}
+
+    before = things()
+    try:
+        yield
+    finally:
+        for place in things() - before:
+            remove(place)
+
+
+def remove(place: Path) -> None:
+    """Whatever it is, and whatever rights its owner took from himself."""
+    if place.is_symlink() or not place.is_dir():
+        place.unlink(missing_ok=True)
+        return
+    for parent, directories, _ in os.walk(place):
+        for name in directories:
+            if not os.path.islink(os.path.join(parent, name)):
+                os.chmod(os.path.join(parent, name), 0o700)
+    shutil.rmtree(place)
+
+
 def _kept(place: Path) -> Path:
     return place.with_name(f"{place.name}-before-tests")
-
-
-def _remove(place: Path) -> None:
-    if place.is_symlink():
-        place.unlink()
-    elif place.exists():
-        shutil.rmtree(place)
 
 
 @contextmanager

@@ -66,7 +66,8 @@ def plan_for(
         "temp": None,
         "files": {
             "grants": sorted(grants, key=lambda entry: (entry["path"], entry["access"])),
-            **{key: [] for key in ("closed", "unwritable", "reached", "deny", "protect", "opened")},
+            **{key: [] for key in ("closed", "unwritable", "reached")},
+            **{key: [] for key in ("deny", "protect", "opened", "flagged", "packages")},
         },
         "landlock": {
             "abi": landlock_abi,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.aside import remove
 from tests.support.tester import Tester
 
 SECRET = "the-secret-outside"
@@ -65,7 +65,7 @@ def laid_out(tester: Tester) -> Iterator[Ground]:
         ground.put(ground.project / "own.txt", "mine\n")
         yield ground
     finally:
-        shutil.rmtree(root)
+        remove(root)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -65,6 +65,12 @@ impl Standing {
     }
 }
 
+/// Where cgroup trees of either version can be reached.
+pub fn mount_points(mounts: &[u8]) -> impl Iterator<Item = Vec<u8>> + '_ {
+    let kinds: [&[u8]; 2] = [b"cgroup", b"cgroup2"];
+    kinds.into_iter().flat_map(|kind| mounts_of(mounts, kind, |_| true)).map(|mount| mount.point)
+}
+
 fn listed(list: &[u8], name: &[u8]) -> bool {
     list.split(|byte| *byte == b',').any(|word| word == name)
 }
@@ -213,6 +219,13 @@ mod tests {
         assert_eq!(own(Controller::Pids).as_deref(), Some("/sys/fs/cgroup/pids/x"));
         assert_eq!(own(Controller::CpuTime).as_deref(), Some("/sys/fs/cgroup/cpu,cpuacct"));
         assert_eq!(path(Standing::in_v2(HYBRID, MOUNTS)).as_deref(), Some("/sys/fs/cgroup/unified/u"));
+    }
+
+    #[test]
+    fn every_tree_is_known_by_its_mount_points() {
+        let found: Vec<_> = mount_points(MOUNTS).map(|point| String::from_utf8(point).unwrap()).collect();
+        let expected = ["cpu,cpuacct", "my memory", "pids", "systemd", "unified"];
+        assert_eq!(found, expected.map(|name| format!("/sys/fs/cgroup/{name}")));
     }
 
     #[test]

@@ -52,6 +52,8 @@ pub struct Post {
     bare: Vec<Identity>,
     /// Directories that could not be listed, and were closed as a whole.
     shut: Vec<Identity>,
+    /// Flagged names, as last seen: the tree, and the path there.
+    pub flagged: Vec<(usize, Vec<u8>)>,
     pub taken: usize,
     pub covers: Vec<Cover>,
     pub events: Vec<GuardEvent>,
@@ -70,7 +72,7 @@ pub struct Post {
 
 impl Post {
     pub fn new(nodes: Nodes, store: Store, guards_git: bool, survey: Survey) -> Post {
-        let Survey { locked, mut bare, shut, .. } = survey;
+        let Survey { locked, mut bare, shut, flagged, .. } = survey;
         let mut held: Vec<Held> = locked.into_iter().map(|(parent, name)| Held { parent, name, gone: None }).collect();
         held.sort_by(|one, other| (one.parent, &one.name).cmp(&(other.parent, &other.name)));
         held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
@@ -84,6 +86,7 @@ impl Post {
             cover_watches: HashMap::new(),
             bare,
             shut,
+            flagged,
             taken: 0,
             covers: Vec::new(),
             events: Vec::new(),
@@ -378,6 +381,12 @@ impl Visitor for Visit<'_> {
             }
             // A socket made from inside is the command's own, and who made it can not be told.
             Verdict::Way | Verdict::Link(_) | Verdict::Socket | Verdict::Free => Ok(None),
+        }
+    }
+
+    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
+        if self.post.finishing {
+            self.post.flagged.push((dir.tree_index, dir.join(name.to_bytes())));
         }
     }
 

@@ -38,7 +38,7 @@ fn a_limit_of_nothing_or_beyond_counting_is_refused() {
     assert_eq!(refused(Requested { cpu_s: Some(0), ..Requested::default() }), Some(LimitsError::Zero(Limit::Cpu)));
     let huge = u64::MAX >> 20;
     let expected = LimitsError::TooLarge(Limit::FileSize, huge);
-    assert_eq!(refused(Requested { file_size_mb: Some(huge), ..Requested::default() }), Some(expected));
+    assert_eq!(refused(Requested { file_size_mb: Some(huge), ..Requested::default() }), Some(expected.clone()));
     assert_eq!(expected.to_string(), "a limit of 17592186044415 file_size_mb is more than can be counted");
 }
 

@@ -37,7 +37,7 @@ fn looks(names: &mut Names, path: &str, folding: bool) -> Vec<Look> {
 #[test]
 fn patterns_mean_what_the_table_of_both_languages_says() {
     for Case { pattern, path, matches, covers } in table().cases {
-        let mut names = Names::new(std::slice::from_ref(&pattern), &[], &[]).unwrap();
+        let mut names = Names::new(std::slice::from_ref(&pattern), &[], &[], &[]).unwrap();
         // The system's trees are left out of floating patterns only, and no case of the table is about that.
         let start = names.start(path.as_bytes(), true);
         assert_eq!(start.look.deny.is_some(), matches, "{pattern} {path}");
@@ -48,7 +48,7 @@ fn patterns_mean_what_the_table_of_both_languages_says() {
 #[test]
 fn what_is_no_pattern_is_refused() {
     for pattern in table().refused {
-        assert!(Names::new(std::slice::from_ref(&pattern), &[], &[]).is_err(), "{pattern}");
+        assert!(Names::new(std::slice::from_ref(&pattern), &[], &[], &[]).is_err(), "{pattern}");
     }
 }
 
@@ -70,7 +70,7 @@ fn a_walk_and_a_single_pattern_agree_on_random_input() {
             })
             .collect();
         let texts: Vec<Text> = patterns.iter().map(|one| text(one)).collect();
-        let mut together = Names::new(&texts, &[], &[]).unwrap();
+        let mut together = Names::new(&texts, &[], &[], &[]).unwrap();
         for _ in 0..20 {
             let path: Vec<&str> = (0..roll(6)).map(|_| ["a", "b", "ab", "aab", "ba"][roll(5)]).collect();
             let path = format!("/{}", path.join("/"));
@@ -94,7 +94,7 @@ fn a_group_is_every_name_in_every_place_but_some() {
         but: vec![text("/w/**/packages/**")],
         names: vec![text(".idea"), text("hooks/*"), text("**/deep")],
     };
-    let mut names = Names::new(&[], &[group], &[]).unwrap();
+    let mut names = Names::new(&[], &[group], &[], &[]).unwrap();
     for (path, protected) in [
         ("/w/.idea", true),
         ("/w/a/b/.idea", true),
@@ -113,9 +113,9 @@ fn a_group_is_every_name_in_every_place_but_some() {
     }
     assert!(names.guards_git);
     let nothing = Protected { below: vec![text("a")], but: Vec::new(), names: vec![text("x")] };
-    assert!(Names::new(&[], &[nothing], &[]).is_err(), "a place has a beginning");
+    assert!(Names::new(&[], &[nothing], &[], &[]).is_err(), "a place has a beginning");
     let nowhere = Protected { below: vec![text("/a")], but: Vec::new(), names: vec![text(".")] };
-    assert!(Names::new(&[], &[nowhere], &[]).is_err(), "a name has a part");
+    assert!(Names::new(&[], &[nowhere], &[], &[]).is_err(), "a name has a part");
 }
 
 /// By the other algorithm, which `rests_on` uses.
@@ -245,7 +245,7 @@ fn what_a_link_leads_to_is_looked_for_too() {
 #[test]
 fn names_that_are_no_text_are_matched_byte_for_byte() {
     let pattern = Text::from_bytes(b"**/a\xff*\nb".to_vec()).unwrap();
-    let mut names = Names::new(&[pattern], &[], &[]).unwrap();
+    let mut names = Names::new(&[pattern], &[], &[], &[]).unwrap();
     let state = names.start(b"/", false).look.next;
     assert!(names.look(state, b"a\xff\xfe\nb", false).deny.is_some());
     assert!(names.look(state, b"a\xfe\nb", false).deny.is_none());

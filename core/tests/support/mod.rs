@@ -146,6 +146,7 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
         },
         "files": {
             "grants": all, "closed": [], "unwritable": [], "reached": [], "deny": [], "protect": [], "opened": [],
+            "flagged": [], "packages": [],
         },
         "namespaces": null, "workspace": null, "container": null, "sessions": "/nonexistent/sessions",
         "limits": {

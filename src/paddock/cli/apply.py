@@ -7,7 +7,7 @@ import json
 from paddock.changes.apply import Outcome, choose
 from paddock.changes.model import Obstacle
 from paddock.changes.settle import KEPT
-from paddock.cli.changes import as_json, headline
+from paddock.cli.changes import FLAGGED, as_json, headline, is_flagged_change
 from paddock.cli.chosen import Words, check_named
 from paddock.cli.options import Parser, split_command
 from paddock.cli.text import complain, say
@@ -81,5 +81,8 @@ def _show(outcome: Outcome, session: Session, *, dry_run: bool) -> None:
     done = "would be applied" if dry_run else "applied"
     left = f", {len(outcome.left)} left" if outcome.left else ""
     say(f"{len(outcome.applied)} {done} to {session.workspace}{left}")
+    flagged = [change.path for change in outcome.applied if is_flagged_change(change)]
+    if flagged and not dry_run:
+        say(f"{FLAGGED}: {', '.join(flagged)}")
     if any(change.overwrites for change in outcome.applied) and not dry_run:
         say(f"the host's versions are in {session.place}/{KEPT}")

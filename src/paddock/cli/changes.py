@@ -16,10 +16,12 @@ from paddock.changes.settle import Roots
 from paddock.changes.text import Line, Tag, count, is_binary, unified
 from paddock.changes.tree import opened_file, parent_of
 from paddock.cli.text import printable
+from paddock.policy.protected import is_flagged
 
 FILE_LIMIT = 1 << 20  # bytes of one text
 LINE_LIMIT = 4096  # characters shown of one line
 TOTAL_LIMIT = 8 << 20  # characters of one diff
+FLAGGED = "executed outside of the fence"
 _RED, _GREEN, _CYAN, _BOLD, _YELLOW = "31", "32", "36", "1", "33"
 _COLOURS = {Tag.ADDED: _GREEN, Tag.REMOVED: _RED, Tag.HUNK: _CYAN}
 
@@ -74,6 +76,11 @@ def show_stat(changes: Sequence[Change], roots: Roots, paper: Paper) -> None:
     paper.write(summary(changes))
 
 
+def is_flagged_change(change: Change) -> bool:
+    """There is such a file now, and it is not what it was."""
+    return change.new is not None and change.new.type is not Type.DIRECTORY and is_flagged(change.path)
+
+
 def headline(change: Change) -> str:
     details = ", ".join(_details(change))
     return f"{_word(change):8} {_name(change)}{f'  ({details})' if details else ''}"
@@ -103,6 +110,7 @@ def as_json(change: Change) -> dict[str, Any]:
         "new": _entry(change.new),
         "obstacle": change.obstacle.value if change.obstacle else None,
         "reason": change.reason or None,
+        "flagged": is_flagged_change(change),
     }
 
 
@@ -134,6 +142,8 @@ def _details(change: Change) -> Iterator[str]:
         yield f"mode {new.permissions:03o}"
     if new and new.type is Type.FILE and new.mode & (stat.S_ISUID | stat.S_ISGID):
         yield "its set-user-id or set-group-id bit is not applied"
+    if is_flagged_change(change):
+        yield FLAGGED
 
 
 def _lines(change: Change, roots: Roots) -> list[Line] | str:

@@ -1,13 +1,16 @@
-"""Own paths: what Paddock is started from, outside the fence, the next time. No grant may make any of it writable.
+"""Own paths: what Paddock is started from, outside the fence, the next time, and what holds its limits. No grant may
+make any of it writable.
 
 Configuration and state; the package, the programs, the interpreter with its libraries, every place it imports from; the
 name a person types. A link is listed as well as what it leads to: whoever can turn it starts something else. What this
-user can not change is left out: file modes keep it, and a shorter list starts faster.
+user can not change is left out: file modes keep it, and a shorter list starts faster. Control groups always count: a
+group that is made for a run belongs to the user.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 
@@ -20,11 +23,22 @@ _PROGRAMS = (FRONT_DOOR, "paddock-core", "paddock-python")
 
 def own_paths(home: str, search_path: str) -> tuple[str, ...]:
     """``search_path``: the PATH on which the person finds Paddock."""
-    paths = {f"{home}/.config/paddock", f"{home}/.local/state/paddock", "/etc/paddock"}
+    paths = {f"{home}/.config/paddock", f"{home}/.local/state/paddock", "/etc/paddock", *_cgroup_trees()}
     entries = (entry for entry in entries_of(search_path) if os.path.lexists(entry))
     for path in (*_installed(), *entries):
         paths.update(place.path for place in follow(path).places if _could_change(place))
     return _outermost(paths)
+
+
+def _cgroup_trees() -> Iterator[str]:
+    yield "/sys/fs/cgroup"
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        for line in mounts:
+            # ID PARENT DEVICE ROOT POINT OPTIONS [TAG…] - TYPE SOURCE OPTIONS (proc_pid_mountinfo(5))
+            mount, _, kind = line.partition(b" - ")
+            if kind.startswith((b"cgroup ", b"cgroup2 ")):
+                point = mount.split(b" ")[4]
+                yield os.fsdecode(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal[1], 8)]), point))
 
 
 def entries_of(search_path: str) -> Iterator[str]:

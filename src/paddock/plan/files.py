@@ -110,6 +110,8 @@ def _covered(
             deny=names.deny,
             protect=names.protect,
             opened=names.opened,
+            flagged=names.flagged,
+            packages=names.packages,
         ),
         temp=None,
         has_temp=temp is not None,

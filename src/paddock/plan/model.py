@@ -106,6 +106,7 @@ class Files:
     ``deny``: closed in every grant, also when the name appears later. ``protect``: read-only in every writable grant; a
     name that was absent and appears is taken away. ``opened``: a path that matches one of these is not protected.
     ``protected`` and ``excepted`` are the same, written out.
+    ``flagged``: told of when it was changed, unless a directory on its way bears a name of ``packages``.
     """
 
     grants: tuple[PathGrant, ...]
@@ -115,6 +116,8 @@ class Files:
     deny: tuple[str, ...]
     protect: tuple[Protected, ...]
     opened: tuple[str, ...]
+    flagged: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
     @property
     def protected(self) -> tuple[str, ...]:

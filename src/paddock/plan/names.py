@@ -30,6 +30,8 @@ class Names:
     deny: tuple[str, ...]
     protect: tuple[Protected, ...]
     opened: tuple[str, ...]
+    flagged: tuple[str, ...]
+    packages: tuple[str, ...]
     notices: tuple[Notice, ...]
 
 
@@ -45,6 +47,8 @@ def names_of(policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked
         deny=tuple(sorted(set(ground.denied(closed)))),
         protect=ground.protected(exact) if ground.writable else (),
         opened=tuple(sorted({*opened, *(one.value for one in by_hand)})) if ground.writable else (),
+        flagged=tuple(sorted(ground.flagged())),
+        packages=protected().packages if ground.own else (),
         notices=tuple(Notice(level=Level.WARNING, text=text) for text in warnings),
     )
 
@@ -110,6 +114,10 @@ class _Ground:
         for group in protected().groups:
             for name in group.open:
                 yield from (f"{place}/{name}" for place in self._beginnings(group))
+
+    def flagged(self) -> Iterator[str]:
+        for name in protected().flagged:
+            yield from (f"{_any_depth_of(tree)}/{name}" for tree in outermost(self.own))
 
     def exposed(self) -> Iterator[str]:
         """A person granted a protected place itself: their word counts, and is repeated."""

@@ -18,6 +18,7 @@ from paddock.policy.model import (
     Environment,
     Filesystem,
     Grant,
+    Limit,
     Policy,
     Setting,
     Source,
@@ -26,7 +27,7 @@ from paddock.policy.model import (
     Syscalls,
 )
 from paddock.policy.origin import Origin
-from paddock.policy.schema import CONTAINER_LISTS
+from paddock.policy.schema import CONTAINER_LISTS, LIMIT_MAX, LIMITS
 from paddock.policy.sections import Sections
 from paddock.policy.suggest import did_you_mean
 from paddock.policy.values import Values
@@ -44,6 +45,7 @@ DIRECTIVES = (
     "audit-log",
     "workdir",
     "inherit",
+    "limit",
     *CONTAINER_SCALARS,
     *CONTAINER_LISTS,
 )
@@ -77,6 +79,7 @@ class _ConfReader:
     inherit: list[Sourced[str]] = field(default_factory=list)
     scalars: dict[str, Sourced[str]] = field(default_factory=dict)
     lists: dict[str, list[Sourced[str]]] = field(default_factory=dict)
+    limits: dict[str, Limit] = field(default_factory=dict)
     audit: Sourced[bool] | None = None
 
     def take(self, directive: str, value: str, source: Source) -> None:
@@ -95,6 +98,8 @@ class _ConfReader:
             self.env_denies.append(self.values.env_name(one_word(value, source), source))
         elif directive == "inherit":
             self.inherit.append(Sourced(value if "/" in value else one_word(value, source), source))
+        elif directive == "limit":
+            self._limit(value.split(), source)
         elif directive in CONTAINER_LISTS:
             self.lists.setdefault(directive, []).append(Sourced(value, source))
         else:
@@ -109,6 +114,17 @@ class _ConfReader:
             )
         if switch is Switch.AUDIT:
             self.audit = Sourced(True, source)
+
+    def _limit(self, words: list[str], source: Source) -> None:
+        name = words[0]
+        if name not in LIMITS:
+            raise wrong(source, f"there is no limit {name!r}", hint=did_you_mean(name, LIMITS))
+        if name in self.limits:
+            raise wrong(source, f"{name} stands in line {self.limits[name].source.line} already")
+        digits = words[1] if len(words) == 2 else ""
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 16 and 0 < int(digits) <= LIMIT_MAX):
+            raise wrong(source, "a limit is a name and a whole number above 0", hint=f"limit {name} 512")
+        self.limits[name] = Limit(name=name, value=int(digits), source=source)
 
     def _scalar(self, directive: str, value: str, source: Source) -> None:
         if directive in self.scalars:
@@ -127,6 +143,7 @@ class _ConfReader:
                     enabled=self.audit,
                     dir=None if journal is None else self.values.journal(journal.value, journal.source),
                 ),
+                limits=tuple(self.limits.values()),
                 container=tuple(self._container()),
                 workdir=None
                 if workdir is None

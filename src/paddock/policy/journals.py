@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from paddock.policy.remembered import Remembered, Store
+from paddock.way import follow
 
 STORE = "journals"
 YOUNG_S = 60  # a run that is just starting is remembered before it has made its journal
@@ -32,7 +33,7 @@ class Journals:
         store = Store(state_dir, STORE)
         with store.locked():
             known = store.read()
-            wanted = dict.fromkeys(os.path.realpath(place) for place in places)
+            wanted = dict.fromkeys(follow(place).end.path for place in places)
             kept = dict.fromkeys((*_standing(known, store.path), *wanted))
             return cls._of(known if tuple(kept) == known.paths else store.write(kept))
 

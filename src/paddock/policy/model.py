@@ -76,6 +76,11 @@ class Widen(Enum):
     NEVER = "never"  # an error
 
 
+class Reads(Enum):
+    GRANTED = "granted"  # what the grants say
+    ALL = "all"  # every directory of the machine besides; what is closed stays closed
+
+
 class NetworkMode(Enum):
     NONE = "none"
     FILTERED = "filtered"

@@ -34,6 +34,7 @@ class Group:
 class Protected:
     groups: tuple[Group, ...]
     packages: tuple[str, ...]  # directories of installed packages
+    flagged: tuple[str, ...]  # may be written, and are executed outside all the same
 
 
 @cache  # a part of the installation, like the code
@@ -42,13 +43,22 @@ def protected() -> Protected:
 
     with open(TABLE, "rb") as file:
         table = tomllib.load(file)
-    packages = tuple(table.pop("packages"))
-    return Protected(groups=tuple(_group(title, entry) for title, entry in table.items()), packages=packages)
+    packages, flagged = tuple(table.pop("packages")), tuple(table.pop("flagged"))
+    groups = tuple(_group(title, entry) for title, entry in table.items())
+    return Protected(groups=groups, packages=packages, flagged=flagged)
 
 
 def _group(title: str, entry: dict[str, object]) -> Group:
     lists = {key: tuple(value) for key, value in entry.items() if isinstance(value, list)}
     return Group(title=title, why=str(entry["why"]), shipped=bool(entry.get("shipped", False)), **lists)
+
+
+def is_flagged(path: str) -> bool:
+    """Something outside executes a file of this name, and nobody keeps a command from writing it."""
+    table = protected()
+    directories, _, name = path.rpartition("/")
+    shipped = any(part in table.packages for part in directories.split("/"))
+    return not shipped and any(component_matches(pattern, name) for pattern in table.flagged)
 
 
 def protected_because(path: str) -> str | None:

@@ -23,6 +23,7 @@ GRANT_KEYS: Mapping[str, Access] = {
 GRANT_TABLE_KEYS = ("path", "execute", "create")
 
 LIMITS = ("memory_mb", "processes", "cpu_s", "open_files", "file_size_mb", "wall_s", "tmp_mb")
+LIMIT_MAX = 2**53
 
 KEYS: Mapping[str, tuple[str, ...]] = {
     "meta": (
@@ -36,6 +37,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     ),
     "filesystem": (
         *GRANT_KEYS,
+        "reads",
         "deny_globs",
         "open_protected",
         "workspace",

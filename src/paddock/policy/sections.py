@@ -18,6 +18,7 @@ from paddock.policy.model import (
     Meta,
     Network,
     NetworkMode,
+    Reads,
     Route,
     Setting,
     Source,
@@ -35,6 +36,7 @@ from paddock.policy.schema import (
     ID_MAPS,
     INJECT_MODES,
     KEYS,
+    LIMIT_MAX,
     LIMITS,
     ROUTE_KEYS,
     VERSION,
@@ -45,6 +47,10 @@ from paddock.policy.values import Values
 
 _HOST_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._:[]")
 _METHOD_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-")
+# What `reads = "all"` opens. Not /run, where sockets of services lie: a connection needs no right to write. Not /tmp
+# and /dev, which the run has for itself; not /boot and the homes of others, which nobody else can list.
+_MACHINE = ("/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/mnt", "/nix", "/opt", "/proc", "/sbin",
+            "/snap", "/srv", "/sys", "/usr", "/var", "~")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +89,13 @@ class Sections:
 
     def filesystem(self, table: Table) -> Filesystem:
         table.allow_only(KEYS["filesystem"])
+        written = [(access, one) for key, access in GRANT_KEYS.items() for one in table.strings_or_tables(key)]
+        grants = [self._grant(access, one) for access, one in written]
+        reads = table.choice("reads", Reads)
+        if reads is not None and reads.value is Reads.ALL:
+            grants += [self.values.grant(Access.READ, f"{path}/**?", reads.source) for path in _MACHINE]
         return Filesystem(
-            grants=tuple(
-                self._grant(access, written)
-                for key, access in GRANT_KEYS.items()
-                for written in table.strings_or_tables(key)
-            ),
+            grants=tuple(grants),
             denies=tuple(self.values.deny(d.value, d.source) for d in table.strings("deny_globs")),
             open_protected=tuple(self.values.opened(o.value, o.source) for o in table.strings("open_protected")),
             workspace=table.choice("workspace", Workspace),
@@ -155,7 +162,7 @@ class Sections:
         table.allow_only(KEYS["limits"])
         limits: list[Limit] = []
         for name in LIMITS:
-            value = table.integer(name, low=1, high=2**53)
+            value = table.integer(name, low=1, high=LIMIT_MAX)
             if value is not None:
                 limits.append(Limit(name=name, value=value.value, source=value.source))
         return tuple(limits)

@@ -101,8 +101,11 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
         # Another run placed one meanwhile, or one is gone: the plan has to be the one for the list as it is.
         host = replace(host, journals=journals.places)
         plan = compile_plan(policy, host, terrain)
-    if to_run:
-        make_missing(policy, plan)
+    if to_run and make_missing(policy, plan):
+        # What was made has an inode now, by which later runs know it.
+        reach = Reach.record(origin.state_dir, [*writable_trees(policy), *map(follow, terrain.writable)])
+        host = replace(host, reached=reach.trees)
+        plan = compile_plan(policy, host, terrain)
     return Prepared(policy=policy, host=host, reach=reach, terrain=terrain, journals=journals, plan=plan)
 
 

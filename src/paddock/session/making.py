@@ -33,9 +33,12 @@ def to_make(policy: Policy, plan: Plan) -> dict[str, Grant]:
     }
 
 
-def make_missing(policy: Policy, plan: Plan) -> None:
-    for path, grant in to_make(policy, plan).items():
+def make_missing(policy: Policy, plan: Plan) -> bool:
+    """Whether there was anything to make."""
+    wanted = to_make(policy, plan)
+    for path, grant in wanted.items():
         _walk(path, grant.source, _make)
+    return bool(wanted)
 
 
 def require_makeable(policy: Policy, plan: Plan) -> None:

@@ -15,8 +15,8 @@ depends on is said in this file:
 - variables: those that patterns used
 
 Whether namespaces can be used is not among them, and no file tells. A plan of the full tier that can not be carried
-out any more stops by itself. A plan of the landlock tier would go on being used after the machine has learned better,
-so one is kept only where the person asked for that tier.
+out any more stops by itself. A plan of the landlock tier that nobody asked for is kept with the mark that it is for a
+machine without namespaces: the front door tries, which costs little where there are none.
 """
 
 from __future__ import annotations
@@ -99,8 +99,6 @@ class Memo:
         # A layer turned off by hand, or a link on the way: such plans are made anew each time.
         if policy.off or _follows_links(policy):
             return
-        if plan.tier is Tier.LANDLOCK and policy.tier is None:
-            return
         read: dict[str, Facts] = {file.path: list(file.facts) for file in policy.files}
         read.update((path, list(facts) if facts else None) for path, facts in terrain.files.items())
         seen = {path: list(facts)[:5] if facts else None for path, facts in terrain.directories.items()}
@@ -123,6 +121,7 @@ class Memo:
         text = json.dumps(
             {
                 "quiet": quiet,
+                "unless_namespaces": plan.tier is Tier.LANDLOCK and policy.tier is None,
                 "contents": {**self.before, **others, **read, **stores},
                 "places": places,
                 "variables": {name: self.origin.environ.get(name) for name in sorted(consulted.names)},
@@ -134,7 +133,7 @@ class Memo:
     def key(self) -> str:
         door = os.path.join(os.path.dirname(os.path.realpath(core.program())), FRONT_DOOR)
         parts = (
-            "paddock-memo-1",
+            "paddock-memo-2",
             __version__,
             str(self.origin.uid),
             self.origin.cwd,

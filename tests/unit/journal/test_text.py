@@ -63,4 +63,5 @@ def test_names_show_where_they_were_and_where_they_are_kept() -> None:
     assert shown["name.taken"] == f"{stamp} event=name.taken path=/home/ada/project/.vscode kept={kept} whole=true"
     assert shown["name.removed"] == f"{stamp} event=name.removed path=/home/ada/project/.idea errno=ENOSPC"
     assert shown["name.left"] == f"{stamp} event=name.left path=/home/ada/project/.envrc errno=ENOSPC"
+    assert shown["name.flagged"] == f"{stamp} event=name.flagged path=/home/ada/project/Makefile"
     assert shown["name.masked"] == f"{stamp} event=name.masked path=/home/ada/project/.env window_us=900"

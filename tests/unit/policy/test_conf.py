@@ -40,6 +40,8 @@ cap-allow cap_chown
 mount-mask /proc/timer_list
 hostname box
 id-map identity
+limit memory_mb 512
+limit processes 64
 """
 
 
@@ -59,6 +61,7 @@ def test_every_directive_reaches_the_model(world: World) -> None:
     assert policy.workdir is not None
     assert policy.workdir.value == str(world.home)
     assert policy.env.deny[-1].value == "FOO_*"
+    assert {limit.name: limit.value for limit in policy.limits} == {"memory_mb": 512, "processes": 64}
     assert {setting.key: setting.value for setting in policy.container} == {
         "rootdir": "/srv/root",
         "uid": 1000,
@@ -82,6 +85,11 @@ def test_comments_and_blanks_around_one_line_give_one_grant(world: World) -> Non
 
 MISTAKES = [
     ("rx /usr\n", 1, "unknown directive 'rx'", None),
+    ("limit memory 5\n", 1, "there is no limit 'memory'", "'memory_mb'"),
+    ("limit memory_mb\n", 1, "a name and a whole number above 0", None),
+    ("limit memory_mb 0\n", 1, "a name and a whole number above 0", None),
+    ("limit memory_mb 5 MB\n", 1, "a name and a whole number above 0", None),
+    ("limit memory_mb 5\nlimit memory_mb 6\n", 2, "stands in line 1 already", None),
     ("blok ptrace\n", 1, "unknown directive 'blok'", "'block'"),
     ("\x1b[2K x\n", 1, "'\\x1b[2K'", None),
     ("# x\nro\n", 2, "ro: the value is missing", None),

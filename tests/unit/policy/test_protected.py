@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paddock.policy.glob import Glob
-from paddock.policy.protected import TABLE, protected
+from paddock.policy.protected import TABLE, bears, is_flagged, protected
 from tests.unit.policy.world import words
 
 ANY = [name for group in protected().groups for name in group.any]
@@ -85,9 +85,9 @@ def test_every_name_is_a_pattern_without_a_beginning_and_stands_once() -> None:
 
 def test_the_table_says_nothing_that_is_not_read() -> None:
     table = tomllib.loads(Path(TABLE).read_text())
-    assert set(table) == {"packages", *(group.title for group in protected().groups)}
+    assert set(table) == {"packages", "flagged", *(group.title for group in protected().groups)}
     for title, entry in table.items():
-        if title != "packages":
+        if title not in ("packages", "flagged"):
             assert set(entry) <= {"why", "any", "top", "home", "open", "shipped"}, title
             assert entry["why"]
 
@@ -98,3 +98,25 @@ def test_names_of_git_are_left_alone_nowhere() -> None:
     assert not git.shipped
     assert not git.top
     assert not git.home
+
+
+def test_a_flagged_name_is_the_work_and_not_protected() -> None:
+    for name in protected().flagged:
+        assert "/" not in name, name
+        assert not any(bears(f"/w/{name}", other) for other in ANY), name
+
+
+@pytest.mark.parametrize(
+    ("path", "flagged"),
+    [
+        ("Makefile", True),
+        ("a/b/package.json", True),
+        ("vite.config.ts", True),
+        ("node_modules/x/package.json", False),
+        ("a/site-packages/x/setup.py", False),
+        ("Makefile.txt", False),
+        ("src/main.py", False),
+    ],
+)
+def test_what_is_executed_outside_is_told_by_its_name(path: str, flagged: bool) -> None:
+    assert is_flagged(path) is flagged

@@ -98,7 +98,7 @@ impl<'a> Asked<'a> {
         let place = home.join(".local/state/paddock/plans").join(self.key(uid, door)?);
         let text = read_own(&place, uid)?;
         let memo: Memo = serde_json::from_slice(&text).ok()?;
-        memo.holds().then_some(Remembered { memo, command: self.command })
+        memo.holds(door).then_some(Remembered { memo, command: self.command })
     }
 
     fn key(&self, uid: u32, door: &Path) -> Option<String> {
@@ -106,7 +106,7 @@ impl<'a> Asked<'a> {
         let release = rustix::system::uname();
         let uid = uid.to_string();
         let parts: [&[u8]; 7] = [
-            b"paddock-memo-1",
+            b"paddock-memo-2",
             env!("CARGO_PKG_VERSION").as_bytes(),
             uid.as_bytes(),
             cwd.as_os_str().as_bytes(),
@@ -152,6 +152,8 @@ fn read_own(path: &Path, uid: u32) -> Option<Vec<u8>> {
 #[serde(deny_unknown_fields)]
 struct Memo {
     quiet: bool,
+    /// The plan does without namespaces because there were none: no file tells when there are.
+    unless_namespaces: bool,
     /// Path → what it was, by content (all of it) or as a place (who may write there); null: nothing was there.
     contents: BTreeMap<String, Option<[i128; 8]>>,
     places: BTreeMap<String, Option<[i128; 5]>>,
@@ -161,14 +163,21 @@ struct Memo {
 }
 
 impl Memo {
-    fn holds(&self) -> bool {
+    fn holds(&self, door: &Path) -> bool {
         self.contents.iter().all(|(path, was)| content(path).is_ok_and(|now| now == *was))
             && self.places.iter().all(|(path, was)| place(path).is_ok_and(|now| now == *was))
             && self
                 .variables
                 .iter()
                 .all(|(name, was)| std::env::var_os(name).as_deref() == was.as_deref().map(OsStr::new))
+            && !(self.unless_namespaces && may_make_namespaces(door))
     }
+}
+
+/// The core tries. Whoever can not be asked may.
+fn may_make_namespaces(door: &Path) -> bool {
+    let tried = Command::new(door.with_file_name(CORE)).arg("namespaces").status();
+    !tried.is_ok_and(|status| status.code() == Some(1))
 }
 
 /// None: nothing is there. What can not be looked at may be anything.
@@ -261,17 +270,21 @@ mod tests {
         assert!(content("/").unwrap().is_some());
         let memo = |path: &str, was| Memo {
             quiet: false,
+            unless_namespaces: false,
             contents: BTreeMap::from([(path.to_owned(), was)]),
             places: BTreeMap::new(),
             variables: BTreeMap::new(),
             plan: String::new(),
         };
-        assert!(memo("/", content("/").unwrap()).holds());
-        assert!(memo("/nonexistent/file", None).holds());
-        assert!(!memo("/", None).holds());
-        assert!(!memo("/nonexistent/file", content("/").unwrap()).holds());
+        assert!(memo("/", content("/").unwrap()).holds(Path::new("/nonexistent/door")));
+        assert!(memo("/nonexistent/file", None).holds(Path::new("/nonexistent/door")));
+        assert!(!memo("/", None).holds(Path::new("/nonexistent/door")));
+        assert!(!memo("/nonexistent/file", content("/").unwrap()).holds(Path::new("/nonexistent/door")));
+        // Whoever can not be asked whether there are namespaces may make them.
+        let weaker = Memo { unless_namespaces: true, ..memo("/nonexistent/file", None) };
+        assert!(!weaker.holds(Path::new("/nonexistent/door")));
         // Not "nothing there": nobody can say.
-        assert!(!memo(&format!("/{}", "x".repeat(300)), None).holds());
+        assert!(!memo(&format!("/{}", "x".repeat(300)), None).holds(Path::new("/nonexistent/door")));
     }
 
     #[test]

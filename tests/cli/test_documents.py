@@ -1,0 +1,135 @@
+"""Every command in the documents runs (C-156), as the tester, in a directory of its own.
+
+A block's info string says what it is: ``sh`` holds commands, ``console`` a transcript whose commands follow a ``$``,
+``toml`` the project's policy. ``stand-ins: claude`` names what can not be had here, an agent or the network, and is
+played by a script. No command needs root. The root directory ``/srv/jail`` of the documents is one that the test makes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.aside import remove
+from tests.support.features import need
+from tests.support.ground import Ground
+from tests.support.installation import REPOSITORY, Installation
+from tests.support.jail import build_root
+from tests.support.tester import SEARCH_PATH, Tester
+
+DOCUMENTS = ("README.md", "docs/policy.md", "docs/copy-on-write.md", "docs/containers.md")
+BIN = ".local/bin"  # where a person's own tools are
+FENCED = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.M | re.S)
+
+# What an agent does in the examples.
+AGENT = """#!/bin/sh
+echo "$0 stands in"
+mkdir -p src docs 2>/dev/null
+echo change >> src/app.py 2>/dev/null
+echo new > src/new.py 2>/dev/null
+mv docs/a.md docs/b.md 2>/dev/null
+exit 0
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    document: str
+    line: int
+    language: str
+    stand_ins: tuple[str, ...]
+    text: str
+
+    @property
+    def script(self) -> str:
+        if self.language == "sh":
+            return self.text
+        return "".join(f"{line[2:]}\n" for line in self.text.splitlines() if line.startswith("$ "))
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line}"
+
+
+def blocks() -> Iterator[Block]:
+    for document in DOCUMENTS:
+        text = (REPOSITORY / document).read_text()
+        for found in FENCED.finditer(text):
+            language, *marks = found[1].split()
+            yield Block(
+                document=document,
+                line=text[: found.start()].count("\n") + 1,
+                language=language,
+                stand_ins=tuple(marks[marks.index("stand-ins:") + 1 :]) if "stand-ins:" in marks else (),
+                text=found[2],
+            )
+
+
+BLOCKS = list(blocks())
+
+
+def test_every_block_says_what_it_is() -> None:
+    assert {block.language for block in BLOCKS} == {"sh", "console", "toml"}
+    assert all(block.script for block in BLOCKS if block.language != "toml")
+
+
+@pytest.fixture
+def home(tester: Tester, ground: Ground) -> Iterator[Path]:
+    """A person's: a project, documents, an agent's directory."""
+    need("root", tester.disposable, "the documents' places would be made in your own home")
+    made = {
+        "project/src/app.py": "print()\n",
+        "project/docs/a.md": "text\n",
+        "project/Makefile": "all:\n\ttrue\n",
+        "docs/page.md": "text\n",
+        ".codex/config.toml": "",
+        "notes.txt": "text\n",
+    }
+    for name, text in made.items():
+        place = tester.home / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+    (tester.home / BIN).mkdir(parents=True)
+    tops = {BIN, *(name.split("/")[0] for name in made)}
+    for top in tops:
+        tester.give(tester.home / top)
+    try:
+        yield tester.home
+    finally:
+        for top in (*tops, ".local/state/paddock/trusted"):  # a policy that was trusted must not be missing later
+            remove(tester.home / top)
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language != "toml"], ids=str)
+def test_every_command_of_the_documents_runs(
+    block: Block, tester: Tester, installation: Installation, ground: Ground, home: Path
+) -> None:
+    jail = ground.root / "jail"
+    if "mkdir -p /srv/jail" not in block.script and "/srv/jail" in block.script + block.text:
+        build_root(jail)
+        tester.give(jail)
+    for name in block.stand_ins:
+        (home / BIN / name).write_text(AGENT)
+        (home / BIN / name).chmod(0o755)
+    project = home / "project"
+    if "container.conf" in block.script:
+        sample = (REPOSITORY / "examples" / "container.conf").read_text()
+        (project / "container.conf").write_text(sample.replace("/srv/jail", str(jail)))
+    if "audit" in block.script:  # there is a journal to look at
+        first = tester.run([installation.paddock, "run", "--", "true"], cwd=project)
+        assert first.exit_code == 0, str(first)
+    if "paddock.toml" in block.script:
+        policy = next(block for block in BLOCKS if block.language == "toml")
+        (project / "paddock.toml").write_text(policy.text)
+        tester.give(project)
+    # Paddock's own failures, and what is not found or can not be run; a refusal that is shown is no failure.
+    complaint = 'code=$?; [ $code -lt 125 ] || echo "FAILED $code: $BASH_COMMAND" >&2'
+    script = f"set -E; trap '{complaint}' ERR\n{block.script.replace('/srv/jail', str(jail))}"
+    path = f"{installation.paddock.parent}:{home / BIN}:{SEARCH_PATH}"
+    done = tester.run(["bash", "-c", script], cwd=project, env={"PATH": path, "ANTHROPIC_API_KEY": "x"})
+    assert "FAILED" not in done.stderr, str(done)
+    assert "Traceback" not in done.stderr, str(done)
+    assert done.stdout or "paddock " not in block.script, str(done)
