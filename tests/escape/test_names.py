@@ -73,7 +73,8 @@ def test_a_directory_that_can_not_be_listed_is_closed_as_a_whole(full: Fence, mo
     opening = f"chmod 700 {place.parent}; mv {place.parent} {place.parent}-moved; cat {place} {place.parent}-moved/.env"
     place.parent.chmod(mode)
     done = full.inside(["sh", "-c", f"echo started; {opening}"])
-    assert done.started and "secret" not in done.stdout, str(done)
+    assert done.started, str(done)
+    assert "secret" not in done.stdout, str(done)
     assert place.parent.stat().st_mode & 0o777 == mode, "nor does the end of a run give rights to it"
     assert "secret" in full.outside(["sh", "-c", opening]).stdout
 
