@@ -22,8 +22,6 @@ pub struct Words {
     /// Literal words by hash, open addressing; 0 is free, n stands for word n - 1.
     table: Vec<u16>,
     literals: usize,
-    /// Of the literal words: a longer name is none, and half of the names in a repository are hashes.
-    longest: usize,
     /// The word `.git`.
     pub git: WordId,
     /// Wild words by the letter they end with, or begin with, or neither: most names are told apart by one letter.
@@ -42,7 +40,6 @@ impl Words {
             list: Vec::with_capacity(512),
             table: vec![0; 1024],
             literals: 0,
-            longest: 0,
             git: STAR,
             by_last: Vec::new(),
             by_first: Vec::new(),
@@ -92,7 +89,6 @@ impl Words {
 
     fn file(&mut self, word: WordId) {
         self.literals += 1;
-        self.longest = self.longest.max(self.text(word).len());
         if self.literals * 2 > self.table.len() {
             let longer = self.table.len() * 2;
             self.table = vec![0; longer];
@@ -112,9 +108,6 @@ impl Words {
     }
 
     fn literal(&self, name: &[u8]) -> Option<WordId> {
-        if name.len() > self.longest {
-            return None;
-        }
         let mask = self.table.len() - 1;
         let mut slot = hash(name) as usize & mask;
         while let Some(word) = self.table[slot].checked_sub(1) {
@@ -189,18 +182,13 @@ fn starting(list: &[(u8, WordId)], letter: u8) -> impl Iterator<Item = WordId> {
     list[first..].iter().take_while(move |(other, _)| *other == letter).map(|(_, word)| *word)
 }
 
-/// Eight bytes at a time. Who makes names collide here makes his own lookups slow, by as many comparisons as there are words.
+/// FNV-1a. Who makes names collide here makes his own lookups slow, by as many comparisons as there are words.
 fn hash(name: &[u8]) -> u64 {
-    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
-    let mix = |value: u64, eight: [u8; 8]| {
-        let value = (value ^ u64::from_le_bytes(eight)).wrapping_mul(FACTOR);
-        value ^ (value >> 32)
-    };
-    let (eights, rest) = name.as_chunks::<8>();
-    let value = eights.iter().fold(name.len() as u64, |value, eight| mix(value, *eight));
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    mix(value, last)
+    let mut value: u64 = 0xcbf2_9ce4_8422_2325;
+    for byte in name {
+        value = (value ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    }
+    value ^ (value >> 29)
 }
 
 /// `*` against one name. Only the last `*` is ever taken back, which keeps it quadratic at worst.
