@@ -205,7 +205,9 @@ fn arm(
 /// In a directory that the command writes to as the host does.
 fn is_live(files: &Files<'_>, session: Option<&Session>, path: &AbsPath) -> bool {
     let holds = |placed: &&Placed<'_>| placed.directory && *path != placed.real && path.is_within(&placed.real);
-    let nearest = files.placed.iter().filter(holds).max_by_key(|placed| placed.real.as_bytes().len());
+    // One directory may be granted twice.
+    let nearest = |placed: &&Placed<'_>| (placed.real.as_bytes().len(), placed.grant.writes());
+    let nearest = files.placed.iter().filter(holds).max_by_key(nearest);
     nearest.is_some_and(|placed| placed.grant.writes())
         && !session.is_some_and(|session| path.is_within(session.workspace()))
 }
