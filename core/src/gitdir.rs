@@ -5,6 +5,7 @@
 //! again whenever it is written.
 
 mod config;
+pub mod obeyed;
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -129,6 +130,16 @@ fn leads_to_worktree(ground: &Ground, dir: &Dir<'_>, content: &[u8]) -> bool {
     let Some(path) = Text::from_bytes(path).ok().and_then(|text| AbsPath::new(text).ok()) else { return false };
     let stat = ground.look(&path).and_then(rustix::fs::fstat);
     stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+}
+
+/// What the configuration at a name makes git obey.
+pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Vec<Vec<u8>> {
+    let file = [dir.tree.path.as_bytes(), b"/", &dir.join(name.to_bytes())[..]].concat();
+    let mut content = Vec::new();
+    match beneath::look(dir.fd, name.to_bytes()).and_then(|object| read(object.as_fd(), &mut content)) {
+        Ok(_) => obeyed::by(&file, &content),
+        Err(_) => Vec::new(), // none, or none that git would read
+    }
 }
 
 /// Reads a plain file that was opened for looking, and tells how many names it has after that.

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use landlock::Scope;
+
 use crate::event::Enforcement;
 use crate::files::{self, Files};
 use crate::jail::Jail;
@@ -24,7 +26,7 @@ impl<'p> Preflight<'p> {
         let files = Files::prepare(plan, journal)?;
         let notified = if plan.workspace.is_some() { &rename::CALLS[..] } else { &[] };
         let filter = match &plan.seccomp {
-            Some(requested) => Some(Filter::compile(requested, Arch::NATIVE, notified)?),
+            Some(requested) => Some(Filter::compile(requested, Arch::NATIVE, notified, !keeps_signals_in(plan))?),
             None => None,
         };
         Ok(Preflight { files, filter })
@@ -106,6 +108,12 @@ impl<'p> Preflight<'p> {
         out.push('}');
         out
     }
+}
+
+/// In the landlock tier a kernel that does not is refused, or it was said.
+fn keeps_signals_in(plan: &Plan) -> bool {
+    let scoped = plan.landlock.as_ref().is_some_and(|landlock| landlock.scoped.contains(Scope::Signal));
+    scoped || plan.namespaces.is_none()
 }
 
 fn grant_fields(out: &mut String, grant: &Grant) {

@@ -17,6 +17,7 @@ use crate::beneath;
 use crate::channel::{self, Word};
 use crate::cover::Cover;
 use crate::files::{Files, Placed};
+use crate::kernel_text;
 use crate::mounts::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
 use crate::namespaces::Furnished;
 use crate::place::{Identity, Link};
@@ -375,6 +376,10 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Re
     if !nested {
         write_number(root, c"proc/sys/user/max_user_namespaces", 0)?;
     }
+    // Watches are counted by user. Whoever used them all would blind the guard.
+    if let Some(watches) = read_number(root, c"proc/sys/fs/inotify/max_user_watches") {
+        write_number(root, c"proc/sys/user/max_inotify_watches", watches / 2)?;
+    }
     if let Some(pid_max) = pid_max {
         write_number(root, c"proc/sys/kernel/pid_max", pid_max)?;
     }
@@ -412,6 +417,13 @@ impl Masks {
         };
         mounts::attach(mounts::clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?, target)
     }
+}
+
+fn read_number(root: BorrowedFd<'_>, name: &CStr) -> Option<u32> {
+    let file = rustix::fs::openat(root, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut buffer = [0; 16];
+    let length = rustix::io::read(&file, &mut buffer[..]).ok()?;
+    kernel_text::number(buffer[..length].trim_ascii_end()).and_then(|number| u32::try_from(number).ok())
 }
 
 fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {

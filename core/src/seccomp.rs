@@ -27,6 +27,9 @@ const CONNECTED_PAIRS: Look<'_> = Look { index: 1, test: Test::RefuseBits { bits
 /// silence the journal by its file size limit.
 const OWN_PROCESS: &[Look<'_>] = &[Look { index: 0, test: Test::Only { values: &[0], errno: libc::EPERM } }];
 
+/// A process group reaches across pid namespaces: kill(2) of 0 is for everybody in it, also for those who have no number here.
+const NAMED_PROCESSES: &[Look<'_>] = &[Look { index: 0, test: Test::Refuse { values: &[0], errno: libc::EPERM } }];
+
 /// Every CLONE_NEW* flag that clone(2) takes. CLONE_NEWTIME lies in the signal byte there: only unshare and clone3 know it.
 const CLONE_NEW: u32 = 0x7E02_0000;
 const CLONE_NEWTIME: u32 = 0x80;
@@ -49,7 +52,13 @@ pub struct Filter {
 
 impl Filter {
     /// `notified`: calls that go to the listener, unless they are refused.
-    pub fn compile(requested: &plan::Seccomp, arch: Arch, notified: &[&str]) -> Result<Filter, BpfError> {
+    /// `shared_group`: the supervisor is in the command's process group, and nothing else keeps signals from it.
+    pub fn compile(
+        requested: &plan::Seccomp,
+        arch: Arch,
+        notified: &[&str],
+        shared_group: bool,
+    ) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
             plan::Default::Allow => Action::Allow,
             plan::Default::Deny => Action::Errno(libc::ENOSYS),
@@ -66,6 +75,10 @@ impl Filter {
         for (number, syscall) in arch.syscalls() {
             let on_block_list = listed[syscall.row] == (requested.default == plan::Default::Allow);
             let action = match special[syscall.row] {
+                true if syscall.name == "kill" && !on_block_list => match shared_group {
+                    true => Action::Arguments(NAMED_PROCESSES),
+                    false => Action::Allow,
+                },
                 true => answer(syscall.name, on_block_list, requested.namespaces, &sockets),
                 false if on_block_list => Action::Errno(libc::EPERM),
                 false => Action::Allow,
@@ -113,7 +126,7 @@ impl<'a> Sockets<'a> {
 }
 
 /// The calls that the list alone does not decide on.
-const SPECIAL: [&str; 10] = [
+const SPECIAL: [&str; 11] = [
     "io_uring_setup",
     "io_uring_enter",
     "io_uring_register",
@@ -124,6 +137,7 @@ const SPECIAL: [&str; 10] = [
     "prlimit64",
     "clone",
     "unshare",
+    "kill",
 ];
 
 fn answer<'a>(name: &str, blocked: bool, namespaces: bool, sockets: &'a Sockets<'_>) -> Action<'a> {

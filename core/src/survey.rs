@@ -16,6 +16,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::cover::{Cover, CoverKind};
+use crate::gitdir::{self, Role, obeyed};
 use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names, Rule, StateId, StemId};
@@ -44,7 +45,7 @@ pub struct Survey {
 /// Told of every directory before it is listed.
 pub type Enter<'a, E> = dyn FnMut(&Dir<'_>) -> Result<u32, E> + 'a;
 
-/// Looks through all trees. Patterns that follow from symlinks are added to `names`. `closed` are files with several names that
+/// Looks through all trees. Patterns that follow from symlinks and from git's configurations are added to `names`. `closed` are files with several names that
 /// other means hold under the one that is known.
 pub fn survey<E: From<WalkError>>(
     names: &mut Names,
@@ -60,16 +61,18 @@ pub fn survey<E: From<WalkError>>(
         for index in 0..ground.trees.len() {
             walker.tree(names, ground, index, &mut surveyor)?;
         }
-        let Some(last) = surveyor.links.last() else { break };
-        let last = last.path.clone();
         for link in &surveyor.links {
             link.extend(names, ground);
+        }
+        for path in &surveyor.obeyed {
+            names.add_path(Rule::Protect, path);
         }
         if !names.settle().map_err(WalkError::from)? {
             break;
         }
         rounds += 1;
         if rounds == MAX_ROUNDS {
+            let last = surveyor.links.last().map_or_else(|| ground.trees[0].path.clone(), |link| link.path.clone());
             return Err(WalkError::Links { path: last }.into());
         }
     }
@@ -128,6 +131,10 @@ pub fn pins(
     Ok(rests.into_iter().filter(|end| *end >= depth).map(prefix).collect())
 }
 
+fn bytes_of(path: AbsPath) -> Vec<u8> {
+    path.as_bytes().to_vec()
+}
+
 /// A symlink at a name that has a verdict.
 struct LinkFound {
     path: AbsPath,
@@ -167,12 +174,14 @@ struct Surveyor<'e, 'f, E> {
     pins: BTreeSet<(usize, Vec<u8>)>,
     links: Vec<LinkFound>,
     linked: Vec<Linked>,
+    /// What the configurations of repositories make git obey, as whole paths.
+    obeyed: Vec<Vec<u8>>,
 }
 
 impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
     fn new(guards_git: bool, enter: &'e mut Enter<'f, E>) -> Surveyor<'e, 'f, E> {
         let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
-        Surveyor { guards_git, enter, found: Survey::default(), pins, links, linked }
+        Surveyor { guards_git, enter, found: Survey::default(), pins, links, linked, obeyed: Vec::new() }
     }
 
     fn note_names(&mut self, stat: &Stat, kind: CoverKind) {
@@ -237,6 +246,9 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
             Verdict::Protect(_) => {
                 self.put(dir, name, &stat, CoverKind::Lock)?;
                 self.note_names(&stat, CoverKind::Lock);
+                if dir.tree.writable && gitdir::role(&path) == Some(Role::Config) {
+                    self.obeyed.extend(gitdir::obeyed_by(dir, entry.name));
+                }
                 Ok(Some(Below::Locked))
             }
             Verdict::Link(_) => {
@@ -281,11 +293,8 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         if !dir.path.is_empty() {
             self.pins.insert((dir.tree_index, dir.path.to_vec()));
         }
-        for name in [c"config", c"config.worktree", c"hooks", c"commondir"] {
-            if let Ok(stat) = dir.stat(name) {
-                self.put(dir, name.to_bytes(), &stat, CoverKind::Lock)?;
-            }
-        }
+        self.obeyed.extend(obeyed::PARTS.map(|name| dir.absolute(name.to_bytes())).into_iter().flatten().map(bytes_of));
+        self.obeyed.extend(gitdir::obeyed_by(dir, c"config"));
         Ok(())
     }
 

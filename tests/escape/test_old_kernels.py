@@ -207,3 +207,13 @@ def test_secrets_stay_secret_on_every_refusal(fence: Fence) -> None:
         refused = fence.inside(["cat", fence.ground.secret], prefix=older(fence, *options))
         assert SECRET not in refused.stdout
         assert refused.exit_code == 125
+
+
+@pytest.mark.parametrize("options", [("--no-landlock", "38"), ("--landlock-abi", "5")])
+def test_a_signal_to_the_whole_group_does_not_reach_the_supervisor(full: Fence, options: tuple[Word, ...]) -> None:
+    """No scope keeps signals in on these kernels, and a process group reaches across pid namespaces."""
+    script = "trap '' TERM; echo started; kill -TERM 0 && echo sent; sleep 0.3; echo evil > .envrc; sleep 0.3"
+    done = full.inside(["sh", "-c", script], prefix=["setsid", *older(full, *options)])
+    assert (done.exit_code, done.stdout) == (0, "started\n"), str(done)
+    assert not (full.ground.project / ".envrc").exists(), "the guard was there to the end"
+    assert full.outside(["setsid", "-w", "sh", "-c", "trap '' TERM; kill -TERM 0 && echo sent"]).stdout == "sent\n"

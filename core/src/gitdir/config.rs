@@ -11,11 +11,11 @@ struct Reader<'a> {
 
 /// Not understood.
 #[derive(Debug, PartialEq, Eq)]
-struct Malformed;
+pub struct Malformed;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Section {
-    name: Vec<u8>,
+pub struct Section {
+    pub name: Vec<u8>,
     subsection: Option<Vec<u8>>,
 }
 
@@ -26,9 +26,9 @@ pub fn is_harmless(config: &[u8]) -> bool {
 }
 
 /// Told of a section, a key in it and the value.
-type Told<'t> = dyn FnMut(&Section, &[u8], Option<&[u8]>) + 't;
+pub type Told<'t> = dyn FnMut(&Section, &[u8], Option<&[u8]>) + 't;
 
-fn each(config: &[u8], told: &mut Told<'_>) -> Result<(), Malformed> {
+pub fn each(config: &[u8], told: &mut Told<'_>) -> Result<(), Malformed> {
     let mut reader = Reader { rest: config.strip_prefix(b"\xef\xbb\xbf").unwrap_or(config) };
     let mut section = None;
     while let Some(byte) = reader.next() {
@@ -177,7 +177,7 @@ impl Reader<'_> {
 }
 
 /// May this be said? `value` is None for a key alone, which means true.
-fn allowed(section: &Section, key: &[u8], value: Option<&[u8]>) -> bool {
+pub fn allowed(section: &Section, key: &[u8], value: Option<&[u8]>) -> bool {
     let text = value.unwrap_or(b"true");
     match (section.name.as_slice(), section.subsection.as_deref(), key) {
         (b"core", None, b"repositoryformatversion") => matches!(text, b"0" | b"1"),

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
 
 use rustix::fs::inotify::{self, WatchFlags};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -24,16 +23,14 @@ use crate::walk::{Below, Dir, Entry, GitParts, LIST, Verdict, Visitor, WalkError
 use super::nodes::{Nodes, UNWATCHED};
 use super::{APPEAR, DISAPPEAR, GuardError, GuardEvent, MAX_TAKEN, WRITTEN, watch};
 
-/// Programs that save a file by removing and creating it, git among them, take less. What comes later is new.
-const REPLACED_WITHIN: Duration = Duration::from_secs(2);
-
 /// A name that was locked at the start. Inside it is a mount point, which the command can not replace; so whoever does is outside,
 /// and it is locked again. It goes by the directory that holds it: another directory that comes to the same path is new.
 #[derive(Debug)]
 pub struct Held {
     parent: Identity,
     name: Box<[u8]>,
-    gone: Option<Instant>,
+    /// With the mount on it. What comes to the name now may be the command's.
+    gone: bool,
 }
 
 /// What a guard remembers.
@@ -73,7 +70,7 @@ pub struct Post {
 impl Post {
     pub fn new(nodes: Nodes, store: Store, guards_git: bool, survey: Survey) -> Post {
         let Survey { locked, mut bare, shut, flagged, .. } = survey;
-        let mut held: Vec<Held> = locked.into_iter().map(|(parent, name)| Held { parent, name, gone: None }).collect();
+        let mut held: Vec<Held> = locked.into_iter().map(|(parent, name)| Held { parent, name, gone: false }).collect();
         held.sort_by(|one, other| (one.parent, &one.name).cmp(&(other.parent, &other.name)));
         held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
         bare.sort_unstable();
@@ -106,7 +103,7 @@ impl Post {
     /// A name went away.
     pub fn gone(&mut self, parent: Identity, name: &[u8]) {
         if let Some(index) = self.find_held(parent, name) {
-            self.held[index].gone = Some(Instant::now());
+            self.held[index].gone = true;
         }
     }
 
@@ -122,16 +119,11 @@ impl Post {
     /// Is this a name that was locked, and was replaced just now?
     fn is_replaced(&mut self, parent: Identity, name: &[u8]) -> bool {
         let Some(index) = self.find_held(parent, name) else { return false };
-        match self.held[index].gone {
-            Some(since) if since.elapsed() > REPLACED_WITHIN => {
-                self.held.remove(index);
-                false
-            }
-            _ => {
-                self.held[index].gone = None;
-                true
-            }
+        if self.held[index].gone {
+            self.held.remove(index);
+            return false;
         }
+        true
     }
 
     /// A covered object is known by its identity for as long as it is watched.
@@ -317,9 +309,10 @@ fn is_git_own(dir: &Dir<'_>, parts: GitParts) -> bool {
     let path = [dir.tree.path.as_bytes(), b"/", dir.path].concat();
     let mut names = path.rsplit(|byte| *byte == b'/').filter(|name| !name.is_empty());
     let last: [&[u8]; 3] = std::array::from_fn(|_| names.next().unwrap_or_default());
+    let is_git = |name: &[u8]| name == b".git" || (dir.folding && name.eq_ignore_ascii_case(b".git"));
     match last {
-        [own, ..] if own.eq_ignore_ascii_case(b".git") => true,
-        [_, b"worktrees", git] => git.eq_ignore_ascii_case(b".git") && !parts.objects,
+        [own, ..] if is_git(own) => true,
+        [_, b"worktrees", git] => is_git(git) && !parts.objects,
         _ => false,
     }
 }
