@@ -5,6 +5,7 @@
 //! of them; those are done with after one look into a table of words.
 
 mod fold;
+mod glob;
 mod pattern;
 mod state;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use std::ops::Range;
 
 use crate::text::Text;
 
+pub use glob::Globs;
 pub use pattern::PatternError;
 use pattern::{Part, Root};
 pub use state::StateId;
