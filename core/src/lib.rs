@@ -21,6 +21,7 @@ mod environment;
 mod event;
 mod fence;
 mod files;
+mod gate;
 mod gitdir;
 mod glance;
 mod ground;
@@ -116,6 +117,16 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let (plan, _) = Plan::read(&plan_fd, uid)?;
             print(&attempt::report(&plan, operation, &path)?)
         }
+        Some(b"judge") => {
+            let plan_fd = arguments.plan_fd()?;
+            arguments.end()?;
+            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            print(&gate::judge::report(&plan, &question()?)?)
+        }
+        Some(b"regexes") => {
+            arguments.end()?;
+            print(&gate::judge::regexes(&question()?)?)
+        }
         Some(b"probe") => {
             arguments.end()?;
             print(&probe::report(uid)?)
@@ -130,6 +141,14 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         }
         _ => Err(Refusal::Usage("no such command")),
     }
+}
+
+/// What is asked about, on stdin. An exec has at most a few megabytes, six letters of JSON for a byte at worst.
+fn question() -> Result<Vec<u8>, Refusal> {
+    use std::io::Read as _;
+    let mut text = Vec::new();
+    let read = std::io::stdin().take(64 << 20).read_to_end(&mut text);
+    read.map(|_| text).map_err(|_| Refusal::Usage("stdin can not be read"))
 }
 
 /// One line of JSON on stdout. A reader that went away is told by the exit status.

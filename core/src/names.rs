@@ -6,6 +6,7 @@
 //! (`stems.rs`): hundreds of them stand at a handful of places.
 
 mod fold;
+mod glob;
 mod pattern;
 mod state;
 mod stems;
@@ -16,6 +17,7 @@ mod words;
 use crate::plan::Protected;
 use crate::text::Text;
 
+pub use glob::Globs;
 pub use pattern::PatternError;
 use pattern::{Part, Root};
 pub use state::StateId;

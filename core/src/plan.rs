@@ -2,6 +2,7 @@
 //! the compiler would not have written it: an unknown key, a duplicate, a missing key or a contradiction is refused.
 
 mod container;
+mod gate;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,6 +20,7 @@ use crate::syscalls::{self, Syscall};
 use crate::text::{AbsPath, Text};
 
 pub use container::{Container, IdRange};
+pub use gate::{Action, Gate, Key, Rule};
 
 pub const TMP_TOKEN: &[u8] = b"<tmp>";
 const SIZE_LIMIT: u64 = 1 << 20;
@@ -56,6 +58,9 @@ pub struct Plan {
     pub sessions: AbsPath,
     #[serde(deserialize_with = "present")]
     pub seccomp: Option<Seccomp>,
+    /// Which programs may be started; None: whatever the files let.
+    #[serde(deserialize_with = "present")]
+    pub gate: Option<Gate>,
     pub workdir: AbsPath,
     /// Where the plan was compiled, and where this process has to stand.
     pub cwd: AbsPath,
@@ -317,6 +322,8 @@ pub enum PlanError {
     Workspace(AbsPath),
     #[error("the plan is of a container with {0}")]
     Container(&'static str),
+    #[error("the plan has exec rules with {0}")]
+    Gate(&'static str),
     #[error("the environment uses <tmp>, but the plan makes no private temporary directory")]
     TokenWithoutTemp,
 }
@@ -386,6 +393,7 @@ impl Plan {
             landlock.check_grants(files)?;
         }
         self.seccomp.as_ref().map_or(Ok(()), Seccomp::check)?;
+        self.gate.as_ref().map_or(Ok(()), Gate::check)?;
         self.environment.as_ref().map_or(Ok(()), |environment| environment.check(self.temp.is_some()))?;
         if let (Some(temp), Some(landlock)) = (&self.temp, &self.landlock)
             && landlock.rights(&temp.access).is_none()

@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use crate::bpf::BpfError;
 use crate::fence::{FenceError, Step};
 use crate::files::FilesError;
+use crate::gate::rules::RuleError;
 use crate::guard::GuardError;
 use crate::host;
 use crate::jail::JailError;
@@ -31,6 +32,10 @@ pub enum Refusal {
     Journal(#[from] JournalError),
     #[error(transparent)]
     Files(#[from] FilesError),
+    #[error(transparent)]
+    Rules(#[from] RuleError),
+    #[error("the exec rules can not be held by this version")]
+    Gate,
     #[error("the system call filter can not be built: {0}")]
     Filter(#[from] BpfError),
     #[error(transparent)]
@@ -81,7 +86,7 @@ impl Refusal {
         match self {
             Refusal::Usage(_) => {
                 "paddock-core run --plan-fd N [--quiet] -- COMMAND… | preflight --plan-fd N | \
-                 attempt --plan-fd N --op read|write|exec PATH | host | probe"
+                 attempt --plan-fd N --op read|write|exec PATH | judge --plan-fd N | regexes | host | probe"
             }
             Refusal::DirectoryOnStandard(_) | Refusal::NoStandard(..) => {
                 "redirect it from or to a file, a pipe or a terminal"
@@ -89,6 +94,8 @@ impl Refusal {
             Refusal::Plan(error) => error.hint(),
             Refusal::Journal(error) => error.hint(),
             Refusal::Files(error) => error.hint(),
+            Refusal::Rules(_) => "the plan comes from `paddock`; use a paddock and a paddock-core of the same release",
+            Refusal::Gate => "take the rules out to run without them; `paddock why --exec` answers with them",
             Refusal::Filter(_) => "list fewer system calls",
             Refusal::Temp(_) => "check that the directory exists and that you may write to it",
             Refusal::Namespaces(error) => error.hint(),

@@ -45,12 +45,22 @@ def program() -> str:
     )
 
 
-def ask(command: str, *arguments: str, plan: Plan | None = None) -> Any:
-    """Run a command of the core that prints JSON; its refusal becomes a CoreError with the core's own words."""
+def ask(command: str, *arguments: str, plan: Plan | None = None, question: str | None = None) -> Any:
+    """Run a command of the core that prints JSON; its refusal becomes a CoreError with the core's own words.
+
+    ``question``: ASCII, for its stdin."""
     argv = [program(), command]
     actions: list[tuple[int, int] | tuple[int, int, int]] = []
     # Answers go to memfds: no pipe to drain, whatever their size.
-    with _memfd("answer") as answer, _memfd("complaint") as complaint, _sealed(plan) as plan_fd:
+    with (
+        _memfd("answer") as answer,
+        _memfd("complaint") as complaint,
+        _memfd("question") as asked,
+        _sealed(plan) as plan_fd,
+    ):
+        if question is not None:
+            os.pwrite(asked, question.encode("ascii"), 0)
+            actions.append((os.POSIX_SPAWN_DUP2, asked, 0))
         actions += [(os.POSIX_SPAWN_DUP2, answer, 1), (os.POSIX_SPAWN_DUP2, complaint, 2)]
         if plan_fd is not None:  # last: descriptor 3 may be one of the other two
             argv += ["--plan-fd", "3"]

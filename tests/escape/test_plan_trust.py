@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,7 +67,26 @@ def _drop(*path: str) -> Callable[[Plan], None]:
     return change
 
 
+GATE = {
+    "default": "deny",
+    "on_error": "deny",
+    "timeout_ms": 250,
+    "ask_timeout_s": 300,
+    "trace": False,
+    "exec_only_granted": True,
+    "rules": [
+        {
+            "id": "all",
+            "action": "allow",
+            "reason": None,
+            "source": "x",
+            "match": [{"key": "exe_glob", "not": False, "values": ["/**"]}],
+        }
+    ],
+}
+
 HARM = {
+    "exec rules, which nobody holds yet": _set("gate", to=GATE),
     "another version": _set("version", to=2),
     "an unknown key": _set("surprise", to=True),
     "an unknown key deep inside": _set("files", "grants", 0, "surprise", to=True),
@@ -153,3 +174,27 @@ def test_a_deny_is_found_through_links_and_before_it_exists(fence: Fence, plan: 
         for path, answer in expected.items():
             tried = core.run_core(fence.tester, fence.installation.core, plan, fence.probe("read", path))
             assert tried.answer == answer, f"{kept_out}: {tried}"
+
+
+def test_a_damaged_question_gets_an_answer_or_a_refusal(fence: Fence, plan: Plan) -> None:
+    """Of `judge`, which reads what people ask about; the gate itself reads no text."""
+    exec_ = {"chain": [{"named": "ls", "real": "/usr/bin/ls"}], "argv": ["ls", "caf\udce9"], "cwd": "/", "uid": 1}
+    whole = json.dumps({**exec_, "parent": {"exe": "/usr/bin/sh", "argv": []}})
+    gated = core.changed(plan, gate=GATE)
+    dice = random.Random(7)
+    answers = set()
+    for number in range(80):
+        question = list(whole)
+        for _ in range(number and dice.randint(1, 3)):
+            at = dice.randrange(len(question))
+            question[at : at + dice.randint(0, 3)] = dice.choice(['"', "{", "]", ",", "0", "\\", "null", "\\ud800", ""])
+        outcome = core.run_core(fence.tester, fence.installation.core, gated, [], verb="judge", stdin="".join(question))
+        assert outcome.exit_code in (0, 125), outcome
+        if outcome.exit_code == 0:
+            assert json.loads(outcome.stdout)["action"] in ("allow", "deny")
+        else:
+            assert outcome.stderr.startswith("paddock: "), outcome
+            assert outcome.stdout == ""
+        assert "panicked" not in outcome.stderr
+        answers.add(outcome.exit_code)
+    assert answers == {0, 125}

@@ -25,7 +25,7 @@ def test_the_plan_and_the_kernel_agree_on_a_carved_tree(fence: Fence) -> None:
     fence.tester.give(tree)
     flags: list[str] = ["--profile", "base"]
     for directory in choose.sample(directories[1:], 5):
-        flags += [choose.choice(["--read", "--allow", "--exec", "--write"]), f"{directory}/**"]
+        flags += [choose.choice(["--read", "--allow", "-x", "--write"]), f"{directory}/**"]
     for directory in choose.sample(directories[2:], 3):
         flags += ["--deny", f"{directory}/**"]
     paths = [

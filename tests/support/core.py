@@ -80,6 +80,7 @@ def plan_for(
         "container": None,
         "limits": dict.fromkeys(("memory_mb", "processes", "cpu_s", "open_files", "file_size_mb", "wall_s")),
         "sessions": str(tester.home / ".local" / "state" / "paddock" / "sessions"),
+        "gate": None,
         "seccomp": {"default": "allow", "syscalls": sorted(block), "namespaces": False, "sockets": list(SOCKETS)},
         "cwd": str(workdir),
         "workdir": str(workdir),

@@ -17,6 +17,8 @@ pub enum PatternError {
     AnyDepthInside(Text),
     #[error("not an absolute pattern: {0}")]
     NotAbsolute(Text),
+    #[error("a name in the pattern is longer than any file's")]
+    TooLong,
 }
 
 /// Where a pattern starts.
@@ -71,6 +73,7 @@ fn parse_parts(text: &Text, rest: &[u8], words: &mut Words, parts: &mut Vec<Part
             b".." => return Err(PatternError::Up(text.clone())),
             b"**" if parts.last() == Some(&Part::AnyDepth) => {}
             b"**" => parts.push(Part::AnyDepth),
+            _ if part.len() > usize::from(u16::MAX) => return Err(PatternError::TooLong),
             _ if part.windows(2).any(|pair| pair == b"**") => return Err(PatternError::AnyDepthInside(text.clone())),
             _ => parts.push(Part::Name(words.intern(part, part.contains(&b'*')))),
         }
@@ -102,19 +105,7 @@ pub fn components(path: &[u8]) -> impl Iterator<Item = &[u8]> {
 pub fn rests_on(parts: &[Part], words: &mut Words, path: &[u8], folding: bool) -> Option<Vec<usize>> {
     let names: Vec<&[u8]> = components(path).collect();
     let width = names.len() + 1;
-    // reached[part * width + name]: the parts before `part` can stand for the names before `name`.
-    let mut reached = vec![false; (parts.len() + 1) * width];
-    reached[0] = true;
-    for (index, part) in parts.iter().enumerate() {
-        for at in 0..width {
-            reached[(index + 1) * width + at] = match part {
-                Part::AnyDepth => reached[index * width + at] || (at > 0 && reached[(index + 1) * width + at - 1]),
-                Part::Name(word) => {
-                    at > 0 && reached[index * width + at - 1] && words.is(*word, names[at - 1], folding)
-                }
-            };
-        }
-    }
+    let reached = reach(parts, &names, |word, name| words.is(word, name, folding));
     let (mut part, mut at) = (parts.len(), names.len());
     if !reached[part * width + at] {
         return None;
@@ -132,4 +123,27 @@ pub fn rests_on(parts: &[Part], words: &mut Words, path: &[u8], folding: bool) -
     }
     rests.reverse();
     Some(rests)
+}
+
+/// Does the pattern stand for the whole path? By the letters: names that differ in case differ.
+pub fn matches(parts: &[Part], words: &Words, path: &[u8]) -> bool {
+    let names: Vec<&[u8]> = components(path).collect();
+    reach(parts, &names, |word, name| words.reads(word, name)).last() == Some(&true)
+}
+
+/// `[part * width + name]`, with a width of one more than there are names: the parts before `part` can stand for the names before
+/// `name`.
+fn reach(parts: &[Part], names: &[&[u8]], mut is: impl FnMut(WordId, &[u8]) -> bool) -> Vec<bool> {
+    let width = names.len() + 1;
+    let mut reached = vec![false; (parts.len() + 1) * width];
+    reached[0] = true;
+    for (index, part) in parts.iter().enumerate() {
+        for at in 0..width {
+            reached[(index + 1) * width + at] = match part {
+                Part::AnyDepth => reached[index * width + at] || (at > 0 && reached[(index + 1) * width + at - 1]),
+                Part::Name(word) => at > 0 && reached[index * width + at - 1] && is(*word, names[at - 1]),
+            };
+        }
+    }
+    reached
 }

@@ -46,8 +46,18 @@ fn patterns_mean_what_the_table_of_both_languages_says() {
 }
 
 #[test]
+fn patterns_that_are_asked_one_by_one_mean_the_same() {
+    let mut globs = Globs::new();
+    for Case { pattern, path, matches, .. } in table().cases {
+        let number = globs.add(&pattern).unwrap();
+        assert_eq!(globs.matches(number, path.as_bytes()), matches, "{pattern} {path}");
+    }
+}
+
+#[test]
 fn what_is_no_pattern_is_refused() {
     for pattern in table().refused {
+        assert!(Globs::new().add(&pattern).is_err(), "{pattern}");
         assert!(Names::new(std::slice::from_ref(&pattern), &[], &[], &[]).is_err(), "{pattern}");
     }
 }

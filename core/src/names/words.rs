@@ -164,6 +164,14 @@ impl Words {
         self.scratch = own;
     }
 
+    /// Is a name this word, by the letters alone?
+    pub fn reads(&self, word: WordId, name: &[u8]) -> bool {
+        match self.list[usize::from(word)].wild {
+            true => component_matches(self.text(word), name),
+            false => self.text(word) == name,
+        }
+    }
+
     /// Is a name this word?
     pub fn is(&mut self, word: WordId, name: &[u8], folding: bool) -> bool {
         let mut found = Vec::new();

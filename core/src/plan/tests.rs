@@ -165,6 +165,15 @@ fn contradictions_are_refused() {
         ("/rlimits", json!({"core": -1})),
         ("/environment/set", json!({"A=B": "1"})),
         ("/environment/set", json!({"": "1"})),
+        ("/gate/default", json!("maybe")),
+        ("/gate/on_error", json!("allow")),
+        ("/gate/timeout_ms", json!(0)),
+        ("/gate/timeout_ms", json!(-1)),
+        ("/gate/rules/0/id", json!("")),
+        ("/gate/rules/0/id", json!("tools")),
+        ("/gate/rules/0/match", json!([])),
+        ("/gate/rules/0/match/0/values", json!([])),
+        ("/gate/rules/0/match/0/key", json!("exe_name")),
     ] {
         assert!(parse(&with(pointer, new.clone())).is_err(), "{pointer} = {new}");
     }
@@ -172,7 +181,7 @@ fn contradictions_are_refused() {
 
 #[test]
 fn layers_can_be_switched_off_only_by_null() {
-    for pointer in ["/landlock", "/seccomp", "/journal"] {
+    for pointer in ["/landlock", "/seccomp", "/journal", "/gate"] {
         assert!(parse(&with(pointer, Value::Null)).is_ok(), "{pointer}");
     }
     let mut bare = golden();

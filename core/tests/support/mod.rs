@@ -152,6 +152,7 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
         "limits": {
             "memory_mb": null, "processes": null, "cpu_s": null, "open_files": null, "file_size_mb": null, "wall_s": null,
         },
+        "gate": null,
         "seccomp": {"default": "allow", "syscalls": ["mount", "ptrace"], "sockets": ["inet", "inet6"], "namespaces": false},
         "workdir": workdir, "cwd": workdir, "require_enforced": true, "notices": [],
     })

@@ -20,7 +20,7 @@ COMMANDS = MappingProxyType(
         "jail": "run a command in a container, with a root directory of its own",
         "check": "validate policy files",
         "explain": "the merged policy and the plan, each grant with its source",
-        "why": "what the fence answers for one path, and because of which line",
+        "why": "what the fence answers for one path or program, and because of which line",
         "sessions": "list copy-on-write sessions",
         "diff": "what a copy-on-write session changed",
         "apply": "bring its changes into the workspace",

@@ -30,12 +30,13 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str] | None]:
     return arguments[:at], arguments[at + 1 :]
 
 
-def add_policy_options(parser: Parser) -> None:
-    """Which policy, and what the command line adds to it."""
+def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
+    """Which policy, and what the command line adds to it. ``without``: a name that means something else here."""
     add = parser.add_argument
     add("--profile", action="append", default=[], metavar="NAME", help="a profile by name or path; may be repeated")
     add("--policy", action="append", default=[], metavar="FILE", help="a policy file; may be repeated")
-    for access, names, what in _GRANTS:
+    for access, every, what in _GRANTS:
+        names = [name for name in every if name != without]
         add(*names, action=_Grant, dest="grants", access=access, metavar="GLOB", help=what)
     add("--deny", action="append", default=[], metavar="GLOB", help="wins over every grant")
     add("--open-protected", action="append", default=[], metavar="GLOB", help="keep this protected name writable")

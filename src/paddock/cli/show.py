@@ -9,8 +9,9 @@ from dataclasses import fields
 
 from paddock.cli.text import say
 from paddock.plan.listing import lost_as_held
-from paddock.plan.model import Files, Level, PathGrant, Plan, Seccomp
+from paddock.plan.model import Files, Gate, GateRule, Level, PathGrant, Plan, Seccomp
 from paddock.policy.model import Tier
+from paddock.policy.schema import NOT
 from paddock.session import Preflight, Prepared
 
 _LABEL = 13
@@ -47,6 +48,7 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item("temp", [_temp(plan)])
     _item("limits", _limits(plan))
     _item("system calls", _syscalls(plan.seccomp, preflight))
+    _item("programs", _programs(plan.gate))
     _item("environment", _environment(plan))
     _item("privileges", ["no new ones (set-user-id does nothing)" if plan.no_new_privs else "may grow"])
     _item("journal", [_journal(plan)])
@@ -142,6 +144,23 @@ def _syscalls(seccomp: Seccomp | None, preflight: Preflight) -> list[str]:
     if preflight.absent_syscalls:
         lines.append(f"not on this architecture: {' '.join(preflight.absent_syscalls)}")
     return lines
+
+
+def _programs(gate: Gate | None) -> list[str]:
+    if gate is None:
+        return []
+    lines = [f"{rule.action.value:5} {rule.id}: {_matches(rule)}  {rule.source}" for rule in gate.rules]
+    lines.append(f"{gate.default.value:5} all else; {gate.on_error.value} what can not be judged")
+    if gate.exec_only_granted:
+        lines.append(
+            "what a command could have made itself: only by a rule that names its place or content, or exec_globs"
+        )
+    return lines
+
+
+def _matches(rule: GateRule) -> str:
+    """As a policy writes it."""
+    return ", ".join(f"{one.key}{NOT if one.not_ else ''} = {' | '.join(one.values)}" for one in rule.match)
 
 
 def _environment(plan: Plan) -> list[str]:

@@ -10,10 +10,12 @@ from paddock.host.model import Host
 from paddock.host.terrain import Terrain
 from paddock.plan.calls import nests, reaches_services, seccomp_of
 from paddock.plan.files import Laid, lay_out
+from paddock.plan.gate import asks_for_gate, gate_of
 from paddock.plan.grants import TMP
 from paddock.plan.model import (
     EnvironmentRules,
     Files,
+    Gate,
     Journal,
     Landlock,
     Level,
@@ -56,8 +58,9 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
     landlock = _landlock(policy, host, tier, laid)
     files = laid.files if landlock or tier is Tier.FULL else None
     seccomp = _seccomp(policy, host, tier, landlock)
+    gate = gate_of(policy, host, fenced=files is not None)
     said = [
-        _start_line(policy, host, tier, laid if files else None, landlock, seccomp),
+        _start_line(policy, host, tier, laid if files else None, landlock, seccomp, gate),
         *(Notice(level=Level.INFO, text=note) for note in policy.notes),
         *_warnings(policy, tier, landlock),
         *(Notice(level=Level.UNENFORCED, text=text) for text in missing),
@@ -82,6 +85,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         limits=Limits(**{limit.name: limit.value for limit in policy.limits if limit.name != "tmp_mb"}),
         sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=seccomp,
+        gate=gate,
         cwd=host.cwd,
         workdir=_workdir(policy, host, files),
         require_enforced=strict,
@@ -115,6 +119,7 @@ LOST = {
 
 
 _UNIX = "every service of yours with a socket file (D-Bus, docker, tmux, ssh-agent) can be reached"
+_TRACED = "programs may trace each other: one that was allowed can be made to do what no exec rule would allow"
 _NESTED = "the command may make user namespaces: more of the kernel can be reached than a fence needs"
 
 
@@ -126,6 +131,8 @@ def _warnings(policy: Policy, tier: Tier, landlock: Landlock | None) -> Iterator
         said += [
             f"{one.source}: unix sockets are open: {_UNIX}" for one in policy.syscalls.sockets if one.value == "unix"
         ]
+    if policy.syscalls.trace and policy.syscalls.trace.value and asks_for_gate(policy):
+        said.append(f"{policy.syscalls.trace.source}: {_TRACED}")
     if policy.syscalls.namespaces and nests(policy.syscalls):
         said.append(f"{policy.syscalls.namespaces.source}: {_NESTED}")
     return (Notice(level=Level.WARNING, text=text) for text in said)
@@ -226,7 +233,13 @@ def _covers(grant: PathGrant, path: str) -> bool:
 
 
 def _start_line(
-    policy: Policy, host: Host, tier: Tier, laid: Laid | None, landlock: Landlock | None, seccomp: Seccomp | None
+    policy: Policy,
+    host: Host,
+    tier: Tier,
+    laid: Laid | None,
+    landlock: Landlock | None,
+    seccomp: Seccomp | None,
+    gate: Gate | None,
 ) -> Notice:
     """What is enforced, in one line; and where, because a shell may have been led somewhere else by a link."""
     parts = [f"{tier.value} tier" if laid else "files open"]
@@ -240,6 +253,8 @@ def _start_line(
         parts.append(f"{len(seccomp.syscalls)} system calls blocked")
     else:
         parts.append(f"{len(seccomp.syscalls)} system calls allowed")
+    if gate is not None:
+        parts.append(f"programs by {len(gate.rules)} rules, else {gate.default.value}")
     parts.append("network open")
     text = f"{policy.profiles[0]} in {host.cwd}: {', '.join(parts)}"
     if laid and laid.unheld:

@@ -158,6 +158,7 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
         limits=Limits(**{limit.name: limit.value for limit in policy.limits}),
         sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=seccomp,
+        gate=None,
         cwd=host.cwd,
         workdir=policy.workdir.value if policy.workdir else "/",
         require_enforced=is_strict(policy),

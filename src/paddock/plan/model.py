@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from paddock.policy.model import Tier
+from paddock.policy.model import Action, Tier
 from paddock.way import Tree
 
 VERSION = 1
@@ -216,6 +216,35 @@ class Seccomp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GateMatch:
+    key: str
+    not_: bool
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateRule:
+    id: str
+    action: Action
+    reason: str | None
+    source: str
+    match: tuple[GateMatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Which programs may be started. ``core/src/gate/rules.rs`` is what it means."""
+
+    default: Action
+    on_error: Action  # for what can not be judged; never allow
+    timeout_ms: int
+    ask_timeout_s: int
+    trace: bool  # programs inside may trace each other
+    exec_only_granted: bool  # what a command could have made starts only by a rule that names its place or content
+    rules: tuple[GateRule, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     profiles: tuple[str, ...]
     tier: Tier
@@ -233,6 +262,7 @@ class Plan:
     limits: Limits
     sessions: str  # where sessions keep what outlives them: names taken away, copies of workspaces
     seccomp: Seccomp | None
+    gate: Gate | None  # None: whatever the files let be executed
     cwd: str  # where the plan was compiled, and where the core has to stand
     workdir: str
     require_enforced: bool

@@ -1,7 +1,7 @@
 """Keys that validate but that no layer of this version enforces.
 
 A promise that is not kept is worse than none: a policy that uses one of these does not run. A value that asks for
-nothing (``default_action = "allow"``, ``mode = "host"``) is no promise.
+nothing (``mode = "host"``) is no promise.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddock.errors import PolicyError
-from paddock.policy.model import Action, Network, NetworkMode, Policy, Source
+from paddock.plan.gate import asks_for_gate
+from paddock.policy.model import Network, NetworkMode, Policy, Source
 
 
 def refuse_container(policy: Policy) -> None:
@@ -19,6 +20,16 @@ def refuse_container(policy: Policy) -> None:
             f"{setting.key} is for containers, which `paddock run` does not make",
             where=str(setting.source),
             hint="paddock jail --profile FILE -- COMMAND",
+        )
+
+
+def refuse_gate(policy: Policy) -> None:
+    """Exec rules compile and can be asked about (`explain`, `why`); no supervisor holds them yet."""
+    if source := asks_for_gate(policy):
+        raise PolicyError(
+            "exec rules are not enforced by this version of paddock",
+            where=str(source),
+            hint="take rule and default_action out to run without them; `paddock why --exec` answers with them",
         )
 
 
@@ -37,13 +48,6 @@ def refuse_pending(policy: Policy) -> None:
 
 
 def _pending(policy: Policy) -> Iterator[tuple[str, Source]]:
-    meta = policy.meta
-    if meta.default_action and meta.default_action.value is not Action.ALLOW:
-        yield "meta.default_action", meta.default_action.source
-    if meta.on_policy_error and meta.on_policy_error.value is not Action.DENY:
-        yield "meta.on_policy_error", meta.on_policy_error.source
-    for rule in policy.rules:
-        yield "rule", rule.source
     if policy.network:
         yield from _network(policy.network)
     for setting in policy.tools:

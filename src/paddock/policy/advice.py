@@ -5,26 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddock.policy.glob import component_matches
-from paddock.policy.model import Access, Action, Policy
+from paddock.policy.model import Access, Policy
 from paddock.policy.protected import protected_because
+from paddock.policy.rule_advice import weak_rules
 
 
 def weak_points(policy: Policy) -> Iterator[str]:
-    for rule in policy.rules:
-        identifies = {match.key for match in rule.matches if not match.negate}
-        if (
-            rule.action is Action.ALLOW
-            and "exe_basename" in identifies
-            and not identifies
-            & {
-                "exe",
-                "exe_glob",
-                "exe_sha256",
-            }
-        ):
-            yield f"{rule.source}: rule {rule.id!r} allows any file of that name, wherever it lies; add exe or exe_glob"
-        if rule.action is Action.ALLOW and not rule.matches:
-            yield f"{rule.source}: rule {rule.id!r} has no match key and allows every program"
+    yield from weak_rules(policy)
     for grant in policy.filesystem.grants:
         if grant.access is Access.WRITE:
             yield f"{grant.source}: {grant.pattern} can be written but not read; tools that read back will fail"
@@ -39,6 +26,11 @@ def weak_points(policy: Policy) -> Iterator[str]:
         )
     if policy.syscalls.namespaces and policy.syscalls.namespaces.value:
         yield f"{policy.syscalls.namespaces.source}: user namespaces inside reach more of the kernel"
+    if policy.syscalls.trace and policy.syscalls.trace.value:
+        yield (
+            f"{policy.syscalls.trace.source}: programs may trace each other: "
+            "one that was allowed can be made to do what no exec rule would allow"
+        )
     for name in policy.env.pass_:
         held = next((deny for deny in policy.env.deny if component_matches(deny.value, name.value)), None)
         if held is not None:

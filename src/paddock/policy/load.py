@@ -11,14 +11,16 @@ from dataclasses import replace
 from functools import reduce
 
 from paddock.errors import PolicyError
+from paddock.policy.expand import wrong
 from paddock.policy.flags import flag, from_command_line
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
 from paddock.policy.merge import merge
-from paddock.policy.model import Access, Deny, Environment, Filesystem, Policy
+from paddock.policy.model import Access, Deny, Environment, Filesystem, Match, Policy, Rule
 from paddock.policy.origin import Origin
 from paddock.policy.reach import in_private_temp
 from paddock.policy.request import Request
+from paddock.policy.schema import RULE_PATHS
 from paddock.policy.search import Found, Search, exists
 from paddock.policy.syscalls import table
 from paddock.policy.trust import FileText, require_agreement
@@ -36,7 +38,12 @@ def load(request: Request, origin: Origin) -> Policy:
     for found in select(request, origin) if unasked is None else ():
         layers.add(found, agreed=False)
     whole = reduce(merge, [*layers.stack, from_command_line(request, origin)], Policy(profiles=tuple(layers.names)))
-    whole = replace(whole, filesystem=_denies_where_links_lead(whole.filesystem), env=_kept_only_if_denied(whole.env))
+    whole = replace(
+        whole,
+        filesystem=_denies_where_links_lead(whole.filesystem),
+        env=_kept_only_if_denied(whole.env),
+        rules=_rules_where_links_lead(whole.rules),
+    )
     policy = replace(whole, notes=(*whole.notes, *_syscall_notes(whole, origin)))
     if request.trust_required:
         _require_agreement_to_what_a_command_could_rewrite(policy, layers.files, origin)
@@ -58,6 +65,35 @@ def _denies_where_links_lead(filesystem: Filesystem) -> Filesystem:
         if not glob.exact and glob.root == "/" and not (way := follow(glob.prefix)).straight:
             led.append(replace(deny, pattern=way.end.path + glob.text.removeprefix(glob.prefix)))
     return replace(filesystem, denies=(*filesystem.denies, *led))
+
+
+def _rules_where_links_lead(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Programs are judged by the file that really runs: ``/bin/sh`` means what it leads to as well."""
+    inherited: dict[str, Rule] = {}
+    for rule in reversed(rules):
+        if rule.id in inherited:
+            raise wrong(rule.source, f"the rule {rule.id!r} stands in {inherited[rule.id].source} already")
+        inherited[rule.id] = rule
+    return tuple(
+        replace(rule, matches=tuple(replace(match, values=_led(match)) for match in rule.matches)) for rule in rules
+    )
+
+
+def rule_paths(rules: tuple[Rule, ...]) -> list[str]:
+    """What the rules name that a link can lead elsewhere."""
+    named = [value for rule in rules for match in rule.matches if match.key in RULE_PATHS for value in match.values]
+    return [glob.prefix for glob in map(Glob.parse, named) if glob.root == "/"]
+
+
+def _led(match: Match) -> tuple[str, ...]:
+    if match.key not in RULE_PATHS:
+        return match.values
+    led = [
+        way.end.path + value.removeprefix(way.written)
+        for value in match.values
+        if (glob := Glob.parse(value)).root == "/" and not (way := follow(glob.prefix)).straight
+    ]
+    return tuple(dict.fromkeys((*match.values, *led)))
 
 
 def _project_file(request: Request, origin: Origin) -> Found | None:

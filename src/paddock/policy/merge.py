@@ -3,7 +3,7 @@
 - Lists add up; nothing is taken away. A value that is there already keeps its first source. A system call that a person
   blocks is kept beside the built-in block of the same name: only the built-in one may give way to a stronger tier.
 - Scalars, limits, variables to set and routes: the later one wins.
-- Rules: the later policy's stand in front, because the first match wins; a rule of the same id is replaced.
+- Rules: the later policy's stand in front, because the first match wins. (No two may have one id: load.py.)
 - Absent and empty stay different (``allowed_hosts``, ``syscalls.allow``): absent gives way, empty counts.
 """
 
@@ -39,7 +39,7 @@ def merge(under: Policy, over: Policy) -> Policy:
         env=_env(under.env, over.env),
         limits=_replace(under.limits, over.limits, lambda limit: limit.name),
         audit=_audit(under.audit, over.audit),
-        rules=_in_front(under.rules, over.rules, lambda rule: rule.id),
+        rules=_add(over.rules, under.rules, _itself),
         tools=_settings(under.tools, over.tools),
         container=_settings(under.container, over.container),
         off=_add(under.off, over.off, _itself),
@@ -92,6 +92,7 @@ def _syscalls(under: Syscalls, over: Syscalls) -> Syscalls:
         allow=_add_or_absent(under.allow, over.allow),
         sockets=_add(under.sockets, over.sockets, _value),
         namespaces=_later(under.namespaces, over.namespaces),
+        trace=_later(under.trace, over.trace),
     )
 
 
@@ -156,8 +157,3 @@ def _replace(under: tuple[V, ...], over: tuple[V, ...], key: Callable[[V], Hasha
     for value in (*under, *over):
         found[key(value)] = value
     return tuple(found.values())
-
-
-def _in_front(under: tuple[V, ...], over: tuple[V, ...], key: Callable[[V], Hashable]) -> tuple[V, ...]:
-    replaced = {key(value) for value in over}
-    return (*over, *(value for value in under if key(value) not in replaced))

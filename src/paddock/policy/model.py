@@ -15,6 +15,7 @@ T = TypeVar("T")
 
 COMMAND_LINE = "command line"
 TMP_TOKEN = "<tmp>"
+_IDENTITY = ("exe", "exe_glob", "exe_sha256")
 SOCKETS = ("inet", "inet6", "netlink", "unix")  # others reach kernel code and networks that nothing here watches
 
 
@@ -169,12 +170,14 @@ class Network:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syscalls:
     """``block``: all but these. ``allow`` not None: only these. ``sockets``: families that may be made, no other.
-    ``namespaces``: user namespaces may be made inside, whatever the built-in profiles block."""
+    ``namespaces``: user namespaces may be made inside, whatever the built-in profiles block. ``trace``: programs may be
+    debugged although exec rules are on."""
 
     block: tuple[Sourced[str], ...] = ()
     allow: tuple[Sourced[str], ...] | None = None
     sockets: tuple[Sourced[str], ...] = ()
     namespaces: Sourced[bool] | None = None
+    trace: Sourced[bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +221,11 @@ class Rule:
     matches: tuple[Match, ...]
     reason: str | None
     source: Source
+
+    @property
+    def identifies(self) -> bool:
+        """It says where the program lies or what is in it, not only what it is called."""
+        return any(match.key in _IDENTITY and not match.negate for match in self.matches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,9 +31,8 @@ from paddock.policy.model import (
     Sourced,
     Syscalls,
 )
-from paddock.policy.schema import GRANT_KEYS, KEYS, LIMITS, NOT, VERSION
+from paddock.policy.schema import GRANT_KEYS, KEYS, LIMITS, NOT, RULE_PATHS, VERSION
 
-_EXPANDED_MATCHES = ("exe", "parent_exe", "exe_glob", "cwd_glob")
 _BARE_KEY = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 FLAGS_NOTE = "# A file can not say this; give it on the command line:"
@@ -161,6 +160,7 @@ def _syscalls(syscalls: Syscalls) -> Values:
         allow=None if syscalls.allow is None else _sorted(syscalls.allow),
         sockets=_sorted(syscalls.sockets) or None,
         namespaces=_plain(syscalls.namespaces),
+        trace=_plain(syscalls.trace),
     )
 
 
@@ -203,7 +203,7 @@ def _rule(rule: Rule) -> Values:
 def _match_value(key: str, value: str) -> object:
     if key == "uid":
         return int(value)
-    return _undollar(value) if key in _EXPANDED_MATCHES else value
+    return _undollar(value) if key in RULE_PATHS else value
 
 
 def _present(**values: object) -> Values:

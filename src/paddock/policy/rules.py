@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from paddock.policy.expand import wrong
-from paddock.policy.model import Action, Match, Rule, Setting, Sourced
-from paddock.policy.regex import RegexError, check_regex
+from paddock.policy.model import TMP_TOKEN, Action, Match, Rule, Setting, Sourced
+from paddock.policy.regex import wrong_regexes
 from paddock.policy.schema import (
     COMMAND_RULE_KEYS,
     KEYS,
@@ -29,6 +29,13 @@ _UID_MAX = 2**32 - 2
 @dataclass(frozen=True, slots=True)
 class RuleReader:
     values: Values
+    _regexes: list[Sourced[str]] = field(default_factory=list)
+
+    def check_regexes(self) -> None:
+        """All that were read, at once: asking the engine costs a process."""
+        for word, error in zip(self._regexes, wrong_regexes([word.value for word in self._regexes]), strict=True):
+            if error is not None:
+                raise wrong(word.source, f"not a regular expression: {error}")
 
     def rules(self, document: Table) -> tuple[Rule, ...]:
         rules: dict[str, Rule] = {}
@@ -44,14 +51,24 @@ class RuleReader:
         name = table.string("id")
         if name is None or not name.value:
             raise table.wrong("id", "every rule needs an id: it is what the journal says")
+        _no_nul(name)
         action = table.choice("action", Action)
         if action is None:
             raise table.wrong("action", f"the rule {name.value!r} has no action", hint="allow, deny or ask")
         reason = table.string("reason")
+        if reason is not None:
+            _no_nul(reason)
+        matches = tuple(self._matches(table))
+        if not matches:
+            raise table.wrong(
+                "id",
+                f"the rule {name.value!r} has nothing to match, so it would be about every program",
+                hint="meta.default_action is what happens to all that no rule is about",
+            )
         return Rule(
             id=name.value,
             action=action.value,
-            matches=tuple(self._matches(table)),
+            matches=matches,
             reason=None if reason is None else reason.value,
             source=table.source(),
         )
@@ -70,11 +87,15 @@ class RuleReader:
         return tuple(self._checked(key, word) for word in table.string_or_strings(written))
 
     def _checked(self, key: str, word: Sourced[str]) -> str:
+        _no_nul(word)
         match key:
             case "exe" | "parent_exe":
                 return self.values.path(word.value, word.source)
             case "exe_glob" | "cwd_glob":
-                return self.values.pattern(word.value, word.source).text
+                glob = self.values.pattern(word.value, word.source)
+                if glob.root == TMP_TOKEN:
+                    raise wrong(word.source, f"{TMP_TOKEN} has its name only while the command runs: {word.value!r}")
+                return glob.text
             case "exe_basename":
                 if not word.value or "/" in word.value:
                     raise wrong(word.source, f"a base name holds no '/': {word.value!r}", hint="use exe or exe_glob")
@@ -84,9 +105,11 @@ class RuleReader:
                     raise wrong(word.source, f"not the 64 hex digits of a SHA-256: {word.value!r}")
                 return digest
             case "argv_regex" | "parent_argv":
-                _check_regex(word)
+                self._regexes.append(word)
             case "argv_host_in":
                 check_host(word)
+                if word.value.startswith("@"):
+                    raise wrong(word.source, f"a rule names hosts one by one: {word.value!r}")
         return word.value
 
     def tools(self, table: Table) -> tuple[Setting, ...]:
@@ -139,7 +162,8 @@ class RuleReader:
         for word in conditions:
             key = word.source.key.rpartition(".")[2]
             if key != "exe":
-                _check_regex(word)
+                _no_nul(word)
+                self._regexes.append(word)
             fields[key] = _not_empty(word)
         return _in_order(fields, COMMAND_RULE_KEYS)
 
@@ -151,11 +175,9 @@ def _uids(table: Table, key: str) -> tuple[str, ...]:
     return () if number is None else (str(number.value),)
 
 
-def _check_regex(word: Sourced[str]) -> None:
-    try:
-        check_regex(word.value)
-    except RegexError as error:
-        raise wrong(word.source, str(error)) from None
+def _no_nul(word: Sourced[str]) -> None:
+    if "\0" in word.value:
+        raise wrong(word.source, "no path and no argument holds a NUL byte")
 
 
 def _not_empty(word: Sourced[str]) -> str:

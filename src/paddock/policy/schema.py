@@ -46,7 +46,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "widen",
     ),
     "network": ("mode", "allowed_hosts", "denied_hosts", "allowed_local_ports", "kernel_pin", "routes"),
-    "syscalls": ("block", "allow", "sockets", "namespaces"),
+    "syscalls": ("block", "allow", "sockets", "namespaces", "trace"),
     "env": ("pass", "deny", "set"),
     "limits": LIMITS,
     "audit": ("enabled", "dir"),
@@ -93,6 +93,7 @@ MATCH_KEYS = (
     "parent_argv",
 )
 NOT = "_not"
+RULE_PATHS = ("exe", "exe_glob", "cwd_glob", "parent_exe")  # expanded, and followed to where links lead
 RULE_KEYS = ("id", "action", "reason", *MATCH_KEYS, *(key + NOT for key in MATCH_KEYS))
 
 PATH_RULE_KEYS = ("action", "path", "op", "reason")

@@ -142,6 +142,7 @@ class Sections:
             allow=names("allow") if "allow" in table else None,
             sockets=tuple(self.values.socket(family.value, family.source) for family in table.strings("sockets")),
             namespaces=table.boolean("namespaces"),
+            trace=table.boolean("trace"),
         )
 
     def env(self, table: Table) -> Environment:

@@ -88,7 +88,7 @@ class _TomlReader:
         audit = document.table("audit")
         tools = document.table("tools")
         container = document.table("container")
-        return Fragment(
+        fragment = Fragment(
             policy=Policy(
                 profiles=(),
                 meta=Meta() if meta is None else sections.meta(meta),
@@ -106,3 +106,5 @@ class _TomlReader:
             inherit=() if meta is None else sections.inherit(meta),
             speaks_of_files=filesystem is not None,
         )
+        rules.check_regexes()
+        return fragment

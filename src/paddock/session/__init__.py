@@ -11,6 +11,7 @@ from paddock.errors import CoreError, JournalError
 from paddock.git import links
 from paddock.host import Host, Terrain, measure, survey
 from paddock.plan import Plan, compile_plan
+from paddock.plan.pending import refuse_gate
 from paddock.plan.tier import choose_tier
 from paddock.policy import Origin, Policy, Request, load
 from paddock.policy.journals import Journals
@@ -75,6 +76,8 @@ class Preflight:
 def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
     """``to_run``: the command will get to write what the policy grants, and later runs have to know."""
     policy = load(request, origin)
+    if to_run:
+        refuse_gate(policy)
     host = measure(
         uid=origin.uid,
         user=origin.user,

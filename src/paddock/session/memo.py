@@ -9,9 +9,9 @@ depends on is said in this file:
   what earlier runs could write and of journals, the passwd and group files, git's own files that were looked into,
   Paddock's own profiles, tables and code; each by all that a change would touch (device, inode, mode, owner, size, both
   times)
-- places: directories of policy files, what becomes writable (and the links that lead there), those that a grant had
-  made, where the person finds Paddock, git's directories; by what is there and who may write it; the root directory,
-  which is another one in a container
+- places: directories of policy files, what becomes writable (and the links that lead there), where exec rules lead,
+  those that a grant had made, where the person finds Paddock, git's directories; by what is there and who may write
+  it; the root directory, which is another one in a container
 - variables: those that patterns used
 
 Whether namespaces can be used is not among them, and no file tells. A plan of the full tier that can not be carried
@@ -36,7 +36,7 @@ from paddock.errors import PolicyError
 from paddock.host.installation import FRONT_DOOR, entries_of
 from paddock.policy import Origin, Policy, journals, reach
 from paddock.policy.glob import Glob
-from paddock.policy.load import writable_trees
+from paddock.policy.load import rule_paths, writable_trees
 from paddock.policy.model import Tier
 from paddock.policy.protected import TABLE
 from paddock.policy.remembered import facts_of
@@ -103,9 +103,10 @@ class Memo:
         read.update((path, list(facts) if facts else None) for path, facts in terrain.files.items())
         seen = {path: list(facts)[:5] if facts else None for path, facts in terrain.directories.items()}
         trees = [*writable_trees(policy), *map(follow, terrain.writable)]
+        ruled = [follow(path) for path in rule_paths(policy.rules)]
         led = {path: follow(path) for path in terrain.leads}
-        others = _facts((*_own_code(), *(link.path for way in (*trees, *led.values()) for link in way.links)))
-        places = {path: _place(path) for path in (*self._places(policy, (*trees, *led.values())), *seen)}
+        others = _facts((*_own_code(), *(link.path for way in (*trees, *ruled, *led.values()) for link in way.links)))
+        places = {path: _place(path) for path in (*self._places(policy, (*trees, *ruled, *led.values())), *seen)}
         # Something changed while it was read: then nobody can say which of the two the plan is for.
         if self.before is None or _facts(self.before) != self.before or _facts(read) != read:
             return

@@ -16,6 +16,7 @@ from paddock.plan import Plan
 from paddock.plan.judge import Operation
 from paddock.plan.model import EnvironmentRules
 from paddock.plan.paths import within
+from paddock.plan.pending import refuse_gate
 from paddock.policy import Origin
 from paddock.policy.glob import component_matches
 from paddock.policy.load import writable_trees
@@ -24,11 +25,10 @@ from paddock.session import Prepared
 from paddock.session.answer import answer
 from paddock.session.journal import require_usable
 from paddock.session.making import require_makeable
-from paddock.session.program import interpreter_of
+from paddock.session.program import NESTED, interpreter_of
 from paddock.way import follow
 
 _DEFAULT_PATH = "/bin:/usr/bin"  # where execvp(3) looks when there is no PATH
-_NESTED = 5  # a script may be interpreted by a script, and so on: the kernel stops there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,7 @@ class NotStarted:
 def rehearse(prepared: Prepared, name: str, origin: Origin) -> NotStarted | None:
     """Raises what a run would be refused with; returns what the start of its command would fail with."""
     plan = prepared.plan
+    refuse_gate(prepared.policy)
     require_makeable(prepared.policy, plan)
     Reach.require_recordable(
         origin.state_dir, [*writable_trees(prepared.policy), *map(follow, prepared.terrain.writable)]
@@ -52,16 +53,32 @@ def rehearse(prepared: Prepared, name: str, origin: Origin) -> NotStarted | None
     # A directory that the run makes can not be entered before: then the fence is tried from where we stand.
     made = any(within(plan.workdir, place) for place in prepared.to_make())
     fence = replace(plan, workdir=plan.cwd) if made else plan
+    found = locate(fence, name, plan.workdir, origin.environ)
+    return None if found.failure is None else _not_started(name, found.failure, searched="/" not in name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """``path``: the file that execve(2) would be given; ``failure``: what it would answer, None if it starts."""
+
+    path: str | None
+    failure: int | None
+
+
+def locate(fence: Plan, name: str, directory: str, environ: Mapping[str, str]) -> Located:
+    """The program of a name, as a shell that stands in ``directory`` behind the fence finds it."""
     searched = "/" not in name
-    path = _search_path(plan.environment, origin.environ)
-    failure = errno.ENOENT
+    path = _search_path(fence.environment, environ)
+    found = Located(path=None, failure=errno.ENOENT)
     for candidate in [os.path.join(place or ".", name) for place in path.split(":")] if searched else [name]:
+        whole = os.path.join(directory, candidate)
         # Entering the fence enters the working directory: whatever keeps a run from it is raised here.
-        met = _failure(fence, os.path.join(plan.workdir, candidate), searched=searched)
+        met = _failure(fence, whole, searched=searched)
         if met is None:
-            return None
-        failure = met if met != errno.ENOENT else failure
-    return _not_started(name, failure, searched=searched)
+            return Located(path=whole, failure=None)
+        if met != errno.ENOENT:
+            found = Located(path=whole, failure=met)
+    return found
 
 
 def _failure(plan: Plan, path: str, *, searched: bool, depth: int = 0) -> int | None:
@@ -73,7 +90,7 @@ def _failure(plan: Plan, path: str, *, searched: bool, depth: int = 0) -> int | 
         # A directory of PATH that can not be searched has nothing for us: that is "not found", not "denied".
         return errno.ENOENT if searched and not os.path.exists(path) else errno.EACCES
     interpreter = interpreter_of(path)
-    if interpreter is None or depth == _NESTED:
+    if interpreter is None or depth == NESTED:
         return None
     return _failure(plan, os.path.join(plan.workdir, interpreter), searched=False, depth=depth + 1)
 

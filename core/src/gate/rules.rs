@@ -1,0 +1,420 @@
+//! The rules of the gate: one exec in, one verdict out. Pure: what has to be read of a process or a file is handed in.
+//!
+//! The first rule that matches decides; a rule matches if all its keys do. A program has more than one name: the file it is, the path
+//! it was asked for by, its first argument, the interpreters that run it. So a key holds surely, not at all, or partly: by some name but not
+//! by the one that counts. What lets a program through has to hold surely; what stops or asks holds as soon as it does so partly.
+//! (Three values after Kleene: `_not` exchanges the outer two, and a rule is as sure as its least sure key.)
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::OnceCell;
+
+use regex::bytes::{Regex, RegexBuilder};
+
+use super::hosts::{self, Host, Pattern};
+use super::words;
+use crate::names::{Globs, NamesError};
+use crate::plan::{self, Action, Gate, Key};
+use crate::text::Text;
+
+/// Memory for one compiled expression: some thousand letters of a usual one.
+const REGEX_SIZE: usize = 1 << 20;
+
+/// Programs that are many: which one, says the first argument or, if that names themselves, the second.
+const MULTI_CALL: [&[u8]; 3] = [b"busybox", b"coreutils", b"toybox"];
+
+/// What a process asks the kernel to start.
+pub struct Exec<'a> {
+    /// Every file that this exec brings to run: the one asked for, then the interpreter of each `#!` line. At least one.
+    pub chain: &'a [File<'a>],
+    pub argv: &'a [&'a [u8]],
+    pub cwd: &'a [u8],
+    pub uid: u32,
+    /// None: it has ended, or can not be read.
+    pub parent: Option<Parent<'a>>,
+    /// Every file of the chain lies where programs are granted and the command can not write (places.rs).
+    pub granted: bool,
+    /// The SHA-256 of a file of the chain, by its index: asked only by rules that need it.
+    pub digest: &'a dyn Fn(usize) -> Result<[u8; 32], String>,
+}
+
+#[derive(Clone, Copy)]
+pub struct File<'a> {
+    /// The path as the process or the `#!` line has it; empty where a descriptor alone was given.
+    pub named: &'a [u8],
+    /// Where that leads, after all links.
+    pub real: &'a [u8],
+}
+
+#[derive(Clone, Copy)]
+pub struct Parent<'a> {
+    pub exe: &'a [u8],
+    pub argv: &'a [&'a [u8]],
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    pub action: Action,
+    pub cause: Cause,
+    /// The first rule that would have allowed it and held only partly. For people: it is what they thought of.
+    pub doubted: Option<usize>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    Rule(usize),
+    Default,
+    /// By default it would be allowed, but the command could have made it.
+    NotGranted,
+    /// The rule can not be judged.
+    Error {
+        rule: usize,
+        why: String,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum RuleError {
+    #[error("the rule \"{0}\" has a wrong expression: {1}")]
+    Regex(Text, String),
+    #[error("the rule \"{0}\" has a wrong pattern: {1}")]
+    Glob(Text, #[source] NamesError),
+    #[error("the rule \"{0}\" has no SHA-256 where one should be")]
+    Digest(Text),
+    #[error("the rule \"{0}\" has no host where one should be")]
+    Host(Text),
+    #[error("the rule \"{0}\" has no user number where one should be")]
+    Uid(Text),
+}
+
+#[derive(Debug)]
+pub struct Rules {
+    rules: Vec<Rule>,
+    globs: Globs,
+    default: Action,
+    on_error: Action,
+    only_granted: bool,
+}
+
+#[derive(Debug)]
+struct Rule {
+    action: Action,
+    /// Those that can fail last: what another key rules out needs not be known.
+    keys: Vec<(bool, Test)>,
+    /// It says where the program lies or what is in it.
+    identifies: bool,
+}
+
+#[derive(Debug)]
+enum Test {
+    Exe(Vec<Text>),
+    Basename(Vec<Text>),
+    Glob(Vec<usize>),
+    Argv(Vec<Regex>),
+    Contains(Vec<Text>),
+    HostIn(Vec<Pattern>),
+    Cwd(Vec<usize>),
+    Uid(Vec<u32>),
+    Sha256(Vec<[u8; 32]>),
+    ParentExe(Vec<Text>),
+    ParentArgv(Vec<Regex>),
+}
+
+/// In order: a rule is as sure as its least sure key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Holds {
+    No,
+    Partly,
+    Surely,
+}
+
+impl Holds {
+    fn from(surely: bool, partly: impl FnOnce() -> bool) -> Holds {
+        match surely {
+            true => Holds::Surely,
+            false if partly() => Holds::Partly,
+            false => Holds::No,
+        }
+    }
+
+    fn negated(self) -> Holds {
+        match self {
+            Holds::No => Holds::Surely,
+            Holds::Partly => Holds::Partly,
+            Holds::Surely => Holds::No,
+        }
+    }
+}
+
+/// An expression as the rules understand it; `Err` says what is wrong in one line.
+pub fn regex(pattern: &[u8]) -> Result<Regex, String> {
+    let pattern = std::str::from_utf8(pattern).map_err(|_| "it is not UTF-8".to_owned())?;
+    let built = RegexBuilder::new(pattern).unicode(false).size_limit(REGEX_SIZE).build();
+    built.map_err(|error| {
+        let text = error.to_string();
+        // The crate draws the place over several lines and says last what it is.
+        text.lines().next_back().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    })
+}
+
+impl Rules {
+    pub fn compile(gate: &Gate) -> Result<Rules, RuleError> {
+        let mut globs = Globs::new();
+        let rules = gate.rules.iter().map(|rule| Rule::compile(rule, &mut globs)).collect::<Result<_, _>>()?;
+        let Gate { default, on_error, exec_only_granted: only_granted, .. } = *gate;
+        Ok(Rules { rules, globs, default, on_error, only_granted })
+    }
+
+    pub fn judge(&self, exec: &Exec<'_>) -> Verdict {
+        let facts = Facts { exec, named: OnceCell::new(), texts: OnceCell::new(), hosts: OnceCell::new() };
+        let mut doubted = None;
+        for (index, rule) in self.rules.iter().enumerate() {
+            let held = match rule.holds(&facts, &self.globs) {
+                Ok(held) => held,
+                Err(why) => {
+                    return Verdict { action: self.on_error, cause: Cause::Error { rule: index, why }, doubted };
+                }
+            };
+            let unplaced = rule.action == Action::Allow && !rule.identifies && self.is_own(exec);
+            match held.min(if unplaced { Holds::Partly } else { Holds::Surely }) {
+                Holds::No => {}
+                Holds::Partly if rule.action == Action::Allow => doubted = doubted.or(Some(index)),
+                Holds::Partly | Holds::Surely => {
+                    return Verdict { action: rule.action, cause: Cause::Rule(index), doubted };
+                }
+            }
+        }
+        if self.default == Action::Allow && self.is_own(exec) {
+            return Verdict { action: Action::Deny, cause: Cause::NotGranted, doubted };
+        }
+        Verdict { action: self.default, cause: Cause::Default, doubted }
+    }
+
+    /// The command could have made the program itself, and that matters.
+    fn is_own(&self, exec: &Exec<'_>) -> bool {
+        self.only_granted && !exec.granted
+    }
+}
+
+impl Rule {
+    fn compile(rule: &plan::Rule, globs: &mut Globs) -> Result<Rule, RuleError> {
+        let mut keys = Vec::with_capacity(rule.matches.len());
+        for one in &rule.matches {
+            keys.push((one.not, Test::compile(one.key, &one.values, &rule.id, globs)?));
+        }
+        keys.sort_by_key(|(_, test)| test.can_fail());
+        let places =
+            |(not, test): &(bool, Test)| !not && matches!(test, Test::Exe(_) | Test::Glob(_) | Test::Sha256(_));
+        Ok(Rule { action: rule.action, identifies: keys.iter().any(places), keys })
+    }
+
+    /// An error counts only if no other key rules the rule out.
+    fn holds(&self, facts: &Facts<'_, '_>, globs: &Globs) -> Result<Holds, String> {
+        let mut least = Holds::Surely;
+        let mut failed = None;
+        for (not, test) in &self.keys {
+            match test.holds(facts, globs) {
+                Ok(held) => least = least.min(if *not { held.negated() } else { held }),
+                Err(why) => failed = failed.or(Some(why)),
+            }
+            if least == Holds::No {
+                return Ok(Holds::No);
+            }
+        }
+        failed.map_or(Ok(least), Err)
+    }
+}
+
+impl Test {
+    fn compile(key: Key, values: &[Text], id: &Text, globs: &mut Globs) -> Result<Test, RuleError> {
+        let regexes = || {
+            let compiled = values.iter().map(|value| regex(value.as_bytes()));
+            compiled.collect::<Result<Vec<_>, _>>().map_err(|why| RuleError::Regex(id.clone(), why))
+        };
+        let mut patterns = || {
+            let added = values.iter().map(|value| globs.add(value));
+            added.collect::<Result<Vec<_>, _>>().map_err(|why| RuleError::Glob(id.clone(), why))
+        };
+        fn each<T>(values: &[Text], read: impl Fn(&[u8]) -> Option<T>) -> Option<Vec<T>> {
+            values.iter().map(|value| read(value.as_bytes())).collect()
+        }
+        Ok(match key {
+            Key::Exe => Test::Exe(values.to_vec()),
+            Key::ExeBasename => Test::Basename(values.to_vec()),
+            Key::ExeGlob => Test::Glob(patterns()?),
+            Key::ExeSha256 => Test::Sha256(each(values, digest).ok_or_else(|| RuleError::Digest(id.clone()))?),
+            Key::ArgvRegex => Test::Argv(regexes()?),
+            Key::ArgvContains => Test::Contains(values.to_vec()),
+            Key::ArgvHostIn => Test::HostIn(each(values, Pattern::read).ok_or_else(|| RuleError::Host(id.clone()))?),
+            Key::CwdGlob => Test::Cwd(patterns()?),
+            Key::Uid => Test::Uid(each(values, number).ok_or_else(|| RuleError::Uid(id.clone()))?),
+            Key::ParentExe => Test::ParentExe(values.to_vec()),
+            Key::ParentArgv => Test::ParentArgv(regexes()?),
+        })
+    }
+
+    fn can_fail(&self) -> bool {
+        matches!(self, Test::Sha256(_) | Test::ParentExe(_) | Test::ParentArgv(_))
+    }
+
+    fn holds(&self, facts: &Facts<'_, '_>, globs: &Globs) -> Result<Holds, String> {
+        let exec = facts.exec;
+        let exe = facts.exe();
+        Ok(match self {
+            Test::Exe(paths) => {
+                let one_of = |path: &[u8]| paths.iter().any(|wanted| wanted.as_bytes() == path);
+                Holds::from(one_of(exe), || facts.paths().any(one_of))
+            }
+            Test::Basename(names) => {
+                let one_of = |path: &[u8]| names.iter().any(|wanted| wanted.as_bytes() == basename(path));
+                let called = || std::iter::once(facts.own_name()).chain(facts.applet().first().copied());
+                Holds::from(one_of(exe), || facts.paths().chain(called()).any(one_of))
+            }
+            Test::Glob(patterns) => {
+                let one_of = |path: &[u8]| patterns.iter().any(|pattern| globs.matches(*pattern, path));
+                Holds::from(one_of(exe), || facts.paths().any(one_of))
+            }
+            Test::Argv(expressions) => {
+                let any = |text: &[u8]| expressions.iter().any(|expression| expression.is_match(text));
+                let (as_given, renamed) = facts.texts();
+                Holds::from(any(as_given), || renamed.iter().any(|text| any(text)))
+            }
+            Test::Contains(words) => {
+                // Its first argument is what a program is called, and the caller calls it as he likes.
+                let one_of = |argument: &[u8]| words.iter().any(|word| word.as_bytes() == argument);
+                let name = exec.argv.first().copied().unwrap_or_default();
+                Holds::from(exec.argv.iter().skip(1).any(|argument| one_of(argument)), || one_of(name))
+            }
+            Test::HostIn(patterns) => {
+                let hosts = facts.hosts();
+                let listed = |host: &Host| patterns.iter().any(|pattern| pattern.matches(host));
+                let all = !hosts.is_empty() && hosts.iter().all(|host| host.as_ref().is_some_and(listed));
+                Holds::from(all, || hosts.iter().any(|host| host.as_ref().is_none_or(listed)))
+            }
+            // A directory that is gone or out of sight has no path.
+            Test::Cwd(_) if !exec.cwd.starts_with(b"/") => Holds::Partly,
+            Test::Cwd(patterns) => {
+                Holds::from(patterns.iter().any(|pattern| globs.matches(*pattern, exec.cwd)), || false)
+            }
+            Test::Uid(uids) => Holds::from(uids.contains(&exec.uid), || false),
+            Test::Sha256(digests) => {
+                if digests.contains(&(exec.digest)(0)?) {
+                    return Ok(Holds::Surely);
+                }
+                for interpreter in 1..exec.chain.len() {
+                    if digests.contains(&(exec.digest)(interpreter)?) {
+                        return Ok(Holds::Partly);
+                    }
+                }
+                Holds::No
+            }
+            Test::ParentExe(paths) => {
+                let exe = facts.parent()?.exe;
+                Holds::from(paths.iter().any(|wanted| wanted.as_bytes() == exe), || false)
+            }
+            Test::ParentArgv(expressions) => {
+                let text = words::joined(facts.parent()?.argv.iter().copied());
+                Holds::from(expressions.iter().any(|expression| expression.is_match(&text)), || false)
+            }
+        })
+    }
+}
+
+/// What several rules ask about, found out once.
+struct Facts<'a, 'b> {
+    exec: &'a Exec<'b>,
+    named: OnceCell<Vec<Vec<u8>>>,
+    texts: OnceCell<(Vec<u8>, Vec<Vec<u8>>)>,
+    hosts: OnceCell<Vec<Option<Host>>>,
+}
+
+impl<'a, 'b> Facts<'a, 'b> {
+    /// The file that was asked for.
+    fn exe(&self) -> &'b [u8] {
+        self.exec.chain.first().map_or(b"", |file| file.real)
+    }
+
+    fn parent(&self) -> Result<Parent<'b>, String> {
+        self.exec.parent.ok_or_else(|| "the parent is not known".to_owned())
+    }
+
+    /// All that the files are called: as named, absolute by the letters alone, and where that leads.
+    fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        let chain = self.exec.chain;
+        let named = self.named.get_or_init(|| chain.iter().map(|file| absolute(file.named, self.exec.cwd)).collect());
+        named.iter().map(Vec::as_slice).chain(chain.iter().map(|file| file.real))
+    }
+
+    /// What the program would call itself by its first argument; a login shell's begins with a dash.
+    fn own_name(&self) -> &'b [u8] {
+        let name = self.exec.argv.first().copied().unwrap_or_default();
+        name.strip_prefix(b"-").unwrap_or(name)
+    }
+
+    /// The arguments of the program inside of one that is many.
+    fn applet(&self) -> &'b [&'b [u8]] {
+        match self.exec.argv {
+            [_, applet @ ..] if MULTI_CALL.contains(&basename(self.exe())) => applet,
+            _ => &[],
+        }
+    }
+
+    /// The arguments as they are; and as they would be if the program were called by its other names.
+    fn texts(&self) -> (&[u8], &[Vec<u8>]) {
+        let (as_given, renamed) = self.texts.get_or_init(|| {
+            let rest = self.exec.argv.split_first().map_or(&[][..], |(_, rest)| rest);
+            let called = |name: &[u8]| words::joined(std::iter::once(name).chain(rest.iter().copied()));
+            let as_given = words::joined(self.exec.argv.iter().copied());
+            let own = self.own_name();
+            let (exe, given) = (self.exe(), self.exec.chain.first().map_or(&b""[..], |file| file.named));
+            let names = [basename(exe), exe, basename(own), basename(given), given];
+            let called = names.into_iter().filter(|name| !name.is_empty()).map(called);
+            let applet = self.applet();
+            let inner = (!applet.is_empty()).then(|| words::joined(applet.iter().copied()));
+            let mut renamed = Vec::new();
+            for text in called.chain(inner) {
+                if text != as_given && !renamed.contains(&text) {
+                    renamed.push(text);
+                }
+            }
+            (as_given, renamed)
+        });
+        (as_given, renamed)
+    }
+
+    fn hosts(&self) -> &[Option<Host>] {
+        self.hosts.get_or_init(|| {
+            let mut found = Vec::new();
+            self.exec.argv.iter().skip(1).for_each(|argument| hosts::in_argument(argument, &mut found));
+            found
+        })
+    }
+}
+
+/// By the letters alone: no link is followed. No path stays none.
+fn absolute(path: &[u8], cwd: &[u8]) -> Vec<u8> {
+    let from: &[u8] = if path.is_empty() || path.starts_with(b"/") { b"" } else { cwd };
+    let names = [from, path].into_iter().flat_map(|part| part.split(|byte| *byte == b'/'));
+    names.filter(|name| !matches!(*name, b"" | b".")).flat_map(|name| [b"/", name]).flatten().copied().collect()
+}
+
+fn basename(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+fn digest(text: &[u8]) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if text.len() != 64 {
+        return None;
+    }
+    for (byte, pair) in digest.iter_mut().zip(text.chunks_exact(2)) {
+        let digit = |letter: u8| char::from(letter).to_digit(16);
+        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+    }
+    Some(digest)
+}
+
+fn number(text: &[u8]) -> Option<u32> {
+    std::str::from_utf8(text).ok()?.parse().ok()
+}

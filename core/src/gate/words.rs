@@ -1,0 +1,69 @@
+//! A list of arguments as one text, for regular expressions.
+//!
+//! The arguments are joined by blanks. Inside one a blank is written `\x20`, a backslash `\\`, a control character `\xNN` (`\t`, `\n`
+//! and `\r` by their letters): so every blank stands between two arguments, and no argument can be taken for two.
+
+pub fn joined<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut text = Vec::new();
+    for (index, argument) in arguments.into_iter().enumerate() {
+        if index > 0 {
+            text.push(b' ');
+        }
+        argument.iter().for_each(|byte| push(&mut text, *byte));
+    }
+    text
+}
+
+fn push(text: &mut Vec<u8>, byte: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    match byte {
+        b'\\' => text.extend(br"\\"),
+        b'\t' => text.extend(br"\t"),
+        b'\n' => text.extend(br"\n"),
+        b'\r' => text.extend(br"\r"),
+        0..=b' ' | 0x7f => {
+            text.extend([b'\\', b'x', DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]]);
+        }
+        _ => text.push(byte),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_blank_always_stands_between_two_arguments() {
+        for (arguments, expected) in [
+            (vec![&b"git"[..], b"log"], &b"git log"[..]),
+            (vec![b"git", b"status x"], br"git status\x20x"),
+            (vec![b"a", b"", b"b"], b"a  b"),
+            (vec![br"a\x20b"], br"a\\x20b"),
+            (vec![b"\t\n\r\x01\x7f\x1b"], br"\t\n\r\x01\x7f\x1b"),
+            (vec![b"'\"$`"], b"'\"$`"),
+            (vec![b"\xff\xc3\xa9"], b"\xff\xc3\xa9"),
+            (vec![], b""),
+        ] {
+            assert_eq!(joined(arguments.iter().copied()), expected);
+        }
+    }
+
+    /// All lists of up to three arguments of up to two bytes out of the ones that matter.
+    #[test]
+    fn no_two_lists_have_one_text() {
+        let letters = b"a \\\nx2";
+        let mut words: Vec<Vec<u8>> = vec![vec![]];
+        words.extend(letters.iter().map(|one| vec![*one]));
+        words.extend(letters.iter().flat_map(|one| letters.iter().map(|two| vec![*one, *two])));
+        let mut texts = std::collections::HashSet::new();
+        for one in &words {
+            assert!(texts.insert(joined([one.as_slice()])));
+            for two in &words {
+                assert!(texts.insert(joined([one.as_slice(), two])));
+                for three in &words {
+                    assert!(texts.insert(joined([one.as_slice(), two, three])));
+                }
+            }
+        }
+    }
+}

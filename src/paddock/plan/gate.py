@@ -1,0 +1,58 @@
+"""Exec rules → the gate: which programs may be started. Judged by the core alone (core/src/gate/rules.rs)."""
+
+from __future__ import annotations
+
+from paddock.errors import HostError, PolicyError
+from paddock.host.model import Host
+from paddock.plan.model import Gate, GateMatch, GateRule
+from paddock.policy.model import Action, Policy, Source, Switch
+
+TIMEOUT_MS = 250
+ASK_TIMEOUT_S = 300
+
+
+def asks_for_gate(policy: Policy) -> Source | None:
+    """The line that does, if one does: a rule, or a default that is not the same as no gate."""
+    default = policy.meta.default_action
+    if default and default.value is not Action.ALLOW:
+        return default.source
+    return policy.rules[0].source if policy.rules else None
+
+
+def default_action(policy: Policy) -> Action:
+    """Rules without a default: what none of them is about is denied."""
+    return policy.meta.default_action.value if policy.meta.default_action else Action.DENY
+
+
+def gate_of(policy: Policy, host: Host, *, fenced: bool) -> Gate | None:
+    """``fenced``: files are, so it is known what a command can have made itself."""
+    source = asks_for_gate(policy)
+    if source is None:
+        return None
+    if Switch.SECCOMP in policy.off:
+        raise PolicyError(
+            f"the exec rules ({source}) are held by seccomp",
+            where="--off seccomp",
+            hint="keep seccomp, or drop the rules",
+        )
+    if not host.user_notification:
+        raise HostError(f"{source}: exec rules need seccomp's user notification, which this machine does not give")
+    meta, trace = policy.meta, policy.syscalls.trace
+    return Gate(
+        default=default_action(policy),
+        on_error=meta.on_policy_error.value if meta.on_policy_error else Action.DENY,
+        timeout_ms=meta.on_supervisor_timeout_ms.value if meta.on_supervisor_timeout_ms else TIMEOUT_MS,
+        ask_timeout_s=meta.ask_timeout_s.value if meta.ask_timeout_s else ASK_TIMEOUT_S,
+        trace=trace is not None and trace.value,
+        exec_only_granted=fenced,
+        rules=tuple(
+            GateRule(
+                id=rule.id,
+                action=rule.action,
+                reason=rule.reason,
+                source=str(rule.source),
+                match=tuple(GateMatch(key=one.key, not_=one.negate, values=one.values) for one in rule.matches),
+            )
+            for rule in policy.rules
+        ),
+    )

@@ -1,0 +1,84 @@
+"""What a command would meet if it started one program: the files' answer, as the kernel gives it, and the gate's."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paddock.decide import Decision, Exec, File, RuleOf, judge_exec
+from paddock.plan import Plan
+from paddock.policy.model import Action
+from paddock.session.program import script_chain
+from paddock.session.rehearsal import locate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecAnswer:
+    """``failure``: the errno of the files; ``decision``: the gate's. None: there is no gate, or no program."""
+
+    chain: tuple[str, ...]
+    failure: int | None
+    decision: Decision | None
+    reason: str
+    hint: str | None = None
+
+    @property
+    def allowed(self) -> bool:
+        return self.failure is None and (self.decision is None or self.decision.action is Action.ALLOW)
+
+    @property
+    def asked(self) -> bool:
+        return self.failure is None and self.decision is not None and self.decision.action is Action.ASK
+
+
+def answer_exec(plan: Plan, words: Sequence[str], cwd: str, environ: Mapping[str, str]) -> ExecAnswer:
+    found = locate(plan, words[0], cwd, environ)
+    if found.path is None:
+        where = "no directory of the PATH inside has it" if "/" not in words[0] else "there is no such file inside"
+        return ExecAnswer(chain=(), failure=errno.ENOENT, decision=None, reason=where)
+    files = tuple(File(named, real) for named, real in script_chain(found.path, cwd))
+    chain = tuple(file.real for file in files)
+    decision = None
+    if plan.gate is not None:
+        asked = Exec(chain=files, argv=tuple(words), cwd=cwd, uid=plan.user.uid)
+        decision = judge_exec(plan, asked)
+    if found.failure is not None:
+        reason = f"the files do not let it be executed ({os.strerror(found.failure)})"
+        hint = f"`paddock why --op exec --path {chain[0]}` says why"
+        return ExecAnswer(chain=chain, failure=found.failure, decision=decision, reason=reason, hint=hint)
+    if decision is None:
+        return ExecAnswer(chain=chain, failure=None, decision=None, reason="there are no exec rules")
+    return ExecAnswer(
+        chain=chain, failure=None, decision=decision, reason=_because(decision), hint=_hint(decision, chain, words)
+    )
+
+
+def _because(decision: Decision) -> str:
+    match decision.cause:
+        case "rule":
+            return _named(decision.rule)
+        case "error":
+            return f"{_named(decision.rule)} can not be judged: {decision.error}"
+        case "not-granted":
+            return "no rule is about it, and the command could have made it: it does not lie in a granted place"
+        case _:
+            return f"no rule is about it, and default_action is {decision.action.value}"
+
+
+def _named(rule: RuleOf | None) -> str:
+    return f"rule {rule.id!r} ({rule.source})" if rule else "a rule"
+
+
+def _hint(decision: Decision, chain: tuple[str, ...], words: Sequence[str]) -> str | None:
+    if decision.action is Action.ALLOW:
+        return None
+    if decision.doubted:
+        return (
+            f"{_named(decision.doubted)} comes near; what allows counts only by the file itself ({chain[0]}), "
+            f"where a command can not have made it, and by the arguments as they are ({words[0]!r} first)"
+        )
+    if decision.cause == "not-granted":
+        return f'allow it by a rule with exe = "{chain[0]}", or grant its directory in exec_globs'
+    return None

@@ -1,0 +1,175 @@
+"""`paddock why --exec`: the gate's own answer for one program, with the line that gave it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fence import Fence, Word
+from tests.support.tester import Outcome
+
+POLICY = """
+[meta]
+inherit = "ai-agent"
+default_action = "DEFAULT"
+
+[[rule]]
+id = "no-push"
+action = "deny"
+exe_basename = "sh"
+argv_contains = "push"
+reason = "leaves the machine"
+
+[[rule]]
+id = "ask-about-env"
+action = "ask"
+exe_basename = "env"
+
+[[rule]]
+id = "shell"
+action = "allow"
+exe = "/bin/sh"
+
+[[rule]]
+id = "here"
+action = "allow"
+exe_basename = "true"
+cwd_glob = "<cwd>/sub"
+
+[[rule]]
+id = "tool"
+action = "allow"
+exe_glob = "<cwd>/bin/*"
+
+[[rule]]
+id = "only-from-git"
+action = "allow"
+exe = "/usr/bin/cat"
+parent_exe = "/usr/bin/git"
+"""
+
+
+@pytest.fixture
+def policy(fence: Fence) -> Path:
+    return fence.ground.put(fence.ground.root / "p.toml", POLICY.replace("DEFAULT", "deny"))
+
+
+def why(fence: Fence, policy: Path, command: str, *more: Word) -> Outcome:
+    words: list[Word] = [fence.installation.paddock, "why", "--policy", policy, "--exec", command, *more]
+    outcome = fence.tester.run(words, cwd=fence.ground.project)
+    assert "Traceback" not in outcome.stderr, outcome
+    return outcome
+
+
+def answer(fence: Fence, policy: Path, command: str, *more: Word) -> dict[str, Any]:
+    outcome = why(fence, policy, command, "--json", *more)
+    answered: dict[str, Any] = json.loads(outcome.stdout)
+    assert outcome.exit_code == (0 if answered["allowed"] else 1)
+    return answered
+
+
+def line(rule: str) -> int:
+    """The rule begins one line before its id."""
+    return POLICY.split("\n").index(f'id = "{rule}"')
+
+
+def test_the_first_rule_that_matches_is_named_with_its_line_and_reason(fence: Fence, policy: Path) -> None:
+    shown = why(fence, policy, "sh -c push push")
+    assert shown.exit_code == 1
+    assert shown.stdout.startswith("denied: sh -c push push (/usr/bin/")
+    assert f"because: rule 'no-push' ({policy}:{line('no-push')})" in shown.stdout
+    assert "reason:  leaves the machine" in shown.stdout
+    shown = why(fence, policy, "sh -c true")
+    assert (shown.exit_code, shown.stdout.partition(":")[0]) == (0, "allowed"), shown
+    assert f"because: rule 'shell' ({policy}:{line('shell')})" in shown.stdout
+
+
+def test_a_person_would_be_asked(fence: Fence, policy: Path) -> None:
+    shown = why(fence, policy, "env")
+    assert (shown.exit_code, shown.stdout.partition(":")[0]) == (1, "asked about")
+    assert answer(fence, policy, "env")["action"] == "ask"
+
+
+def test_what_no_rule_is_about_gets_the_default(fence: Fence, policy: Path) -> None:
+    answered = answer(fence, policy, "ls -l")
+    assert (answered["action"], answered["cause"], answered["rule"]) == ("deny", "default", None)
+    assert answered["exe"].endswith("/ls")
+
+
+def test_the_directory_counts(fence: Fence, policy: Path) -> None:
+    fence.ground.make(fence.ground.project / "sub")
+    assert not answer(fence, policy, "true")["allowed"]
+    assert answer(fence, policy, "true", "--cwd", "sub")["rule"]["id"] == "here"
+
+
+def test_a_script_brings_its_interpreter_along(fence: Fence, policy: Path) -> None:
+    fence.ground.make(fence.ground.project / "bin")
+    fence.ground.put(fence.ground.project / "bin" / "run", "#!/bin/sh\n", mode=0o755)
+    answered = answer(fence, policy, "./bin/run push")
+    # The script's place is allowed, but a rule before that denies a shell with that argument.
+    assert (answered["allowed"], answered["rule"]["id"]) == (False, "no-push")
+    assert answered["interpreters"] != []
+    assert answer(fence, policy, "./bin/run")["rule"]["id"] == "tool"
+
+
+def test_what_the_command_could_have_made_is_not_allowed_by_default(fence: Fence) -> None:
+    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY.replace("DEFAULT", "allow"))
+    fence.ground.put(fence.ground.project / "made", "#!/bin/true\n", mode=0o755)
+    assert answer(fence, policy, "ls")["allowed"]
+    shown = why(fence, policy, "./made")
+    assert shown.exit_code == 1
+    assert "the command could have made it" in shown.stdout
+    assert "exec_globs" in shown.stdout
+    assert answer(fence, policy, "./made", "-x", "<cwd>/made")["allowed"]
+
+
+def test_a_rule_that_needs_the_parent_can_not_be_judged_beforehand(fence: Fence, policy: Path) -> None:
+    answered = answer(fence, policy, "cat x")
+    assert (answered["action"], answered["cause"]) == ("deny", "error")
+    assert "the parent is not known" in answered["reason"]
+
+
+def test_the_files_have_their_say_too(fence: Fence, policy: Path) -> None:
+    outside = fence.ground.put(fence.ground.outside / "tool", "#!/bin/sh\n", mode=0o755)
+    assert fence.tester.run([outside], cwd=fence.ground.project).exit_code == 0, "it starts without the fence"
+    answered = answer(fence, policy, str(outside))
+    assert not answered["allowed"]
+    assert answered["files_refuse"] == "Permission denied" or answered["exe"] is None
+    shown = why(fence, policy, "no-such-program")
+    assert (shown.exit_code, "no directory of the PATH inside has it" in shown.stdout) == (1, True)
+
+
+def test_without_rules_the_files_alone_decide(fence: Fence) -> None:
+    words: list[Word] = [fence.installation.paddock, "why", "--exec", "ls"]
+    shown = fence.tester.run(words, cwd=fence.ground.project)
+    assert (shown.exit_code, "there are no exec rules" in shown.stdout) == (0, True), shown
+
+
+@pytest.mark.parametrize("command", ["", "ls; id", "a | b", "a > b", "'", "(a)", "a && b"])
+def test_a_shell_is_not_asked_about(fence: Fence, policy: Path, command: str) -> None:
+    shown = why(fence, policy, command)
+    assert (shown.exit_code, shown.stdout) == (125, ""), shown
+
+
+def test_a_quoted_operator_is_an_argument(fence: Fence, policy: Path) -> None:
+    assert answer(fence, policy, "ls 'a;b' \"|\" \\;")["argv"] == ["ls", "a;b", "|", ";"]
+
+
+def test_a_gate_is_explained_and_does_not_run(fence: Fence, policy: Path) -> None:
+    paddock = fence.installation.paddock
+    shown = fence.tester.run([paddock, "explain", "--policy", policy], cwd=fence.ground.project)
+    assert shown.exit_code == 0, shown
+    assert f"shell: exe = /bin/sh | /usr/bin/dash  {policy}:{line('shell')}" in shown.stdout
+    assert "deny  all else; deny what can not be judged" in shown.stdout
+    marker = fence.ground.project / "ran"
+    for more in ([], ["--dry-run"]):
+        words: list[Word] = [paddock, "run", "--policy", policy, *more, "--", "touch", marker]
+        run = fence.tester.run(words, cwd=fence.ground.project)
+        assert (run.exit_code, run.stdout) == (125, ""), run
+        assert f"{policy}:4: exec rules are not enforced by this version" in run.stderr
+    assert not marker.exists()
+    assert fence.tester.run(["touch", marker], cwd=fence.ground.project).exit_code == 0
+    assert marker.exists()

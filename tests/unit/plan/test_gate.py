@@ -1,0 +1,107 @@
+"""Exec rules become a gate, or nothing; what can not be held is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from paddock.errors import HostError, PolicyError
+from paddock.plan import compile_plan
+from paddock.plan.model import Gate, GateMatch, GateRule, Level
+from paddock.plan.pending import refuse_gate
+from paddock.policy.model import Access, Action, Match, Meta, Rule, Sourced, Switch, Syscalls
+
+from .worlds import FULL, HOST, files, grant, policy, source
+
+SCHEMA = Path(__file__).parents[3] / "schema"
+SIMPLE = policy(files(grant(Access.READ, "/usr/**")))
+GIT = Rule(
+    id="git",
+    action=Action.ASK,
+    matches=(Match(key="exe_basename", values=("git",), negate=True),),
+    reason="why",
+    source=source(3),
+)
+RULED = replace(SIMPLE, rules=(GIT,))
+
+
+def default(action: Action) -> Meta:
+    return Meta(default_action=Sourced(action, source(2)))
+
+
+def test_rules_become_a_gate_with_its_defaults() -> None:
+    """F-053"""
+    for host in (HOST, FULL):
+        plan = compile_plan(RULED, host)
+        assert plan.gate == Gate(
+            default=Action.DENY,
+            on_error=Action.DENY,
+            timeout_ms=250,
+            ask_timeout_s=300,
+            trace=False,
+            exec_only_granted=True,
+            rules=(
+                GateRule(
+                    id="git",
+                    action=Action.ASK,
+                    reason="why",
+                    source="p.toml:3",
+                    match=(GateMatch(key="exe_basename", not_=True, values=("git",)),),
+                ),
+            ),
+        )
+        schema = json.loads((SCHEMA / "plan.schema.json").read_text())
+        jsonschema.validate(json.loads(plan.canonical()), schema)
+        assert "programs by 1 rules, else deny" in plan.notices[0].text
+
+
+def test_what_is_written_wins_over_the_defaults() -> None:
+    meta = Meta(
+        default_action=Sourced(Action.ASK, source()),
+        on_policy_error=Sourced(Action.ASK, source()),
+        on_supervisor_timeout_ms=Sourced(7, source()),
+        ask_timeout_s=Sourced(8, source()),
+    )
+    gate = compile_plan(replace(RULED, meta=meta), HOST).gate
+    assert gate
+    assert (gate.default, gate.on_error, gate.timeout_ms, gate.ask_timeout_s) == (Action.ASK, Action.ASK, 7, 8)
+
+
+@pytest.mark.parametrize("meta", [Meta(), default(Action.ALLOW), Meta(ask_timeout_s=Sourced(8, source()))])
+def test_without_rules_a_default_that_allows_is_no_gate(meta: Meta) -> None:
+    asked = replace(SIMPLE, meta=meta)
+    assert compile_plan(asked, HOST).gate is None
+    refuse_gate(asked)
+
+
+def test_a_gate_does_not_run_yet_and_the_line_that_asks_for_it_is_named() -> None:
+    for asked, line in ((RULED, 3), (replace(SIMPLE, meta=default(Action.DENY)), 2)):
+        with pytest.raises(PolicyError, match=rf"p\.toml:{line}: exec rules are not enforced"):
+            refuse_gate(asked)
+
+
+def test_what_holds_the_gate_can_not_be_off_or_missing() -> None:
+    with pytest.raises(PolicyError, match=r"--off seccomp: the exec rules \(p\.toml:3\)"):
+        compile_plan(replace(RULED, off=(Switch.SECCOMP,)), HOST)
+    with pytest.raises(HostError, match=r"p\.toml:3: exec rules need seccomp's user notification"):
+        compile_plan(RULED, replace(HOST, user_notification=False))
+    assert compile_plan(SIMPLE, replace(HOST, user_notification=False)).gate is None
+
+
+def test_where_files_are_open_nobody_knows_what_the_command_made() -> None:
+    gate = compile_plan(replace(RULED, off=(Switch.LANDLOCK,)), HOST).gate
+    assert gate
+    assert not gate.exec_only_granted
+
+
+def test_tracing_is_said_on_every_run_if_there_is_a_gate_to_walk_around() -> None:
+    traced = Syscalls(trace=Sourced(True, source(5)))
+    for asked, said in ((RULED, 1), (SIMPLE, 0)):
+        plan = compile_plan(replace(asked, syscalls=traced), HOST)
+        warnings = [one.text for one in plan.notices if one.level is Level.WARNING and "trace each other" in one.text]
+        assert len(warnings) == said
+        assert plan.gate is None or plan.gate.trace
