@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
@@ -22,8 +22,8 @@ use crate::text::AbsPath;
 use crate::veil::Veil;
 use crate::watch::Watch;
 
-/// So many calls are answered before everything else gets its turn.
-const MOST_CALLS: usize = 256;
+/// So long calls are answered before everything else gets its turn: a path of many links takes long to follow.
+const CALLS_TURN: Duration = Duration::from_millis(2);
 /// More lines than this about names that were taken away say nothing new.
 const MOST_LINES: usize = 20;
 /// Of names that were changed, and are executed outside later.
@@ -55,7 +55,8 @@ impl<'a> Calls<'a> {
 
     fn turn(&mut self) -> Result<(), Errno> {
         self.renames.turn(&self.listener);
-        for _ in 0..MOST_CALLS {
+        let started = Instant::now();
+        while started.elapsed() < CALLS_TURN {
             match self.listener.next()? {
                 Next::Call(call) => self.renames.take(&self.listener, call),
                 Next::Nothing => break,

@@ -1,9 +1,9 @@
 //! Mounts as the core uses them: made detached, by descriptor, and put into a tree whose names are resolved inside that tree.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
 
@@ -73,6 +73,21 @@ pub fn open_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> 
 pub fn follow_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+}
+
+/// Hides a name of the host in a copy that remembers it as missing, because it was asked for before it was there: made and removed
+/// again, it leaves a whiteout.
+pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
+    let path = cover.path.as_bytes();
+    let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    let parent = CString::new(&path[..end.max(1)]).map_err(|_| Errno::INVAL)?;
+    let dir = open_inside(root, &parent)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    match rustix::fs::openat(&dir, &path[end + 1..], flags, Mode::empty()) {
+        Ok(_) => rustix::fs::unlinkat(&dir, &path[end + 1..], AtFlags::empty()),
+        Err(Errno::EXIST) => self::cover(root, cover, true),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Covers a name. Errno::STALE: something else has that name by now. A copy has identities of its own, and its names do not

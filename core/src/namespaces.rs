@@ -241,7 +241,10 @@ impl Inside {
             match entered.and_then(|()| rustix::fs::open(c"/", flags, Mode::empty())) {
                 Ok(root) => {
                     for (cover, result) in covers.iter().zip(&mut results) {
-                        *result = mounts::cover(root.as_fd(), cover, copied);
+                        *result = match mounts::cover(root.as_fd(), cover, copied) {
+                            Err(Errno::NOENT) if copied => mounts::hide(root.as_fd(), cover),
+                            placed => placed,
+                        };
                     }
                 }
                 Err(errno) => entered = Err(errno),

@@ -36,6 +36,8 @@ pub struct RootError {
     errno: Errno,
 }
 
+const NO_COPY: &str = "no copy can be laid over";
+
 impl RootError {
     pub fn errno(&self) -> Errno {
         self.errno
@@ -44,6 +46,9 @@ impl RootError {
     pub fn hint(&self) -> &'static str {
         match self.errno {
             Errno::STALE => "start again",
+            _ if self.act == NO_COPY => {
+                "its file system, or that of ~/.local/state/paddock, takes no overlay: run without --cow"
+            }
             Errno::NOSPC | Errno::MFILE => "the kernel is out of mounts or files; end something else first",
             _ => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
         }
@@ -251,7 +256,7 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
         let mount = match blueprint.session {
             Some(session) if placed.real == *session.workspace() => {
                 let copy = session.mount(opened.as_fd(), blueprint.veil, opens.attributes());
-                Some(copy.map_err(failed("can not be worked on in a copy:", path.to_bytes()))?)
+                Some(copy.map_err(failed(NO_COPY, path.to_bytes()))?)
             }
             Some(session) if placed.real.is_within(session.workspace()) => None,
             _ => {

@@ -17,10 +17,11 @@ use crate::mounts::{self, PLAIN};
 use crate::place::Identity;
 use crate::plan::{self, Plan, Workspace};
 use crate::root;
-use crate::text::AbsPath;
+use crate::text::{AbsPath, Text};
 use crate::veil::Veil;
 
 const NOTE: &CStr = c"session.json";
+const HIDDEN: &CStr = c"hidden.jsonl";
 const LOCK_LIMIT: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -133,6 +134,7 @@ impl Session {
 
     /// Says what the session is, for those who come later. A resumed one keeps its beginning: changes of the host count from there.
     pub fn note(&self, command: &[CString], masked: &[AbsPath], plan: &Plan, sha256: &str) -> Result<(), SessionError> {
+        self.note_hidden(masked, plan)?;
         if plan.workspace.as_ref().is_some_and(|workspace| workspace.resume.is_some()) {
             return Ok(());
         }
@@ -154,12 +156,29 @@ impl Session {
         json::list(&mut out, plan.files.iter().flat_map(plan::Files::excepted), quoted);
         out.push_str("}},\"command\":");
         json::strings(&mut out, command.iter().map(|word| word.as_bytes()), Invalid::Surrogate);
-        out.push_str(",\"masked\":");
-        let below = masked.iter().filter_map(|path| path.as_bytes().strip_prefix(self.workspace.as_bytes()));
-        json::strings(&mut out, below.filter_map(|path| path.strip_prefix(b"/")), Invalid::Surrogate);
         out.push_str("}\n");
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&self.dir, NOTE, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        match rustix::io::write(&file, out.as_bytes()) {
+            Ok(written) if written == out.len() => Ok(()),
+            Ok(_) => Err(failed(Errno::NOSPC)),
+            Err(errno) => Err(failed(errno)),
+        }
+    }
+
+    /// What this part of the session was not to see: a line each time, for a resumed one may be denied more.
+    fn note_hidden(&self, masked: &[AbsPath], plan: &Plan) -> Result<(), SessionError> {
+        let mut out = String::from("{\"masked\":");
+        let below = masked.iter().filter_map(|path| path.as_bytes().strip_prefix(self.workspace.as_bytes()));
+        json::strings(&mut out, below.filter_map(|path| path.strip_prefix(b"/")), Invalid::Surrogate);
+        out.push_str(",\"deny\":");
+        let closed = plan.files.iter().flat_map(|files| &files.closed).filter(|path| path.is_within(&self.workspace));
+        let patterns = plan.files.iter().flat_map(|files| &files.deny).map(Text::as_bytes);
+        json::strings(&mut out, patterns.chain(closed.map(AbsPath::as_bytes)), Invalid::Surrogate);
+        out.push_str("}\n");
+        let failed = |source| SessionError::Make { path: self.path.clone(), source };
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.dir, HIDDEN, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
         match rustix::io::write(&file, out.as_bytes()) {
             Ok(written) if written == out.len() => Ok(()),
             Ok(_) => Err(failed(Errno::NOSPC)),
@@ -200,6 +219,7 @@ impl Session {
         let emptied = remove(&self.dir, c"work").is_ok() && remove(&self.dir, c"upper").is_ok();
         if emptied {
             let _ = rustix::fs::unlinkat(&self.dir, NOTE, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.dir, HIDDEN, AtFlags::empty());
             let _ = rustix::fs::rmdir(self.path.as_str()); // stays where something was taken away
         }
         false

@@ -6,9 +6,11 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use crate::census::{Census, Tree};
 use crate::channel::{self, Word};
 use crate::command::Command;
 use crate::fence::{self, Fence, FenceError, Step};
@@ -17,7 +19,7 @@ use crate::namespaces::{self, Sandbox};
 use crate::sys::{self, Arrival, SignalMask};
 
 /// Descendants get this long to die of SIGKILL; only one stuck inside the kernel takes longer.
-const REAP_LIMIT: Duration = Duration::from_secs(5);
+const REAP_LIMIT: Duration = Duration::from_secs(30);
 const REAP_PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
@@ -370,15 +372,22 @@ fn give_terminal_to(group: Pid) {
 /// Kills and buries what is left, until the kernel says that we have no child any more.
 fn end_descendants() {
     let deadline = Instant::now() + REAP_LIMIT;
+    let proc = rustix::fs::open(c"/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let own = Tree::DescendantsOf(rustix::process::getpid());
+    let mut census = proc.as_ref().ok().and_then(|proc| Census::new(proc.as_fd(), own, &[]).ok());
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some(_)) | Err(Errno::INTR) => continue,
             Ok(None) => {}
             Err(_) => return, // ECHILD
         }
-        // The children of those we kill become our children, and get their turn in the next round.
-        for child in children() {
-            let _ = rustix::process::kill_process(child, Signal::KILL);
+        // Stopped before it is killed, the whole tree at once: what makes new processes faster than we look would outlive us.
+        let ended = census.as_mut().map_or(Err(Errno::NOSYS), Census::kill_descendants);
+        if ended.is_err() {
+            // The children of those we kill become our children, and get their turn in the next round.
+            for child in children() {
+                let _ = rustix::process::kill_process(child, Signal::KILL);
+            }
         }
         if Instant::now() >= deadline {
             return;

@@ -235,7 +235,9 @@ fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
     assert_eq!(fs::read_to_string(session.join("upper/old")).unwrap(), "new\n");
     assert_eq!(fs::metadata(&session).unwrap().permissions().mode() & 0o777, 0o700);
     let note: serde_json::Value = serde_json::from_slice(&fs::read(session.join("session.json")).unwrap()).unwrap();
-    assert_eq!(note["masked"], json!([".env"]));
+    let hidden = || fs::read_to_string(session.join("hidden.jsonl")).unwrap();
+    let first: serde_json::Value = serde_json::from_str(&hidden()).unwrap();
+    assert_eq!(first, json!({"masked": [".env"], "deny": [work.join(".env")]}));
     assert_eq!(note["workspace"], json!(work));
     // Written out: whoever reads it later knows patterns only.
     let patterns = json!({"protect": ["**/.vscode", "/.vscode"], "opened": ["/y", "/x/**/.vscode"]});
@@ -244,6 +246,7 @@ fn a_copy_takes_the_changes_and_the_host_stays_as_it_is() {
     let id = session.file_name().unwrap().to_str().unwrap();
     plan["workspace"]["resume"] = json!(id);
     assert_eq!(stdout(&sh(&plan, "cat old added")), "new\nx\n");
+    assert_eq!(hidden().lines().count(), 2, "a resumed one may be denied more");
     plan["workspace"]["resume"] = json!("0123");
     assert_refused(&sh(&plan, "cat old"), "no session");
 }

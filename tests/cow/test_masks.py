@@ -129,7 +129,7 @@ def test_one_that_the_host_makes_meanwhile_is_not_overwritten(cow: Cow) -> None:
         cow.host("echo secret > .tmp; mv .tmp .env; echo x > later")
         assert process.communicate("\n", timeout=20)[0] == "own\n", "its own is not closed to it"
     cow.made.extend(cow.sessions() - known)
-    assert cow.diff()[".env"].endswith("!conflict")
+    assert cow.diff()[".env"].endswith("!masked")
     assert cow.paddock("apply").exit_code == 1
     assert (cow.workspace / ".env").read_text() == "secret\n"
 

@@ -59,6 +59,26 @@ def test_a_link_to_where_protected_names_lie_is_protected(cow: Cow) -> None:
     assert (cow.workspace / "other").is_symlink()
 
 
+def test_what_is_obeyed_by_another_name_is_protected(cow: Cow) -> None:
+    """The host has links at protected names, and repositories whose configurations name programs."""
+    for path in ("envs/dev", "cl/settings.json", "sub/tools/pre-commit", "sub/clean.sh", "srv/hooks/x", "plain/file"):
+        cow.put(path, "1\n")
+    cow.host(
+        "ln -s envs/dev .envrc; ln -s cl .claude; git init -q sub; git -C sub config core.hooksPath tools;"
+        "git -C sub config filter.x.clean 'sh ./clean.sh'; git init -q --bare srv"
+    )
+    cow.session(
+        "for f in envs/dev cl/settings.json sub/tools/pre-commit sub/tools/post-commit sub/clean.sh "
+        "srv/hooks/pre-receive plain/file sub/file; do echo evil > $f; done"
+    )
+    shown = cow.diff()
+    assert {path for path, what in shown.items() if not what.endswith("!protected")} == {"plain/file", "sub/file"}
+    assert cow.paddock("apply").exit_code == 1
+    assert (cow.workspace / "envs" / "dev").read_text() == "1\n"
+    assert (cow.workspace / "plain" / "file").read_text() == "evil\n"
+    assert cow.paddock("apply", "envs/dev").exit_code == 0, "a person may want it"
+
+
 def test_a_git_directory_that_becomes_a_file_is_protected(cow: Cow) -> None:
     cow.put("a/.git/HEAD", "ref\n")
     cow.session(

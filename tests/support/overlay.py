@@ -62,11 +62,12 @@ def make_session(
         "inode": facts.st_ino,
         "started_ns": time.time_ns(),
         "command": list(command),
-        "masked": list(masked),
         "plan": plan,
     }
     with open(f"{place}/session.json", "w") as file:
         json.dump(fields, file)
+    with open(f"{place}/hidden.jsonl", "w") as file:
+        json.dump({"masked": list(masked), "deny": []}, file)
     return place
 
 

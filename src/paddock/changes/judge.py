@@ -8,9 +8,10 @@ none (``touch``) costs a person a question; one that is overlooked costs their w
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from paddock.changes.hidden import Hidden
 from paddock.changes.model import ROOT, Change, Entry, Kind, Obstacle, Type, above, inside
 from paddock.changes.record import Record
 from paddock.changes.repositories import part_of
@@ -45,8 +46,9 @@ class Terms:
 
     started_ns: int
     is_protected: Protected
+    obeyed: frozenset[str] = frozenset()  # outside, whatever their names
     repositories: frozenset[str] = frozenset()  # that the session has a part in, under whatever name
-    masked: frozenset[str] = frozenset()
+    hidden: Hidden = field(default_factory=Hidden)
     mounted: frozenset[str] = frozenset()  # where another file system covers the workspace: the session did not see it
     selection: Selection = Selection()
     overwrite: bool = False  # in the selection, the session wins over the host
@@ -70,7 +72,7 @@ def _alone(change: Change, terms: Terms, record: Record) -> Change:
     if change.obstacle:
         return change
     path = change.path
-    if any(inside(path, one) for one in terms.masked):
+    if terms.hidden(path, on_host=change.old is not None):
         return _with(change, Obstacle.MASKED, "the command was not to see what the host has there")
     if any(inside(path, one) for one in terms.mounted):
         return _with(change, Obstacle.CONFLICT, "another file system is mounted there")
@@ -90,7 +92,7 @@ def _protected(change: Change, terms: Terms) -> bool:
 
     def itself(named: str) -> bool:
         """A directory that merely holds protected names does not name them."""
-        if part_of(named, terms.repositories):
+        if part_of(named, terms.repositories) or any(inside(named, one) for one in terms.obeyed):
             return True
         whole = named == change.path
         link = whole and change.new is not None and change.new.type is Type.LINK

@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from paddock.changes.model import ROOT, Change, inside
+from paddock.changes.model import ROOT, Change, above, inside
 from paddock.changes.tree import entry, parent_of
 
 _MAKE_ONE = ("HEAD", "objects", "refs")
@@ -20,7 +20,7 @@ def repositories_in(changes: Iterable[Change], lower: int) -> Iterator[str]:
     """Those in the session's view that a change has a part in."""
     by_path = {change.path: change for change in changes}
     seen = set()
-    for path in by_path:
+    for path in (one for changed in by_path for one in (changed, *above(changed))):
         directory, name = _split(path)
         if name not in PARTS or directory in seen or _split(directory)[1] == _GIT:
             continue

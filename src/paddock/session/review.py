@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from paddock.changes.renames import with_renames
 from paddock.changes.repositories import repositories_in
 from paddock.changes.scan import scan
 from paddock.changes.settle import Roots, recover
+from paddock.session.obeyed import obeyed_in
 from paddock.session.sessions import Session
 
 
@@ -45,9 +47,12 @@ def reviewed(
             changes = with_renames(changes, roots.upper, roots.lower)
         terms = Terms(
             started_ns=session.started_ns,
-            masked=session.masked,
+            hidden=session.hidden,
             mounted=frozenset(_mounted_in(session.workspace)),
             is_protected=session.is_protected,
+            obeyed=frozenset(
+                obeyed_in(session.workspace, session.is_protected, os.path.expanduser("~")) if changes else ()
+            ),
             repositories=frozenset(repositories_in(changes, roots.lower)),
             selection=selection or Selection(),
             overwrite=overwrite,

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from paddock.changes.hidden import Hidden
 from paddock.changes.protection import Protection
 from paddock.changes.settle import Roots
 from paddock.changes.tree import DIRECTORY, remove_all
@@ -63,7 +64,7 @@ class Session(Kept):
     inode: int
     started_ns: int
     command: tuple[str, ...]
-    masked: frozenset[str]
+    hidden: Hidden
     is_protected: Protection
 
     @contextlib.contextmanager
@@ -162,7 +163,8 @@ def _read(store: str, name: str) -> Session | Taken | Broken:
     place = os.path.join(store, name)
     try:
         with _opened(place) as fd:
-            return replace(_parsed(_content("session.json", fd), name), place=place)
+            session = _parsed(_content("session.json", fd), name)
+            return replace(session, place=place, hidden=_hidden(_content("hidden.jsonl", fd), session.workspace))
     except FileNotFoundError:
         if os.path.isdir(os.path.join(place, "taken")) and not os.path.isdir(os.path.join(place, "upper")):
             return Taken(id=name, place=place)
@@ -198,8 +200,17 @@ def _parsed(content: bytes, name: str) -> Session:
         inode=_number(fields["inode"]),
         started_ns=_number(fields["started_ns"]),
         command=tuple(_text(word) for word in fields["command"]),
-        masked=frozenset(_text(path).strip("/") for path in fields["masked"]),
+        hidden=Hidden(),
         is_protected=Protection.of(workspace, map(_text, files["protect"]), map(_text, files["opened"])),
+    )
+
+
+def _hidden(content: bytes, workspace: str) -> Hidden:
+    parts = [json.loads(line) for line in content.splitlines()]
+    return Hidden.of(
+        workspace,
+        (_text(path).strip("/") for part in parts for path in part["masked"]),
+        (_text(pattern) for part in parts for pattern in part["deny"]),
     )
 
 
