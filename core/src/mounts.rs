@@ -75,16 +75,28 @@ pub fn follow_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno
     rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
 }
 
-/// Hides a name of the host in a copy that remembers it as missing, because it was asked for before it was there: made and removed
-/// again, it leaves a whiteout.
+/// Hides a name of the host in a copy that remembers it as missing, or a directory on the way to it, because it was asked for before
+/// it was there: made and removed again, it leaves a whiteout.
 pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
     let path = cover.path.as_bytes();
-    let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-    let parent = CString::new(&path[..end.max(1)]).map_err(|_| Errno::INVAL)?;
-    let dir = open_inside(root, &parent)?;
+    let ends = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
+    let mut dir = open_inside(root, c".")?;
+    let mut start = 1;
+    for end in ends {
+        let above = CString::new(&path[..end]).map_err(|_| Errno::INVAL)?;
+        dir = match open_inside(root, &above) {
+            Ok(next) => next,
+            Err(Errno::NOENT) => {
+                rustix::fs::mkdirat(&dir, &path[start..end], Mode::RWXU)?;
+                return rustix::fs::unlinkat(&dir, &path[start..end], AtFlags::REMOVEDIR);
+            }
+            Err(errno) => return Err(errno),
+        };
+        start = end + 1;
+    }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(&dir, &path[end + 1..], flags, Mode::empty()) {
-        Ok(_) => rustix::fs::unlinkat(&dir, &path[end + 1..], AtFlags::empty()),
+    match rustix::fs::openat(&dir, &path[start..], flags, Mode::empty()) {
+        Ok(_) => rustix::fs::unlinkat(&dir, &path[start..], AtFlags::empty()),
         Err(Errno::EXIST) => self::cover(root, cover, true),
         Err(errno) => Err(errno),
     }

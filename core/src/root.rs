@@ -307,7 +307,8 @@ fn is_own_device(path: &AbsPath) -> bool {
 
 fn clone_device(host: &CStr) -> std::result::Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
-    mounts::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, DEVICE)
+    // Read-only is the name; the device behind it is written all the same.
+    mounts::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, DEVICE | READ_ONLY)
 }
 
 fn new_tmpfs(mode: &CStr, size: Option<&CStr>, attributes: MountAttrFlags) -> Result<OwnedFd> {

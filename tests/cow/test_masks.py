@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cow import Cow
+from tests.support.features import need_root
 
 WATCH = """
     import os, select, sys
@@ -142,3 +143,23 @@ def test_a_directory_with_a_hidden_name_can_be_renamed(cow: Cow) -> None:
     left = sorted(str(path.relative_to(cow.workspace)) for path in cow.workspace.rglob("*"))
     assert left == ["d", "d/.env", "d/s", "d/s/.env", "e", "e/s", "e/s/a", "own.txt"]
     assert Path(cow.workspace / "d/s/.env").read_text() == "secret\n"
+
+
+def test_a_name_that_was_asked_for_too_early_stays_hidden(cow: Cow) -> None:
+    """The overlay knows that it was missing, so nothing can be covered. When the kernel forgets, it must not show."""
+    need_root()
+    for number in range(400):  # too many for whiteouts everywhere
+        cow.put(f"d/{number}/file")
+    cow.put("plain/file")
+    words = ["sh", "-c", "cat plain/.env new/.env 2>/dev/null; echo started; read x; cat plain/.env new/.env; echo end"]
+    known = cow.sessions()
+    with cow.tester.starting(cow.running(*words), cwd=cow.workspace, stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        cow.host("echo secret > plain/.env; mkdir new; echo secret > new/.env; sleep 0.5")
+        Path("/proc/sys/vm/drop_caches").write_text("2")
+        assert process.communicate("\n", timeout=20)[0] == "end\n"
+    cow.made.extend(cow.sessions() - known)
+    assert cow.paddock("apply").exit_code == 1
+    assert (cow.workspace / "plain" / ".env").read_text() == "secret\n", "nor is it taken from its owner"
+    assert (cow.workspace / "new" / ".env").read_text() == "secret\n"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cow import tree
 from tests.support.features import need_program
 from tests.support.fence import Fence
 from tests.support.tester import Outcome
@@ -87,3 +88,20 @@ def test_a_second_run_in_the_same_worktree_works_too(linked: Linked) -> None:
     for _ in range(2):
         done = linked.inside("git status --short && git log --oneline | wc -l")
         assert done.answer == "1", str(done)
+
+
+def test_a_copy_of_a_worktree_leaves_the_main_repository_as_it_is(linked: Linked) -> None:
+    git = linked.main / ".git"
+    script = (
+        "echo started; export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
+        f"git status; git tag v9; git commit -q --allow-empty -m inside\n"
+        f"rm -rf {git}/objects/??; rm -f {git}/refs/heads/*"
+    )
+    before = tree(git)
+    argv = linked.fence.command(["sh", "-c", script], "--cow")
+    done = linked.fence.tester.run(argv, cwd=linked.top)
+    assert done.started, str(done)
+    assert "On branch" in done.stdout, "it can be read"
+    assert tree(git) == before
+    assert linked.fence.outside(["git", "-C", linked.main, "tag", "v9"]).exit_code == 0
+    assert tree(git) != before

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from paddock.git.links import Links
 from paddock.git.looked import Facts, Looked
@@ -15,7 +15,7 @@ from paddock.git.repository import repository_around, repository_of
 from paddock.git.trusts import trusted_by
 from paddock.git.worktree import Opening, opening_of
 from paddock.policy.glob import Glob
-from paddock.policy.model import Access, Grant, Policy
+from paddock.policy.model import Access, Grant, Policy, Workspace
 from paddock.policy.origin import Origin
 from paddock.way import follow
 
@@ -67,6 +67,10 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
             found = opening_of(repository, looked, uid=origin.uid)
             if isinstance(found, Opening) and not _believable(found, origin, links):
                 found = "an earlier run could have written both this file and the list of worktrees there"
+            if isinstance(found, Opening) and _is_copied(policy):
+                # Its repository is not a part of the copy: what is written there would be written on the host.
+                remarks.append(f"{found.read} can only be read in a copy of a worktree: commits have to wait")
+                found = replace(found, write=())
             if isinstance(found, Opening):
                 openings.append(found)
             else:
@@ -88,6 +92,11 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
         files=dict(looked.files),
         directories=dict(looked.directories),
     )
+
+
+def _is_copied(policy: Policy) -> bool:
+    asked = policy.filesystem.workspace
+    return asked is not None and asked.value is Workspace.COW
 
 
 def _matters(grant: Grant) -> bool:

@@ -1,5 +1,5 @@
-"""Paths of a workspace that are obeyed outside though their own names say nothing: what a protected name leads to, if it
-is a symlink, and what the configuration of a repository names. A live run finds them by its survey; for a copy they are
+"""Paths of a workspace that are obeyed outside though their names say nothing: what a protected name leads to, if it is
+a symlink, and what the configuration of a repository names. A live run finds them by its survey; for a copy they are
 looked for when it is reviewed, in what the host has."""
 
 from __future__ import annotations
