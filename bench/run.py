@@ -101,6 +101,7 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
             "bare": [*true],
             "one more exec (again.c)": [bench.build / "again", *true],
             "the limit (limit.c)": [bench.build / "limit", *true],
+            "bare namespaces (unshare.c)": [bench.build / "unshare", *true],
             "paddock-core, journal and temp": bench.through_core(full, true),
             "paddock-core, nothing to supervise": bench.through_core(bare_fence, true),
             "paddock-core, full tier": bench.through_core(boxed, true),
@@ -397,7 +398,7 @@ def set_up() -> Iterator[Bench]:
                 for tier in ("landlock", "full")
             )
             (build / "rules.h").write_text(rules.header(plan))
-            for name in ("spawn", "crowd", "again", "limit", "window"):
+            for name in ("spawn", "crowd", "again", "limit", "unshare", "window"):
                 flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", "-I", str(build)]
                 subprocess.run(["cc", *flags, "-o", str(build / name), str(HERE / f"{name}.c")], check=True)
             yield Bench(
