@@ -106,8 +106,8 @@ fn decides(rule: &Value, call: &Call) -> (bool, bool) {
 #[test]
 fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
     let git = || Call::new("/usr/bin/git", "git push origin");
-    let link = || Call::new("/usr/bin/curl", "git x").given("/work/bin/git");
-    let script = || Call::new("/work/run", "run x").by("/usr/bin/python3");
+    let link = || Call::new("/usr/bin/curl", "git x").given("/project/bin/git");
+    let script = || Call::new("/project/run", "run x").by("/usr/bin/python3");
     let busybox = |argv: &str| Call::new("/bin/busybox", argv).given("/bin/rm");
     let curl = |argv: &str| Call::new("/usr/bin/curl", argv);
     let (zero, one) = ("00".repeat(32), "01".repeat(32));
@@ -116,15 +116,15 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"exe": "/usr/bin/git"}), git(), true, true),
         (json!({"exe": ["/bin/x", "/usr/bin/git"]}), git(), true, true),
         (json!({"exe": "/usr/bin/gi"}), git(), false, false),
-        (json!({"exe": "/work/bin/git"}), link(), false, true),
-        (json!({"exe": "/work/bin/git"}), link().given("/work//./bin/git"), false, true),
+        (json!({"exe": "/project/bin/git"}), link(), false, true),
+        (json!({"exe": "/project/bin/git"}), link().given("/project//./bin/git"), false, true),
         (json!({"exe": "/home/ada/project/git"}), link().given("./git"), false, true),
-        (json!({"exe": "/work/run"}), script(), true, true),
+        (json!({"exe": "/project/run"}), script(), true, true),
         (json!({"exe": "/usr/bin/python3"}), script(), false, true),
-        (json!({"exe": "/bin/sh"}), Call::new("/work/run", "run").by_link("/bin/sh", "/usr/bin/dash"), false, true),
+        (json!({"exe": "/bin/sh"}), Call::new("/project/run", "run").by_link("/bin/sh", "/usr/bin/dash"), false, true),
         (json!({"exe_not": "/usr/bin/git"}), git(), false, false),
         (json!({"exe_not": "/usr/bin/git"}), curl("curl"), true, true),
-        (json!({"exe_not": "/work/bin/git"}), link(), false, true),
+        (json!({"exe_not": "/project/bin/git"}), link(), false, true),
         (json!({"exe_not": "/usr/bin/python3"}), script(), false, true),
         // exe_basename: to stop, also the first argument and the name inside of a program that is many
         (json!({"exe_basename": "git"}), git(), true, true),
@@ -133,7 +133,12 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"exe_basename": "git"}), curl("/x/git x"), false, true),
         (json!({"exe_basename": "bash"}), Call::new("/bin/x", "-bash"), false, true),
         (json!({"exe_basename": "python3"}), script(), false, true),
-        (json!({"exe_basename": "sh"}), Call::new("/work/run", "run").by_link("/bin/sh", "/usr/bin/dash"), false, true),
+        (
+            json!({"exe_basename": "sh"}),
+            Call::new("/project/run", "run").by_link("/bin/sh", "/usr/bin/dash"),
+            false,
+            true,
+        ),
         (json!({"exe_basename": "rm"}), busybox("rm -rf x"), false, true),
         (json!({"exe_basename": "rm"}), busybox("busybox rm -rf x").given("/bin/busybox"), false, true),
         (json!({"exe_basename": "rm"}), Call::new("/bin/xargs", "xargs rm"), false, false),
@@ -144,7 +149,7 @@ fn every_key_lets_through_by_what_counts_and_stops_by_any_name() {
         (json!({"exe_glob": "/usr/*/git"}), git(), true, true),
         (json!({"exe_glob": "/usr/*"}), git(), false, false),
         (json!({"exe_glob": "/usr/**"}), git(), true, true),
-        (json!({"exe_glob": "/work/**"}), link(), false, true),
+        (json!({"exe_glob": "/project/**"}), link(), false, true),
         (json!({"exe_glob": "/usr/**"}), script(), false, true),
         (json!({"exe_glob_not": "/usr/**"}), script(), false, true),
         (json!({"exe_glob_not": "/usr/**"}), git(), false, false),
@@ -224,10 +229,10 @@ fn the_first_rule_that_matches_decides() {
 fn an_interpreter_that_an_earlier_rule_denies_is_not_let_through_by_its_script() {
     let rules = compiled(
         "deny",
-        json!([{"action": "deny", "exe": "/usr/bin/perl"}, {"action": "allow", "exe_glob": "/work/*"}]),
+        json!([{"action": "deny", "exe": "/usr/bin/perl"}, {"action": "allow", "exe_glob": "/project/*"}]),
     );
-    assert_eq!(Call::new("/work/a", "a").by("/usr/bin/python3").judged(&rules).action, Action::Allow);
-    assert_eq!(Call::new("/work/a", "a").by("/usr/bin/perl").judged(&rules).cause, Cause::Rule(0));
+    assert_eq!(Call::new("/project/a", "a").by("/usr/bin/python3").judged(&rules).action, Action::Allow);
+    assert_eq!(Call::new("/project/a", "a").by("/usr/bin/perl").judged(&rules).cause, Cause::Rule(0));
 }
 
 #[test]
@@ -243,13 +248,13 @@ fn an_argument_can_not_imitate_two() {
 
 #[test]
 fn what_the_command_could_have_made_needs_a_rule_that_names_its_place_or_content() {
-    let tool = || Call::new("/work/git", "git log").own();
+    let tool = || Call::new("/project/git", "git log").own();
     for (default, rule, expected) in [
         ("allow", json!({"action": "deny", "exe_basename": "curl"}), (Action::Deny, Cause::NotGranted)),
         ("deny", json!({"action": "allow", "exe_basename": "git"}), (Action::Deny, Cause::Default)),
         ("deny", json!({"action": "allow", "exe_not": "/x"}), (Action::Deny, Cause::Default)),
-        ("deny", json!({"action": "allow", "exe": "/work/git"}), (Action::Allow, Cause::Rule(0))),
-        ("deny", json!({"action": "allow", "exe_glob": "/work/**"}), (Action::Allow, Cause::Rule(0))),
+        ("deny", json!({"action": "allow", "exe": "/project/git"}), (Action::Allow, Cause::Rule(0))),
+        ("deny", json!({"action": "allow", "exe_glob": "/project/**"}), (Action::Allow, Cause::Rule(0))),
         ("deny", json!({"action": "allow", "exe_sha256": "00".repeat(32)}), (Action::Allow, Cause::Rule(0))),
         ("ask", json!({"action": "deny", "exe_basename": "curl"}), (Action::Ask, Cause::Default)),
     ] {
@@ -347,12 +352,12 @@ impl Lot {
         let (key, value) = match self.below(11) {
             0 => ("exe", self.of(&PATHS)),
             1 => ("exe_basename", self.of(&NAMES)),
-            2 => ("exe_glob", self.of(&["/usr/**", "/**/git", "/work/*", "**/sh"])),
+            2 => ("exe_glob", self.of(&["/usr/**", "/**/git", "/project/*", "**/sh"])),
             3 => ("exe_sha256", hash.as_str()),
             4 => ("argv_regex", self.of(&["^git", "push$", " -x( |$)", "sh", "^$", "."])),
             5 => ("argv_contains", self.of(&WORDS)),
             6 => ("argv_host_in", self.of(&["a.example", "*.example", "*", "::1"])),
-            7 => ("cwd_glob", self.of(&["/work/**", "/usr/*"])),
+            7 => ("cwd_glob", self.of(&["/project/**", "/usr/*"])),
             8 => ("uid", self.of(&["0", "1000"])),
             9 => ("parent_exe", self.of(&PATHS)),
             _ => ("parent_argv", self.of(&["sh", "^git"])),
@@ -375,7 +380,7 @@ impl Lot {
         if self.below(4) == 0 {
             call.argv.push((0..self.below(6)).map(|_| self.below(256) as u8).collect());
         }
-        call.cwd = self.of(&["/work/x", "/usr/a", "(unreachable)"]).into();
+        call.cwd = self.of(&["/project/x", "/usr/a", "(unreachable)"]).into();
         call.uid = [0, 1000][self.below(2)];
         call.granted = self.below(3) > 0;
         call.parent = Some((self.of(&PATHS).into(), vec![self.of(&NAMES).into()]));
@@ -383,7 +388,7 @@ impl Lot {
     }
 }
 
-const PATHS: [&str; 6] = ["/usr/bin/git", "/work/git", "/bin/busybox", "/usr/bin/sh", "sh", "/memfd:x (deleted)"];
+const PATHS: [&str; 6] = ["/usr/bin/git", "/project/git", "/bin/busybox", "/usr/bin/sh", "sh", "/memfd:x (deleted)"];
 const NAMES: [&str; 5] = ["git", "sh", "busybox", "rm", "x"];
 const WORDS: [&str; 9] =
     ["git", "-sh", "push", "-x", "/x/git", "https://a.example/", "https://b.example", "https:/c", ""];
