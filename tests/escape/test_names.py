@@ -72,7 +72,9 @@ def test_no_stub_is_left_in_the_workspace(full: Fence, number: signal.Signals | 
 # A prepared repository and names, moved into place when there is no room left to keep anything.
 FILLING = r"""
 echo started
-mkdir -p docs/refs docs/objects; printf '[core]\n\tfsmonitor = "touch %s; false"\n' $MARK > docs/config
+mkdir -p docs/refs docs/objects; 
+printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = .\n' > docs/config
+printf '\tfsmonitor = "touch %s; false"\n' $MARK >> docs/config
 echo 'ref: refs/heads/main' > docs/x; echo evil > y; mkdir z; echo '{}' > z/tasks.json
 if test $FILL; then
   cat /dev/zero > fill; i=0; while [ $i -lt 400 ] && echo x > f$i; do i=$((i+1)); done
@@ -94,8 +96,12 @@ def test_a_full_disk_keeps_no_protected_name(full: Fence, fill: str) -> None:
         assert not [name for name in ("docs/HEAD", ".envrc", ".vscode") if (place / name).exists()], str(done)
         kinds = {event["event"] for event in full.events()}
         assert ("name.removed" if fill else "name.taken") in kinds
-        full.outside(["git", "-C", place / "docs", "status"])
+        look: list[Word] = ["git", "-C", place / "docs", "status"]
+        full.outside(look)
         assert not mark.exists()
+        full.outside(["sh", "-c", f"rm -f fill; MARK={mark} FILL=\n{FILLING}"])
+        full.outside(look)
+        assert mark.exists(), "the control: such a repository is obeyed"
 
 
 def test_an_opened_name_can_be_written(full: Fence) -> None:
