@@ -441,17 +441,6 @@ impl Gate {
         }
     }
 
-    /// A status of wait(2) that somebody else took. True: it is nobody else's concern.
-    pub fn claim(&mut self, listener: &Listener, pid: u32, status: i32) -> bool {
-        let is_it = |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.process.pid == pid;
-        if !self.traced.iter().any(is_it) {
-            return false;
-        }
-        let traced = Traced::of(pid, status);
-        self.heard_of(listener, pid, traced);
-        traced != Traced::Ended
-    }
-
     fn heard_of(&mut self, listener: &Listener, pid: u32, traced: Traced) {
         match traced {
             Traced::Executed { former } => {
