@@ -108,12 +108,11 @@ pub fn start(
     }
 }
 
+/// In the process that is to be the command: puts it behind the fence. With its parent, and where it says who answers for it.
+type Become<'a> = &'a dyn Fn(Pid, Option<BorrowedFd<'_>>) -> Result<(), FenceError>;
+
 /// The same where we have to answer for the program it executes: so we can not sleep until it did, and a keeper starts it.
-fn start_kept(
-    become_command: &dyn Fn(Pid, Option<BorrowedFd<'_>>) -> Result<(), FenceError>,
-    command: &Command,
-    attend: Attend<'_>,
-) -> Result<Started, SuperviseError> {
+fn start_kept(become_command: Become<'_>, command: &Command, attend: Attend<'_>) -> Result<Started, SuperviseError> {
     let failure = sys::shared_number().map_err(SuperviseError::Spawn)?;
     let (ours, theirs) = channel::pair().map_err(SuperviseError::Spawn)?;
     let (mut supervisors_end, mut keepers_end) = (Some(ours), Some(theirs));
