@@ -13,6 +13,7 @@ use crate::ancestry;
 use crate::census::Tree;
 use crate::chores::{Calls, Copied, Duties};
 use crate::command::Command;
+use crate::companion::Companion;
 use crate::enclosure::Enclosure;
 use crate::environment;
 use crate::event::{Event, Start};
@@ -39,7 +40,13 @@ use crate::veil::Veil;
 pub const EXIT_NOT_EXECUTABLE: i32 = 126;
 pub const EXIT_NOT_FOUND: i32 = 127;
 
-pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool) -> Result<i32, Refusal> {
+pub fn run(
+    plan_fd: &OwnedFd,
+    uid: u32,
+    argv: Vec<CString>,
+    quiet: bool,
+    _companion: Companion,
+) -> Result<i32, Refusal> {
     sys::ignore_file_size_signal();
     let (plan, plan_bytes) = Plan::read(plan_fd, uid)?;
     // Until a supervisor answers execs. src/paddock/plan/pending.py says the same, with the line that asks for it.
