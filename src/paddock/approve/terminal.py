@@ -1,8 +1,8 @@
 """A person at the terminal answers.
 
 The command has the terminal, and reads from it. For as long as a question is on the screen its foreground is our own
-process group, so that what is typed comes to us; whoever of the command reads meanwhile is stopped by the kernel
-(SIGTTIN), and continued when the terminal goes back. An answer is a line, not a key: a person who is typing something
+process group, so that what is typed comes to us; whoever of the command reads meanwhile is stopped (SIGTTIN), and
+continued when the terminal goes back. An answer is a line, not a key: a person who is typing something
 else when the question comes must not answer it by accident.
 """
 
@@ -75,7 +75,7 @@ class Terminal:
                     self._ask_all(fd, inbox)
             elif not told:
                 told = True
-                Screen(fd).write("paddock: a question waits for you; bring the job to the foreground\n")
+                Screen(fd).write("\npaddock: a question waits for you; bring the job to the foreground\n")
 
     def _may_take(self, fd: int) -> bool:
         """A shell whose background job asks keeps its terminal: it would take the loss for the end of its input."""
@@ -128,6 +128,8 @@ class Terminal:
             ready = inbox.wait(fd)
             inbox.read()
             if inbox.closed or not inbox.is_open(question):
+                # Half an answer is not for the command.
+                termios.tcflush(fd, termios.TCIFLUSH)
                 raise _Withdrawn
             if not ready:
                 continue
@@ -147,6 +149,7 @@ def _taken(fd: int, core: int) -> Iterator[None]:
     holder, settings = os.tcgetpgrp(fd), termios.tcgetattr(fd)
     os.tcsetpgrp(fd, os.getpgrp())
     try:
+        _interrupt_readers(holder, core)
         termios.tcsetattr(fd, termios.TCSANOW, _plain(settings))
         yield
     finally:
@@ -178,6 +181,29 @@ def _plain(settings: _Settings) -> _Settings:
     iflag = (iflag & ~cleared) | termios.ICRNL
     lflag = termios.ICANON | termios.ECHO | termios.ECHOE | termios.ECHOK | termios.ECHOCTL | termios.IEXTEN
     return [iflag, termios.OPOST | termios.ONLCR, cflag, lflag, ispeed, ospeed, characters]
+
+
+def _interrupt_readers(group: int, core: int) -> None:
+    """Whoever waits for input since before is not told by the kernel that the terminal has gone, and would get the
+    answer. Those who are stopped for a moment begin to read anew, and stop. Those who do not stop for SIGTTIN (a shell
+    at its prompt) would be told of an error, and leave: they are stopped for as long as it takes."""
+    stopped = 1 << (signal.SIGTTIN - 1)
+    for pid, its_group in _processes():
+        if its_group != group or pid == core:
+            continue
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            facts = _status(pid)
+            if facts["NSpid"].split()[1:][-1:] == ["1"]:
+                continue  # the init of a sandbox reads nothing, and its work goes on
+            deaf = any(int(facts[key], 16) & stopped for key in ("SigBlk", "SigIgn", "SigCgt"))
+            os.kill(pid, signal.SIGSTOP if deaf else signal.SIGTTIN)
+            if not deaf:
+                os.kill(pid, signal.SIGCONT)
+
+
+def _status(pid: int) -> dict[str, str]:
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
 
 
 def _group(pid: int) -> int:
