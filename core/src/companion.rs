@@ -159,7 +159,8 @@ impl Companion {
 
     /// It may have taken the terminal from the command, which stops when it reads: that is no stop of the job.
     pub fn has_terminal(&self) -> bool {
-        !self.open.is_empty() && matches!(&self.state, State::Running(Link { started: Some(_), .. }))
+        let State::Running(Link { started: Some(started), .. }) = &self.state else { return false };
+        !self.open.is_empty() || started.has_terminal()
     }
 }
 
@@ -336,11 +337,12 @@ impl Drop for Link {
 }
 
 impl Started {
+    fn has_terminal(&self) -> bool {
+        rustix::termios::tcgetpgrp(&self.terminal) == Ok(self.group)
+    }
+
     fn give_terminal_back(&self) {
-        let Some((holder, settings)) = &self.before else { return };
-        if rustix::termios::tcgetpgrp(&self.terminal) != Ok(self.group) {
-            return;
-        }
+        let Some((holder, settings)) = self.before.as_ref().filter(|_| self.has_terminal()) else { return };
         let _ = rustix::termios::tcsetattr(&self.terminal, OptionalActions::Now, settings);
         let _ = rustix::termios::tcsetpgrp(&self.terminal, *holder);
         // Whoever read from it meanwhile was stopped.

@@ -71,8 +71,11 @@ class Terminal:
                 told = False
             elif self._may_take(fd):
                 told = False
+                last = None
                 with contextlib.suppress(_NotOurs), _taken(fd, self.core):
-                    self._ask_all(fd, inbox)
+                    last = self._ask_all(fd, inbox)
+                if last:
+                    inbox.answer(*last, BY)
             elif not told:
                 told = True
                 Screen(fd).write("\npaddock: a question waits for you; bring the job to the foreground\n")
@@ -84,13 +87,19 @@ class Terminal:
             _descends(pid, self.core) for pid, group in _processes() if group == holder
         )
 
-    def _ask_all(self, fd: int, inbox: Inbox) -> None:
+    def _ask_all(self, fd: int, inbox: Inbox) -> tuple[Question, Verdict] | None:
+        """Returns the last answer. It is for when the terminal is back: until then the core knows that we have it, and
+        takes no stop for the person's."""
         screen = Screen(fd)
         screen.ring()
         while questions := inbox.open():
             question, more = questions[0], len(questions) - 1
             with contextlib.suppress(_Withdrawn), screen.page():
-                inbox.answer(question, self._asked(fd, screen, inbox, question, more), BY)
+                verdict = self._asked(fd, screen, inbox, question, more)
+                if inbox.open() == [question]:
+                    return question, verdict
+                inbox.answer(question, verdict, BY)
+        return None
 
     def _asked(self, fd: int, screen: Screen, inbox: Inbox, question: Question, more: int) -> Verdict:
         columns, rows = screen.size

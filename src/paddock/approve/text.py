@@ -61,7 +61,8 @@ def _facts(question: Question) -> Iterator[tuple[str, str]]:
         yield "from", f"{command(question.parent.argv)} ({quoted(question.parent.exe)}), process {question.pid}"
     by = "default_action" if question.rule is None else f"rule {quoted(question.rule)}"
     reason = f": {_line(question.reason)}" if question.reason else ""
-    yield "because", f"{by} ({_line(question.source)}){reason}"
+    where = f" ({_line(question.source)})" if question.source else ""
+    yield "because", f"{by}{where}{reason}"
 
 
 def _line(text: str) -> str:
