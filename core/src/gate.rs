@@ -16,7 +16,7 @@ pub mod rules;
 mod verify;
 mod words;
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,8 @@ pub const CALLS: [&str; 2] = ["execve", "execveat"];
 
 /// More questions than a person will answer; the files of each are held open.
 const MOST_ASKED: usize = 2048;
+/// Denials that are remembered for the process that met them.
+const MOST_DENIED: usize = 64;
 /// So often it is looked whether those who wait for a person are still there.
 const ROLL_CALL: Duration = Duration::from_secs(1);
 
@@ -55,6 +57,8 @@ pub struct Gate {
     queued: Vec<Admitted>,
     /// What a person allowed for the whole run.
     allowed: HashSet<[u8; 32]>,
+    /// What a person denied last, and to which process. One that searches PATH comes again with the same file by another name.
+    denied: VecDeque<(u32, [u8; 32])>,
     decided: Vec<Decided>,
     /// The command, and who started it: one of us.
     command: Option<Process>,
@@ -156,6 +160,7 @@ impl Gate {
             traced: Vec::new(),
             queued: Vec::new(),
             allowed: HashSet::new(),
+            denied: VecDeque::with_capacity(MOST_DENIED),
             decided: Vec::new(),
             command: None,
         }))
@@ -255,6 +260,10 @@ impl Gate {
             Action::Ask if self.allowed.contains(&fingerprint(&expected)) => {
                 let by = Some("session".to_owned());
                 self.admit(listener, call, expected, Decision { by, ..decision });
+            }
+            Action::Ask if self.denied.contains(&(expected.process.pid, fingerprint(&expected))) => {
+                let reason = Some("it was denied just now".to_owned());
+                self.deny(listener, &call, expected, Decision { reason, ..decision });
             }
             Action::Ask => self.ask(listener, call, expected, verdict),
         }
@@ -419,7 +428,11 @@ impl Gate {
         }
         match answer {
             companion::Answer::Once | companion::Answer::Session => self.admit(listener, call, expected, decision),
-            companion::Answer::Deny => self.deny(listener, &call, expected, decision),
+            companion::Answer::Deny => {
+                self.denied.truncate(MOST_DENIED - 1);
+                self.denied.push_front((expected.process.pid, fingerprint(&expected)));
+                self.deny(listener, &call, expected, decision);
+            }
         }
     }
 
