@@ -270,6 +270,36 @@ def test_a_shell_at_its_prompt_is_asked_about_its_background_job(asking: Asking)
         screen.shows("still-2")
 
 
+# A terminal program: raw mode, and it looks for keys all the time.
+KEYS = """
+import os, select, termios, tty
+old = termios.tcgetattr(0)
+tty.setraw(0)
+os.write(1, b"keys-up\\r\\n")
+while b"q" not in (key := os.read(0, 1) if select.select([0], [], [])[0] else b""):
+    with open("keys", "ab") as file:
+        file.write(key)
+termios.tcsetattr(0, termios.TCSANOW, old)
+"""
+
+
+def test_a_program_that_looks_for_keys_gets_none_of_the_answers_and_all_of_the_rest(asking: Asking) -> None:
+    """It wakes with every answer, tries to read and is stopped. The shell outside must not take that for Ctrl-Z."""
+    asking.fence.ground.put(asking.project / "keys.py", KEYS)
+    pushes = f"n=0; while [ $n -lt 10 ]; do n=$((n+1)); {PUSH}; echo answered-$n-$?; done"
+    with asking.at_terminal(f"python3 keys.py < /dev/tty & {{ sleep 1; {pushes}; }} & wait") as screen:
+        screen.shows("keys-up")
+        for number in range(1, 11):
+            wait_for(lambda: screen.text().count(ASKED) == 1, "the question is there")
+            screen.line("o")
+            wait_for(lambda n=number: f"answered-{n}-0" in screen.text(), "it ran")  # type: ignore[misc]
+        screen.type("key")
+        wait_for(lambda: (asking.project / "keys").exists() and (asking.project / "keys").read_text() == "key", "keys")
+        screen.type("q")
+        screen.shows("ended-0")
+        assert "Stopped" not in screen.text()
+
+
 def test_the_end_of_the_run_takes_the_question_away(asking: Asking) -> None:
     with asking.at_terminal(f"({PUSH}) & sleep 2; echo done-$((1+1))") as screen:
         asked(screen)
