@@ -194,7 +194,12 @@ def test_always_is_for_every_run_and_beats_no_deny(asking: Asking) -> None:
         [asking.fence.installation.paddock, "explain", "--policy", asking.policy], cwd=asking.project
     )
     assert f"{asking.approved}:1" in explained.stdout
-    # Whatever was compiled with it is not remembered without it.
+    # Whatever was compiled with it is not remembered without it; nor with another text, written in place.
+    text = asking.approved.read_text()
+    asking.approved.write_text("")
+    assert asking.run(["sh", "-c", PUSH]).exit_code == 126
+    asking.approved.write_text(text)
+    assert asking.run(["sh", "-c", PUSH]).exit_code == 0
     asking.approved.unlink()
     assert asking.run(["sh", "-c", PUSH]).exit_code == 126
 

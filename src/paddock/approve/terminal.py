@@ -198,7 +198,7 @@ def _interrupt_readers(group: int, core: int) -> None:
     at its prompt) would be told of an error, and leave: they are stopped for as long as it takes."""
     stopped = 1 << (signal.SIGTTIN - 1)
     for pid, its_group in _processes():
-        if its_group != group or pid == core:
+        if its_group != group or pid == core or not _descends(pid, core):
             continue
         with contextlib.suppress(OSError, KeyError, ValueError):
             facts = _status(pid)

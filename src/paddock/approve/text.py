@@ -53,12 +53,12 @@ def shown(question: Question, more: int, *, columns: int, rows: int | None) -> s
 
 
 def _facts(question: Question) -> Iterator[tuple[str, str]]:
-    yield "program", quoted(question.exe)
+    yield "program", f"{quoted(question.exe)} (process {question.pid})"
     if question.chain[1:]:
         yield "run by", ", ".join(map(quoted, question.chain[1:]))
     yield "in", quoted(question.cwd)
     if question.parent:
-        yield "from", f"{command(question.parent.argv)} ({quoted(question.parent.exe)}), process {question.pid}"
+        yield "from", f"{command(question.parent.argv)} ({quoted(question.parent.exe)})"
     by = "default_action" if question.rule is None else f"rule {quoted(question.rule)}"
     reason = f": {_line(question.reason)}" if question.reason else ""
     where = f" ({_line(question.source)})" if question.source else ""

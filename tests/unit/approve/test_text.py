@@ -24,10 +24,10 @@ def test_a_question_says_everything() -> None:
     assert shown(asked, 2, columns=WIDE, rows=40).splitlines() == [
         "paddock: may this run? (2 more wait)",
         "  git push 'a b'",
-        "  program   /usr/bin/git",
+        "  program   /usr/bin/git (process 123)",
         "  run by    /usr/bin/dash",
         "  in        /w",
-        "  from      bash -l (/usr/bin/bash), process 123",
+        "  from      bash -l (/usr/bin/bash)",
         "  because   rule push-asks (paddock.toml:14): leaves\\nthe machine",
     ]
     plain = shown(question(rule=None), 0, columns=WIDE, rows=40)
