@@ -83,9 +83,11 @@ class Terminal:
     def _may_take(self, fd: int) -> bool:
         """A shell whose background job asks keeps its terminal: it would take the loss for the end of its input."""
         holder = os.tcgetpgrp(fd)
-        return holder == _group(self.core) or any(
-            _descends(pid, self.core) for pid, group in _processes() if group == holder
-        )
+        if holder == _group(self.core):
+            return True
+        # Every member: a command can join the group of the shell.
+        members = [pid for pid, group in _processes() if group == holder]
+        return bool(members) and all(_descends(pid, self.core) for pid in members)
 
     def _ask_all(self, fd: int, inbox: Inbox) -> tuple[Question, Verdict] | None:
         """Returns the last answer. It is for when the terminal is back: until then the core knows that we have it, and
