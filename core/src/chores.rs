@@ -329,4 +329,14 @@ impl Chores for Duties<'_> {
     fn is_tracing(&self) -> bool {
         self.calls.as_ref().and_then(|calls| calls.gate.as_ref()).is_some_and(Gate::is_tracing)
     }
+
+    fn is_asking(&self) -> bool {
+        self.calls.as_ref().and_then(|calls| calls.gate.as_ref()).is_some_and(Gate::is_asking)
+    }
+
+    fn dismiss(&mut self) {
+        if let Some(Calls { gate: Some(gate), .. }) = &mut self.calls {
+            gate.dismiss_companion();
+        }
+    }
 }

@@ -16,7 +16,7 @@ pub mod rules;
 mod verify;
 mod words;
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ pub const CALLS: [&str; 2] = ["execve", "execveat"];
 
 /// More questions than a person will answer; the files of each are held open.
 const MOST_ASKED: usize = 2048;
+/// Denials that are remembered for the process that met them.
+const MOST_DENIED: usize = 64;
 /// So often it is looked whether those who wait for a person are still there.
 const ROLL_CALL: Duration = Duration::from_secs(1);
 
@@ -57,6 +59,8 @@ pub struct Gate {
     queued: Vec<Admitted>,
     /// What a person allowed for the whole run.
     allowed: HashSet<[u8; 32]>,
+    /// What a person denied last, and to which process. One that searches PATH comes again with the same file by another name.
+    denied: VecDeque<(u32, [u8; 32])>,
     decided: Vec<Decided>,
     /// The command, and who started it: one of us.
     command: Option<Process>,
@@ -159,6 +163,7 @@ impl Gate {
             traced: Vec::new(),
             queued: Vec::new(),
             allowed: HashSet::new(),
+            denied: VecDeque::with_capacity(MOST_DENIED),
             decided: Vec::new(),
             command: None,
         }))
@@ -204,6 +209,16 @@ impl Gate {
         Some(first.min(Instant::now() + ROLL_CALL))
     }
 
+    /// A person is being asked on the command's own terminal.
+    pub fn is_asking(&self) -> bool {
+        self.companion.has_terminal()
+    }
+
+    /// Nobody is left who could ask. A companion gives the terminal back before we go.
+    pub fn dismiss_companion(&mut self) {
+        self.companion = Companion::new(None);
+    }
+
     /// Somebody is on his way through, and we are told of it by SIGCHLD.
     pub fn is_tracing(&self) -> bool {
         !self.traced.is_empty()
@@ -233,7 +248,7 @@ impl Gate {
         };
         let command = *self.command.get_or_insert(expected.process);
         let timeout = Duration::from_millis(self.plan.timeout_ms.into());
-        let mut verdict = self.judge(&expected, command, arrived + timeout);
+        let (mut verdict, approved) = self.judge(&expected, command, arrived + timeout);
         if arrived.elapsed() > timeout && verdict.action != Action::Deny {
             verdict = Verdict { action: Action::Deny, cause: Cause::Late, doubted: None };
         }
@@ -241,21 +256,30 @@ impl Gate {
         match verdict.action {
             Action::Allow => self.admit(listener, call, expected, decision),
             Action::Deny => self.deny(listener, &call, expected, decision),
+            Action::Ask if approved.is_some() => {
+                let by = approved.and_then(|rule| self.plan.approved.get(rule)).map(|rule| rule.source.to_string());
+                self.admit(listener, call, expected, Decision { by, ..decision });
+            }
             Action::Ask if self.allowed.contains(&fingerprint(&expected)) => {
                 let by = Some("session".to_owned());
                 self.admit(listener, call, expected, Decision { by, ..decision });
+            }
+            Action::Ask if self.denied.contains(&(expected.process.pid, fingerprint(&expected))) => {
+                let reason = Some("it was denied just now".to_owned());
+                self.deny(listener, &call, expected, Decision { reason, ..decision });
             }
             Action::Ask => self.ask(listener, call, expected, verdict),
         }
     }
 
-    fn judge(&self, expected: &Expected, command: Process, deadline: Instant) -> Verdict {
+    /// With the approval that answers, where it is a question.
+    fn judge(&self, expected: &Expected, command: Process, deadline: Instant) -> (Verdict, Option<usize>) {
         let chain: Vec<File<'_>> =
             expected.chain.iter().map(|link| File { named: &link.named, real: &link.real }).collect();
         let parent = if self.rules.name_parents() { self.parent_of(expected.process, command) } else { None };
         let parent_argv = parent.as_ref().map(|(_, argv)| expect::words(argv)).unwrap_or_default();
         let granted = |file: &File<'_>| self.places.as_ref().is_none_or(|places| places.hold(file.real));
-        self.rules.judge(&Exec {
+        let exec = Exec {
             chain: &chain,
             argv: &expected.arguments(),
             cwd: &expected.cwd,
@@ -266,7 +290,10 @@ impl Gate {
                 let content = expected.chain[index].content().map_err(|errno| errno.to_string())?;
                 judge::digest(content, Some(deadline))
             },
-        })
+        };
+        let verdict = self.rules.judge(&exec);
+        let approved = if verdict.action == Action::Ask { self.rules.approves(&exec) } else { None };
+        (verdict, approved)
     }
 
     /// The program and the arguments of whoever started it. None: it has ended, or can not be seen.
@@ -409,7 +436,11 @@ impl Gate {
         }
         match answer {
             companion::Answer::Once | companion::Answer::Session => self.admit(listener, call, expected, decision),
-            companion::Answer::Deny => self.deny(listener, &call, expected, decision),
+            companion::Answer::Deny => {
+                self.denied.truncate(MOST_DENIED - 1);
+                self.denied.push_front((expected.process.pid, fingerprint(&expected)));
+                self.deny(listener, &call, expected, decision);
+            }
         }
     }
 
