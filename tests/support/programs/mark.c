@@ -4,9 +4,13 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Where a test can find it in the file, to change it there. */
+char name[] = NAME;
+
 int main(int argc, char **argv)
 {
-    char line[512] = NAME;
+    char line[512];
+    strcpy(line, name);
     size_t length = strlen(line);
     for (int i = 1; i < argc && length + strlen(argv[i]) + 2 < sizeof line && strlen(argv[i]) < 200; i++) {
         line[length++] = ' ';
