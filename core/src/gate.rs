@@ -429,14 +429,17 @@ impl Gate {
         let numbers: Vec<(u32, u32)> =
             self.traced.iter().map(|traced| (traced.call.thread, traced.expected.process.pid)).collect();
         for (thread, process) in numbers {
-            // A thread that executes a program takes over the number of the process.
-            let found = match trace::look(thread) {
-                Ok(None) | Err(Errno::CHILD) if process != thread => trace::look(process).map(|found| (process, found)),
-                found => found.map(|found| (thread, found)),
+            let found = trace::look(thread);
+            let is_there = found.is_ok();
+            // A thread that executes a program takes over the number of the process, which is none of ours until then.
+            let (pid, found) = match found {
+                Ok(None) | Err(Errno::CHILD) if process != thread => (process, trace::look(process)),
+                found => (thread, found),
             };
             match found {
-                Ok((pid, Some(traced))) => self.heard_of(listener, pid, traced),
-                Ok((_, None)) => {}
+                Ok(Some(traced)) => self.heard_of(listener, pid, traced),
+                Ok(None) => {}
+                Err(_) if is_there => {}
                 Err(_) => self.ended(listener, thread),
             }
         }

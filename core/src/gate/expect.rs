@@ -291,6 +291,10 @@ fn open(caller: &Caller, asked: &Asked, path: &[u8]) -> Result<OwnedFd, Unexpect
 fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> Unexpected {
     move |errno| match errno {
         Errno::LOOP => Unexpected::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" },
+        // In a /proc of the command's own, we are nobody, and `self` leads nowhere.
+        Errno::NOENT if path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") => {
+            Unexpected::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" }
+        }
         Errno::STALE => Unexpected::Unseen { named: path.to_vec(), why: "the directory it begins in has no path" },
         errno => Unexpected::Fails(errno),
     }
