@@ -21,6 +21,7 @@ from tests.support.tester import Outcome
 
 CALLS = int(os.environ.get("PADDOCK_RACES", "1500"))
 NAIVE_CALLS = 400
+RUNS = 25
 TIMEOUT_S = 60 + CALLS / 50
 WORDS = ("word-a", "word-f")
 
@@ -148,3 +149,19 @@ def test_nothing_runs_that_was_not_judged(gate: Gate, name: str) -> None:
     assert calls >= CALLS, str(outcome)
     attacks = [event for event in gate.execs() if event["event"] == "exec.attack"]
     assert len(attacks) == killed, f"{attacks[:3]}\n{outcome}"
+
+
+def test_a_command_that_is_killed_for_its_race_ends_the_run_as_such(gate: Gate) -> None:
+    """It is waited for by those who trace it and by those who started it: its end is lost to neither."""
+    programs = gate.fence.programs
+    words: list[Word] = [programs.racer, "alone", "8", programs.allowed, *WORDS]
+    denied = rule("no-word", "deny", exe=str(programs.allowed), argv_contains=WORDS[1])
+    codes = []
+    for _ in range(RUNS):
+        outcome = gate.inside(words, denied, flags=["--quiet"])
+        assert outcome.stderr == "", str(outcome)
+        assert not any(WORDS[1] in line.split() for line in gate.ran()), str(outcome)
+        codes.append(outcome.exit_code)
+    # It ran, was denied each time, or was killed.
+    assert set(codes) <= {0, 100, 137}, codes
+    assert 137 in codes, codes

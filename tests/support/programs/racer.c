@@ -4,6 +4,7 @@
      racer symlink|exchange                             CALLS PROGRAM ONE OTHER   (files that PROGRAM leads to, or is)
      racer rewrite                                      CALLS PROGRAM ONE OTHER OFFSET   (bytes of PROGRAM itself)
      racer directory                                    CALLS PROGRAM ONE OTHER   (working directories)
+     racer alone                                        CALLS PROGRAM ONE OTHER   (argv, by a thread, and nobody left behind)
 
    argv: PROGRAM is executed with one argument, ONE or OTHER. path: PROGRAM is ignored, ONE or OTHER is executed. Who
    changes memory: a thread of the caller, a process that shares all of it, one that shares a page, one that writes it
@@ -164,6 +165,22 @@ int main(int argc, char **argv)
         changer = busy(exchange);
     else if (strcmp(who, "rewrite") == 0)
         changer = busy(rewrite);
+
+    if (strcmp(who, "alone") == 0) {
+        /* Meanwhile another one asks all the time. */
+        if (fork() == 0)
+            for (char *words[] = {(char *)program, (char *)values[0], NULL};;) {
+                pid_t child = vfork();
+                if (child == 0) {
+                    execve(program, words, environ);
+                    _exit(1);
+                }
+                waitpid(child, NULL, 0);
+            }
+        pthread_t thread;
+        pthread_create(&thread, NULL, change_own, NULL);
+        call(own);
+    }
 
     char *stack = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     while (__atomic_load_n(calls, __ATOMIC_RELAXED) < wanted) {
