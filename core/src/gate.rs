@@ -326,7 +326,11 @@ impl Gate {
                 self.told(expected, Outcome::Ran { verified: false }, decision);
             }
             Err(_) => {
-                let reason = Some("another program traces it: what runs could not be checked".to_owned());
+                let why = match admitted.expected.process.tracer {
+                    0 => "the kernel does not let us look at it (kernel.yama.ptrace_scope?)",
+                    _ => "another program traces it",
+                };
+                let reason = Some(format!("what runs could not be checked: {why}"));
                 self.deny(listener, &call, admitted.expected, Decision { reason, ..admitted.decision });
             }
         }
@@ -443,17 +447,6 @@ impl Gate {
                 Err(_) => self.ended(listener, thread),
             }
         }
-    }
-
-    /// A status of wait(2) that somebody else took. True: it is nobody else's concern.
-    pub fn claim(&mut self, listener: &Listener, pid: u32, status: i32) -> bool {
-        let is_it = |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.process.pid == pid;
-        if !self.traced.iter().any(is_it) {
-            return false;
-        }
-        let traced = Traced::of(pid, status);
-        self.heard_of(listener, pid, traced);
-        traced != Traced::Ended
     }
 
     fn heard_of(&mut self, listener: &Listener, pid: u32, traced: Traced) {

@@ -66,6 +66,8 @@ pub struct Process {
     pub pid: u32,
     pub parent: u32,
     pub uid: u32,
+    /// Who traces it, or 0.
+    pub tracer: u32,
 }
 
 /// Why there is nothing to judge.
@@ -343,7 +345,12 @@ impl Process {
             let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key))?;
             std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(index)?.parse().ok()
         };
-        Some(Process { pid: number(b"Tgid:", 0)?, parent: number(b"PPid:", 0)?, uid: number(b"Uid:", 1)? })
+        Some(Process {
+            pid: number(b"Tgid:", 0)?,
+            parent: number(b"PPid:", 0)?,
+            uid: number(b"Uid:", 1)?,
+            tracer: number(b"TracerPid:", 0)?,
+        })
     }
 }
 
@@ -355,7 +362,7 @@ mod tests {
     fn a_caller_is_told_by_its_status() {
         let status = b"Name:\tTgid:\t7\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t42\nNgid:\t0\nPid:\t43\nPPid:\t7\nTracerPid:\t0\n\
                        Uid:\t1000\t1001\t1000\t1000\n";
-        assert_eq!(Process::parse(status), Some(Process { pid: 42, parent: 7, uid: 1001 }));
+        assert_eq!(Process::parse(status), Some(Process { pid: 42, parent: 7, uid: 1001, tracer: 0 }));
         assert_eq!(Process::parse(b"Tgid:\t42\n"), None);
     }
 
