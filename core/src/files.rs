@@ -249,17 +249,20 @@ impl<'p> Files<'p> {
         Ok(covers)
     }
 
+    /// The grants that let a path be written. They add up: one that only reads takes nothing from one around it.
+    pub fn writing<'f>(&'f self, path: &'f AbsPath) -> impl Iterator<Item = &'f Placed<'p>> {
+        // The host's /tmp is shown only where it is granted itself.
+        let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
+        let shown = move |placed: &Placed<'_>| in_temp(&placed.real) || !in_temp(path);
+        self.placed.iter().filter(move |placed| placed.grant.writes() && shown(placed) && path.is_within(&placed.real))
+    }
+
     /// The directories above covered places, in what can be written: one that moved would take the place to a name that a later
     /// run knows nothing of.
     pub fn pins<'c>(&self, covers: impl Iterator<Item = &'c Cover>) -> Result<Vec<Cover>, FilesError> {
         let mut pins: BTreeMap<PathBuf, Cover> = BTreeMap::new();
         for cover in covers {
-            // The host's /tmp is shown only where it is granted itself.
-            let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
-            let shown = |placed: &Placed<'_>| in_temp(&placed.real) || !in_temp(&cover.path);
-            let holds =
-                |placed: &&Placed<'_>| placed.grant.writes() && shown(placed) && cover.path.is_within(&placed.real);
-            let Some(grant) = self.placed.iter().filter(holds).min_by_key(|placed| placed.real.as_bytes().len()) else {
+            let Some(grant) = self.writing(&cover.path).min_by_key(|placed| placed.real.as_bytes().len()) else {
                 continue;
             };
             let above = Path::new(OsStr::from_bytes(cover.path.as_bytes())).ancestors().skip(1);

@@ -109,6 +109,12 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let (plan, _) = Plan::read(&plan_fd, uid)?;
             print(&preflight::report(&plan, uid)?)
         }
+        Some(b"covers") => {
+            let plan_fd = arguments.plan_fd()?;
+            arguments.end()?;
+            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            print(&enclosure::report(&plan)?)
+        }
         Some(b"attempt") => {
             let plan_fd = arguments.plan_fd()?;
             let operation = arguments.operation()?;
