@@ -79,7 +79,8 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
     let silent = preflight.filter.as_ref().is_some_and(|filter| filter.refuses(operation.system_call()));
     let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
     let filter = preflight.filter.filter(|_| !silent);
-    let fence = Fence::new(plan, ruleset, filter, &[]);
+    // Nobody would answer what the question asks for.
+    let fence = Fence::new(plan, ruleset, None, filter, &[]);
     let result = match (&plan.namespaces, &plan.files, preflight.files) {
         (Some(namespaces), Some(requested), Some(files)) => {
             let mut enclosure = Enclosure::prepare(plan, namespaces, requested, files, None)?;
@@ -99,7 +100,7 @@ fn in_child(fence: &Fence, operation: Operation, path: &CStr) -> Result<Result<(
     let mut fenced = Ok(());
     let mut result = Ok(());
     let child = sys::spawn_sharing_memory(|| {
-        fenced = fence::become_command(None, None).and_then(|()| fence.bound()).and_then(|()| fence.enter().map(drop));
+        fenced = fence::become_command(None, None).and_then(|()| fence.bound()).and_then(|()| fence.enter(None));
         if fenced.is_ok() {
             result = operation.try_on(path);
         }
@@ -119,7 +120,7 @@ fn enclosed(
 ) -> Result<Result<(), Errno>, Refusal> {
     let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
     let mask = sys::hold_signals();
-    let started = enclosure.start(fence, &payload, &mask, None, None, |_| Ok(()), &[], "");
+    let started = enclosure.start(fence, &payload, &mask, None, None, |_| Ok(()), &mut |_, _| Ok(()), &[], "");
     sys::release_signals(&mask);
     match started? {
         Started::NotExecuted(0) => Ok(Ok(())),

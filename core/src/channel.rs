@@ -30,6 +30,8 @@ pub enum Word {
     NotExecuted(i32),
     /// From the supervisor: init may begin. From init: the command runs.
     Started,
+    /// The command is about to be executed, and calls that the supervisor answers arrive at the descriptor.
+    Listening,
     /// From the supervisor: a name that has to be covered before the command starts.
     Cover(Cover),
     /// From the supervisor: there is no other.
@@ -50,6 +52,7 @@ impl Word {
             }
             Word::NotExecuted(errno) => number(b'N', *errno),
             Word::Started => number(b'S', 0),
+            Word::Listening => number(b'L', 0),
             Word::Cover(Cover { path, identity, directory, kind }) => {
                 let kind = match kind {
                     CoverKind::Mask => b'M',
@@ -79,6 +82,7 @@ impl Word {
         Some(match tag {
             b'N' => Word::NotExecuted(number),
             b'S' => Word::Started,
+            b'L' => Word::Listening,
             b'D' => Word::Covered,
             b'T' => Word::Stopped(number),
             b'E' => Word::Exited(number),
@@ -164,6 +168,7 @@ mod tests {
             Word::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },
             Word::NotExecuted(13),
             Word::Started,
+            Word::Listening,
             Word::Cover(cover(CoverKind::Mask, false)),
             Word::Cover(cover(CoverKind::Lock, true)),
             Word::Cover(cover(CoverKind::Pin, true)),

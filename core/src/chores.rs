@@ -6,17 +6,19 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
+use rustix::process::{Pid, WaitStatus};
 
 use crate::cover::Cover;
 use crate::event::Event;
+use crate::gate::Gate;
 use crate::guard::{Guard, GuardError, GuardEvent, Placed};
 use crate::journal::Journal;
 use crate::kernel_names::errno_text;
 use crate::limits::Exceeded;
 use crate::namespaces::Inside;
-use crate::notify::{Listener, Next};
+use crate::notify::{Answer, Call, Listener, Next};
 use crate::rename::Renames;
-use crate::stderr;
+use crate::stderr::{self, Live};
 use crate::supervise::{CHORES, Chores};
 use crate::text::AbsPath;
 use crate::veil::Veil;
@@ -33,32 +35,47 @@ const MOST_FLAGGED: usize = 200;
 /// System calls that wait for our answer, and who knows it.
 pub struct Calls<'a> {
     listener: Listener,
-    renames: Renames<'a>,
+    gate: Option<Gate>,
+    renames: Option<Renames<'a>>,
     /// Nobody is left who could call.
     over: bool,
 }
 
 impl<'a> Calls<'a> {
-    pub fn new(listener: Listener, renames: Renames<'a>) -> Calls<'a> {
-        Calls { listener, renames, over: false }
+    pub fn new(listener: Listener, gate: Option<Gate>, renames: Option<Renames<'a>>) -> Calls<'a> {
+        if let Some(gate) = &gate {
+            gate.settle();
+        }
+        Calls { listener, gate, renames, over: false }
     }
 
     fn are_due(&self) -> bool {
         let wait = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut waiting: Vec<PollFd<'_>> = self.descriptors().into_iter().flatten().map(wait).collect();
         rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+            || self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        [(!self.over).then(|| self.listener.fd()), self.renames.fd()]
+    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 3] {
+        let listener = (!self.over).then(|| self.listener.fd());
+        [listener, self.renames.as_ref().and_then(Renames::fd), self.gate.as_ref().and_then(Gate::fd)]
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.gate.as_ref().and_then(Gate::deadline)
     }
 
     fn turn(&mut self) -> Result<(), Errno> {
-        self.renames.turn(&self.listener);
+        if let Some(renames) = &mut self.renames {
+            renames.turn(&self.listener);
+        }
         let started = Instant::now();
         while started.elapsed() < CALLS_TURN {
+            if let Some(gate) = &mut self.gate {
+                gate.turn(&self.listener);
+            }
             match self.listener.next()? {
-                Next::Call(call) => self.renames.take(&self.listener, call),
+                Next::Call(call) => self.take(call),
                 Next::Nothing => break,
                 Next::Over => {
                     self.over = true;
@@ -67,6 +84,16 @@ impl<'a> Calls<'a> {
             }
         }
         Ok(())
+    }
+
+    fn take(&mut self, call: Call) {
+        let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
+        match (&mut self.gate, &mut self.renames) {
+            (Some(gate), _) if executes => gate.take(&self.listener, call),
+            (_, Some(renames)) if !executes => renames.take(&self.listener, call),
+            // The filter passes on only what somebody knows an answer to.
+            _ => self.listener.answer(&call, Answer::Fail(Errno::ACCESS)),
+        }
     }
 }
 
@@ -87,6 +114,8 @@ pub struct Duties<'a> {
     failure: Option<GuardError>,
     /// For the end: a terminal or a pipe that takes nothing more would keep us from our work, and the command can see to that.
     lines: Vec<(&'static str, String)>,
+    live: Live,
+    said_last: Option<(u32, String)>,
     quiet: bool,
 }
 
@@ -99,13 +128,26 @@ impl<'a> Duties<'a> {
         journal: Option<&'a Journal>,
         quiet: bool,
     ) -> Duties<'a> {
-        Duties { guard, inside, limits, calls, journal, exceeded: None, failure: None, lines: Vec::new(), quiet }
+        Duties {
+            guard,
+            inside,
+            limits,
+            calls,
+            journal,
+            exceeded: None,
+            failure: None,
+            lines: Vec::new(),
+            live: Live::new(),
+            said_last: None,
+            quiet,
+        }
     }
 
     /// When everything has ended: what is left in the trees is looked at once more, and nothing can interfere.
     pub fn finish(mut self) -> Option<Exceeded> {
-        if let Some(calls) = self.calls.take() {
-            calls.renames.finish();
+        self.tell_decided();
+        if let Some(renames) = self.calls.take().and_then(|calls| calls.renames) {
+            renames.finish();
         }
         let guard = self.guard.take();
         if guard.is_none() {
@@ -148,6 +190,33 @@ impl<'a> Duties<'a> {
         };
         let text = format!("changed during the run, and executed outside of the fence: {}{more}", shown.join(", "));
         stderr::say("paddock", &text);
+    }
+
+    /// What the gate has decided: to the journal, and what was refused to people at once, as far as they can take it.
+    fn tell_decided(&mut self) {
+        let Some(gate) = self.calls.as_mut().and_then(|calls| calls.gate.as_mut()) else { return };
+        for decided in gate.decided() {
+            if let Some(journal) = self.journal
+                && let Err(error) = journal.append(&Event::Exec(&decided))
+            {
+                self.complain(&error.to_string(), error.hint());
+            }
+            if let Some(line) = decided.refusal().filter(|_| !self.quiet) {
+                self.say_now(decided.process.pid, line);
+            }
+        }
+    }
+
+    /// Once: who looks for a program in several places is refused in each.
+    fn say_now(&mut self, pid: u32, line: String) {
+        let said = (pid, line);
+        if self.said_last.as_ref() == Some(&said) {
+            return;
+        }
+        if let Some(line) = self.live.say(&said.1) {
+            self.say(line);
+        }
+        self.said_last = Some(said);
     }
 
     fn tell(&mut self, event: GuardEvent) {
@@ -215,14 +284,15 @@ fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<
 
 impl Chores for Duties<'_> {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES] {
-        let [listener, renames] = self.calls.as_ref().map_or([None, None], Calls::descriptors);
-        [self.guard.as_ref().map(Guard::fd), listener, renames]
+        let [listener, renames, gate] = self.calls.as_ref().map_or([None; 3], Calls::descriptors);
+        [self.guard.as_ref().map(Guard::fd), listener, renames, gate]
     }
 
     fn deadline(&self) -> Option<Instant> {
         let limits = self.limits.as_ref().and_then(Watch::next_check);
         let guard = self.guard.as_ref().and_then(Guard::timeout).map(|left| Instant::now() + left);
-        [limits, guard].into_iter().flatten().min()
+        let calls = self.calls.as_ref().and_then(Calls::deadline);
+        [limits, guard, calls].into_iter().flatten().min()
     }
 
     fn turn(&mut self) -> ControlFlow<()> {
@@ -231,6 +301,7 @@ impl Chores for Duties<'_> {
             self.complain(&error, "this is a bug of paddock, or of the kernel");
             return ControlFlow::Break(());
         }
+        self.tell_decided();
         if let (Some(mut guard), Some((inside, copied))) = (self.guard.take(), self.inside) {
             let turned = guard.turn(&mut |covers| put(inside, copied, covers), &mut |event| self.tell(event));
             self.guard = Some(guard);
@@ -254,5 +325,14 @@ impl Chores for Duties<'_> {
         self.calls.as_ref().is_some_and(Calls::are_due)
             || self.guard.as_ref().is_some_and(Guard::is_due)
             || self.limits.as_mut().is_some_and(|watch| watch.check().is_some())
+    }
+
+    fn is_tracing(&self) -> bool {
+        self.calls.as_ref().and_then(|calls| calls.gate.as_ref()).is_some_and(Gate::is_tracing)
+    }
+
+    fn claim(&mut self, pid: Pid, status: WaitStatus) -> bool {
+        let Some(Calls { gate: Some(gate), listener, .. }) = &mut self.calls else { return false };
+        gate.claim(listener, pid.as_raw_nonzero().get() as u32, status.as_raw())
     }
 }

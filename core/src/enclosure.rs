@@ -16,7 +16,7 @@ use crate::guard::Guard;
 use crate::json::{self, Invalid};
 use crate::mounts;
 use crate::names::{Names, Rule};
-use crate::namespaces::{self, Payload, Started};
+use crate::namespaces::{self, Attend, Payload, Started};
 use crate::plan::{self, Namespaces, Plan};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
@@ -113,6 +113,7 @@ impl<'p> Enclosure<'p> {
         terminal: Option<&CStr>,
         pid_max: Option<u32>,
         admit: impl FnOnce(Pid) -> Result<(), Errno>,
+        attend: Attend<'_>,
         command: &[CString],
         sha256: &str,
     ) -> Result<Started, Refusal> {
@@ -134,14 +135,15 @@ impl<'p> Enclosure<'p> {
             gid: rustix::process::getegid().as_raw(),
         };
         let mut armed = None;
-        let started = namespaces::start(&blueprint, fence, payload, mask, admit, || {
+        let meanwhile = || {
             if session.is_some() {
                 return Ok(Some(Vec::new()));
             }
             let found;
             (armed, found) = arm(requested, files, covers, masked, copied(plan), taken.clone())?;
             Ok(Some(found))
-        });
+        };
+        let started = namespaces::start(&blueprint, fence, payload, mask, admit, meanwhile, attend);
         self.guard = self.guard.take().or(armed);
         started
     }

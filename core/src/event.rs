@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use rustix::io::Errno;
 
+use crate::gate::expect;
+use crate::gate::{Decided, Outcome};
 use crate::json::{self, Invalid};
 use crate::kernel_names;
 use crate::limits::Exceeded;
@@ -14,6 +16,9 @@ pub const BODY_LIMIT: usize = 3840;
 
 const NAME_ROOM: usize = 128;
 const PATH_ROOM: usize = 1024;
+const CWD_ROOM: usize = 512;
+const ARGUMENTS_ROOM: usize = 1024;
+const REASON_ROOM: usize = 512;
 const SENTENCE_ROOM: usize = 2048;
 const ANCESTRY_ROOM: usize = 768;
 
@@ -64,6 +69,8 @@ pub enum Event<'a> {
     Partial {
         text: &'a [u8],
     },
+    /// What the gate decided on, and what became of it.
+    Exec(&'a Decided),
     /// A protected name that appeared, and where it is kept now; not whole, if it was too much to copy.
     NameTaken {
         path: &'a [u8],
@@ -112,6 +119,7 @@ impl Event<'_> {
                 json::string_within(&mut out, exe, Invalid::Text, PATH_ROOM);
                 let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
             }
+            Event::Exec(decided) => decided_fields(&mut out, decided),
             Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
             Event::LimitExceeded(Exceeded { limit, value, means, ended, unwatched }) => {
                 let _ = write!(
@@ -197,6 +205,43 @@ impl Enforcement {
     }
 }
 
+fn decided_fields(out: &mut String, decided: &Decided) {
+    let Decided { process, exe, argv, cwd, outcome, rule, reason, by } = decided;
+    let (action, ran) = match outcome {
+        Outcome::Ran { .. } => ("allow", true),
+        Outcome::Failed => ("allow", false),
+        Outcome::Denied | Outcome::Attack(_) => ("deny", false),
+    };
+    let kind = if matches!(outcome, Outcome::Attack(_)) { "exec.attack" } else { "exec" };
+    let _ = write!(out, "\"event\":\"{kind}\",\"pid\":{},\"ppid\":{},\"exe\":", process.pid, process.parent);
+    json::string_within(out, exe, Invalid::Text, PATH_ROOM);
+    out.push_str(",\"argv\":");
+    strings_within(out, expect::words(argv).into_iter(), ARGUMENTS_ROOM);
+    out.push_str(",\"cwd\":");
+    json::string_within(out, cwd, Invalid::Text, CWD_ROOM);
+    let _ = write!(
+        out,
+        ",\"action\":\"{action}\",\"ran\":{ran},\"verified\":{}",
+        matches!(outcome, Outcome::Ran { verified: true })
+    );
+    out.push_str(",\"rule_id\":");
+    json::string_within(out, rule.as_deref().unwrap_or(b"default"), Invalid::Text, NAME_ROOM);
+    out.push_str(",\"reason\":");
+    let changed = match outcome {
+        Outcome::Attack(what) => Some(format!("{what} changed after it was judged")),
+        _ => None,
+    };
+    match changed.as_ref().or(reason.as_ref()) {
+        Some(reason) => json::string_within(out, reason.as_bytes(), Invalid::Text, REASON_ROOM),
+        None => out.push_str("null"),
+    }
+    out.push_str(",\"by\":");
+    match by {
+        Some(by) => json::string_within(out, by.as_bytes(), Invalid::Text, NAME_ROOM),
+        None => out.push_str("null"),
+    }
+}
+
 /// A list that takes at most `room` characters: the item that does not fit is cut, those after it are counted.
 fn strings_within<'a>(out: &mut String, items: impl ExactSizeIterator<Item = &'a [u8]>, room: usize) {
     // `,"…+N more"]` for the items left over.
@@ -244,6 +289,19 @@ mod tests {
         })
     }
 
+    fn decided(outcome: Outcome) -> Decided {
+        Decided {
+            process: expect::Process { pid: 43, parent: 42, uid: 1000 },
+            exe: b"/usr/bin/git".to_vec(),
+            argv: b"git\0push\0".to_vec(),
+            cwd: b"/w".to_vec(),
+            outcome,
+            rule: Some(b"no-push".to_vec()),
+            reason: None,
+            by: None,
+        }
+    }
+
     fn parsed(event: &Event<'_>) -> Value {
         let body = event.body();
         assert!(body.is_ascii() && body.len() <= BODY_LIMIT, "{}", body.len());
@@ -264,7 +322,9 @@ mod tests {
         let left = Event::NameLeft { path: b"/w/.vscode", errno: Errno::NOSPC };
         let masked = Event::NameMasked { path: b"/w/.env", window_us: 900 };
         let flagged = Event::NameFlagged { path: b"/w/Makefile" };
-        for event in [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged] {
+        let (ran, attack) = (decided(Outcome::Ran { verified: true }), decided(Outcome::Attack("the arguments")));
+        let (exec, attack) = (Event::Exec(&ran), Event::Exec(&attack));
+        for event in [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged, exec, attack] {
             let ours = parsed(&event);
             let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();
@@ -308,6 +368,10 @@ mod tests {
         parsed(&Event::NameLeft { path: &[0xFF; 5000], errno: Errno::ACCESS });
         parsed(&Event::NameMasked { path: &[0xFF; 5000], window_us: u128::from(u64::MAX) });
         parsed(&Event::NameFlagged { path: &[0xFF; 5000] });
+        let (long, reason) = (vec![0xFF; 5000], Some("\u{1}".repeat(5000)));
+        let (exe, cwd, rule, by) = (long.clone(), long.clone(), Some(long.clone()), reason.clone());
+        let argv = [&long[..], &[0]].concat().repeat(40);
+        parsed(&Event::Exec(&Decided { exe, argv, cwd, rule, reason, by, ..decided(Outcome::Denied) }));
     }
 
     #[test]

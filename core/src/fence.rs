@@ -8,6 +8,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::SecureComputingMode;
 
+use crate::bpf::Instruction;
+use crate::channel::{self, Word};
 use crate::plan::{Plan, Tier};
 use crate::privileges::{Privileges, Service};
 use crate::seccomp::Filter;
@@ -21,6 +23,8 @@ pub struct Fence {
     ruleset: Option<OwnedFd>,
     /// None: the command starts where we stand.
     workdir: Option<CString>,
+    /// For calls that the supervisor answers.
+    notifying: Option<Vec<Instruction>>,
     filter: Option<Filter>,
 }
 
@@ -47,7 +51,34 @@ pub struct FenceError {
     pub errno: Errno,
 }
 
+impl FenceError {
+    /// As one number that is not 0, for a process that can say no more than that.
+    pub fn code(self) -> i64 {
+        (1 + self.step as i64) << 32 | i64::from(self.errno.raw_os_error())
+    }
+
+    /// None: it is no such number.
+    pub fn of_code(code: i64) -> Option<FenceError> {
+        let step = *Step::ALL.get(usize::try_from((code >> 32) - 1).ok()?)?;
+        Some(FenceError { step, errno: Errno::from_raw_os_error(code as i32) })
+    }
+}
+
 impl Step {
+    const ALL: [Step; 11] = [
+        Step::FollowParent,
+        Step::Limits,
+        Step::Privileges,
+        Step::NoNewPrivs,
+        Step::Rlimit,
+        Step::Landlock,
+        Step::Workdir,
+        Step::Descriptors,
+        Step::Seccomp,
+        Step::Listener,
+        Step::Confirm,
+    ];
+
     fn what(self) -> &'static str {
         match self {
             Step::FollowParent => "the command can not be tied to its supervisor",
@@ -60,7 +91,7 @@ impl Step {
             Step::Descriptors => "open descriptors can not be kept from the command",
             Step::Seccomp => "the system call filter can not be installed",
             Step::Listener => {
-                "the supervisor can not answer for system calls, which renaming in a copy of the workspace needs"
+                "the supervisor can not answer for system calls, as exec rules and copies of the workspace need it"
             }
             Step::Confirm => "the kernel does not confirm no_new_privs and the system call filter",
         }
@@ -68,9 +99,7 @@ impl Step {
 
     pub fn hint(self) -> &'static str {
         match self {
-            Step::Listener => {
-                "the kernel lets one program do so: run this outside of the other sandbox, or without --cow"
-            }
+            Step::Listener => "the kernel lets one program do so: run this outside of the other sandbox",
             Step::Workdir => "the directory was removed, or you may not enter it: start from another one",
             _ => "`paddock doctor` tries every mechanism on this machine",
         }
@@ -78,7 +107,13 @@ impl Step {
 }
 
 impl Fence {
-    pub fn new(plan: &Plan, ruleset: Option<OwnedFd>, filter: Option<Filter>, limits: &[(Resource, u64)]) -> Fence {
+    pub fn new(
+        plan: &Plan,
+        ruleset: Option<OwnedFd>,
+        notifying: Option<Vec<Instruction>>,
+        filter: Option<Filter>,
+        limits: &[(Resource, u64)],
+    ) -> Fence {
         Fence {
             privileges: privileges(plan),
             no_new_privs: plan.no_new_privs,
@@ -86,6 +121,7 @@ impl Fence {
             ruleset,
             // A new root is entered at its top; the directory we came from belongs to the old one.
             workdir: (plan.workdir != plan.cwd || plan.tier == Tier::Full).then(|| plan.workdir.as_c_str().to_owned()),
+            notifying,
             filter,
         }
     }
@@ -96,7 +132,7 @@ impl Fence {
 
     /// Are there calls that the supervisor answers?
     pub fn listens(&self) -> bool {
-        self.filter.as_ref().is_some_and(|filter| filter.notifies)
+        self.notifying.is_some()
     }
 
     /// Before a process of ours becomes the command: what that one inherits.
@@ -105,9 +141,9 @@ impl Fence {
         bounded.map_err(|errno| FenceError { step: Step::Privileges, errno })
     }
 
-    /// After this returned Ok, the process is inside. The order is the promise. The descriptor is where calls arrive that the
-    /// supervisor answers.
-    pub fn enter(&self) -> Result<Option<OwnedFd>, FenceError> {
+    /// After this returned Ok, the process is inside. The order is the promise. `supervisor` is told where calls arrive that he answers;
+    /// without one nothing may be inside that he would have to answer.
+    pub fn enter(&self, supervisor: Option<BorrowedFd<'_>>) -> Result<(), FenceError> {
         let at = |step| move |errno| FenceError { step, errno };
         self.confine()?;
         // Landlock does not judge chdir; the directory needs no grant to be stood in.
@@ -116,20 +152,21 @@ impl Fence {
         }
         // Whatever we inherited or opened: the journal, the ruleset, a caller's leftovers.
         sys::close_on_exec_from(3).map_err(at(Step::Descriptors))?;
-        // Last, because it may refuse any of the calls above.
-        let Some(filter) = &self.filter else { return Ok(None) };
-        let listener = if filter.notifies {
-            Some(sys::seccomp_listener(&filter.program).map_err(at(Step::Listener))?)
-        } else {
-            sys::seccomp_install(&filter.program).map_err(at(Step::Seccomp))?;
-            None
-        };
+        // The filters come last, because they may refuse any of the calls above; and the one that asks before the one that refuses,
+        // which could keep us from saying whom to ask.
+        if let Some(program) = &self.notifying {
+            let listener = sys::seccomp_listener(program).map_err(at(Step::Listener))?;
+            let supervisor = supervisor.ok_or(FenceError { step: Step::Listener, errno: Errno::NOTCONN })?;
+            channel::send(supervisor, &Word::Listening, &[listener.as_fd()]).map_err(at(Step::Listener))?;
+        }
+        let Some(filter) = &self.filter else { return Ok(()) };
+        sys::seccomp_install(&filter.program).map_err(at(Step::Seccomp))?;
         let confirmed = match rustix::thread::secure_computing_mode() {
             Ok(mode) => mode == SecureComputingMode::Filter,
             // The filter refuses the question, which it could not if it were not there.
             Err(_) => filter.refuses("prctl"),
         };
-        if confirmed { Ok(listener) } else { Err(FenceError { step: Step::Confirm, errno: Errno::PERM }) }
+        if confirmed { Ok(()) } else { Err(FenceError { step: Step::Confirm, errno: Errno::PERM }) }
     }
 
     /// All but the filter: the process may do what the command may, and no more.
@@ -186,4 +223,20 @@ pub fn become_command(supervisor: Option<Pid>, mask: Option<&SignalMask>) -> Res
         sys::release_signals(mask);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_number_and_back() {
+        for step in Step::ALL {
+            let error = FenceError { step, errno: Errno::ACCESS };
+            assert_eq!(FenceError::of_code(error.code()), Some(error));
+        }
+        for other in [0, i64::from(libc::EACCES), 12 << 32, i64::MIN] {
+            assert_eq!(FenceError::of_code(other), None, "{other}");
+        }
+    }
 }

@@ -17,7 +17,7 @@ use crate::identity::{self, IdentityError};
 use crate::limits::{Limits, LimitsError};
 use crate::loopback;
 use crate::mounts::{self, PLAIN};
-use crate::namespaces::{self, Furnish, Furnished, InitError, Payload, Started};
+use crate::namespaces::{self, Attend, Furnish, Furnished, InitError, Payload, Started};
 use crate::place::{Identity, Place};
 use crate::plan::{Container, Grant, Namespaces, Plan};
 use crate::privileges;
@@ -130,6 +130,7 @@ impl<'p> Jail<'p> {
         mask: &SignalMask,
         terminal: Option<&CStr>,
         limits: &Limits,
+        attend: Attend<'_>,
     ) -> Result<Result<Started, Refusal>, JailError> {
         let step = |what| move |source| JailError::Step { what, source };
         // Before the user namespace is left behind, in which that is allowed.
@@ -154,7 +155,7 @@ impl<'p> Jail<'p> {
                 Errno::CANCELED
             })
         };
-        let started = namespaces::start(&interior, fence, payload, mask, admit, || Ok(None));
+        let started = namespaces::start(&interior, fence, payload, mask, admit, || Ok(None), attend);
         match refused {
             Some(error) => Err(error),
             None => Ok(started),

@@ -5,6 +5,7 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
@@ -17,6 +18,7 @@ use crate::cover::Cover;
 use crate::fence::{self, Fence, FenceError};
 use crate::jail::JailError;
 use crate::mounts;
+use crate::notify::Listener;
 use crate::place::Identity;
 use crate::privileges::Privileges;
 use crate::refusal::Refusal;
@@ -81,7 +83,7 @@ pub struct Sandbox {
     /// A /proc that shows the processes of the sandbox and no other.
     pub proc: OwnedFd,
     /// Where calls of the command arrive that we answer.
-    pub listener: Option<OwnedFd>,
+    pub listener: Option<Listener>,
     /// File systems in memory that are its own.
     pub volatile: Vec<OwnedFd>,
     inside: Inside,
@@ -101,6 +103,9 @@ pub enum Started {
 
 /// What happens inside the fence: it becomes the command, or returns an errno (or 0, if it was no command).
 pub type Payload<'a> = &'a dyn Fn() -> i32;
+
+/// Answers for the program that is about to be started, by somebody who can not tell us more before it is: until he can.
+pub type Attend<'a> = &'a mut dyn FnMut(&Listener, BorrowedFd<'_>) -> Result<(), Errno>;
 
 /// What init makes of its namespaces.
 pub trait Furnish {
@@ -137,7 +142,7 @@ impl Furnish for Blueprint<'_> {
 
 /// Starts init and, behind it, the command. `admit` is called with init's number before it does anything. `meanwhile` is what has to
 /// be done before the command starts, and not before init does; it says what is to be covered, where init waits for that. Done one
-/// after the other, the two would be a quarter of a launch more.
+/// after the other, the two would be a quarter of a launch more. `attend` answers calls of the command until the descriptor can be read.
 pub fn start(
     interior: &dyn Furnish,
     fence: &Fence,
@@ -145,6 +150,7 @@ pub fn start(
     mask: &SignalMask,
     admit: impl FnOnce(Pid) -> Result<(), Errno>,
     meanwhile: impl FnOnce() -> Result<Option<Vec<Cover>>, Refusal>,
+    attend: Attend<'_>,
 ) -> Result<Started, Refusal> {
     let (ours, theirs) = channel::pair().map_err(NamespacesError::Channel)?;
     let (mut supervisors_end, mut inits_end) = (Some(ours), Some(theirs));
@@ -160,8 +166,9 @@ pub fn start(
         Ok(()) => meanwhile().map(|covers| tell(&channel, covers)),
         Err(errno) => Ok(Err(errno)),
     };
+    let mut listener = None;
     let heard = match told {
-        Ok(Ok(())) => channel::receive(&channel, true),
+        Ok(Ok(())) => hear(&channel, attend, &mut listener),
         unsaid => {
             bury(init);
             // If it was init that went first, it has said why.
@@ -179,7 +186,6 @@ pub fn start(
             let mut descriptors = descriptors.into_iter();
             let known = (descriptors.next(), descriptors.next(), descriptors.next(), descriptors.next());
             if let (Some(command), Some(user), Some(mount), Some(proc)) = known {
-                let listener = if fence.listens() { descriptors.next() } else { None };
                 let (inside, volatile) = (Inside { user, mount }, descriptors.collect());
                 return Ok(Started::Running(Sandbox { init, channel, command, proc, listener, volatile, inside }));
             }
@@ -195,6 +201,23 @@ pub fn start(
     };
     bury(init);
     Err(refused.into())
+}
+
+/// What became of the start.
+fn hear(
+    channel: &OwnedFd,
+    attend: Attend<'_>,
+    listener: &mut Option<Listener>,
+) -> Result<Option<(Word, Vec<OwnedFd>)>, Errno> {
+    loop {
+        match channel::receive(channel, true)? {
+            Some((Word::Listening, descriptors)) => {
+                let fd = descriptors.into_iter().next().ok_or(Errno::PROTO)?;
+                attend(listener.insert(Listener::new(fd)), channel.as_fd())?;
+            }
+            heard => return Ok(heard),
+        }
+    }
 }
 
 fn tell(channel: &OwnedFd, covers: Option<Vec<Cover>>) -> Result<(), Errno> {
@@ -349,20 +372,34 @@ fn set_up(
     fence.bound()?;
     let mut fence_failure = None;
     let mut exec_failure = None;
-    let mut listener = None;
-    // The descriptors are ours as well until the command is executed: so the listener comes to us without one more system call,
-    // which the filter might refuse.
-    let child = sys::spawn_into(libc::CLONE_FILES, || {
-        match fence::become_command(None, Some(mask)).and_then(|()| fence.enter()) {
-            Ok(made) => {
-                listener = made;
-                exec_failure = Some(payload());
+    // Until it is executed the command has our channel, to say who answers for it.
+    let become_command = || fence::become_command(None, Some(mask)).and_then(|()| fence.enter(Some(channel.as_fd())));
+    let child = if fence.listens() {
+        // The supervisor has to see what it asks for, and must not see us: so its memory is a copy, and it leaves there what went wrong.
+        let failure = sys::shared_number().map_err(step("no process can be started"))?;
+        let child = sys::fork_into(libc::CLONE_VFORK, || {
+            let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
+            let code = match become_command() {
+                Ok(()) => payload().into(),
+                Err(error) => error.code(),
+            };
+            failure.store(code, Ordering::SeqCst);
+            125
+        });
+        let failed = failure.load(Ordering::SeqCst);
+        fence_failure = FenceError::of_code(failed);
+        exec_failure = (failed != 0 && fence_failure.is_none()).then_some(failed as i32);
+        child
+    } else {
+        sys::spawn_sharing_memory(|| {
+            match become_command() {
+                Ok(()) => exec_failure = Some(payload()),
+                Err(error) => fence_failure = Some(error),
             }
-            Err(error) => fence_failure = Some(error),
-        }
-        125
-    })
-    .map_err(step("no process can be started"))?;
+            125
+        })
+    };
+    let child = child.map_err(step("no process can be started"))?;
     if let Some(error) = fence_failure {
         return Err(error.into());
     }
@@ -371,7 +408,6 @@ fn set_up(
     }
     let handle = rustix::process::pidfd_open(child, PidfdFlags::empty()).map_err(step("the command has no handle"))?;
     let mut descriptors = vec![handle.as_fd(), user.as_fd(), mount.as_fd(), proc.as_fd()];
-    descriptors.extend(listener.as_ref().map(|listener| listener.as_fd()));
     descriptors.extend(volatile.iter().map(OwnedFd::as_fd));
     channel::send(channel, &Word::Started, &descriptors).map_err(step("the supervisor is gone"))?;
     Ok(Ok(child))

@@ -9,11 +9,11 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use crate::memory::Memory;
 use crate::sys::{self, Notification, Response};
 
 /// With its NUL (PATH_MAX).
-const LONGEST_PATH: usize = 4096;
-const PAGE: u64 = 4096;
+pub const LONGEST_PATH: usize = 4096;
 const CONTINUE: u32 = 1; // SECCOMP_USER_NOTIF_FLAG_CONTINUE
 
 pub struct Listener {
@@ -100,19 +100,7 @@ impl Call {
     /// The path at an address of the caller's, without its NUL. One that the kernel would not take is an error here too.
     pub fn path(&self, address: u64) -> Result<Vec<u8>, Errno> {
         let mut path = Vec::with_capacity(256);
-        let mut piece = [0; PAGE as usize];
-        let mut at = address;
-        while path.len() < LONGEST_PATH {
-            // Up to the end of a page: the next one may not be there, and need not be.
-            let left = (PAGE - at % PAGE) as usize;
-            let read = sys::read_memory(self.thread, at, &mut piece[..left.min(LONGEST_PATH - path.len())])?;
-            if let Some(end) = piece[..read].iter().position(|byte| *byte == 0) {
-                path.extend_from_slice(&piece[..end]);
-                return Ok(path);
-            }
-            path.extend_from_slice(&piece[..read]);
-            at = at.checked_add(read as u64).filter(|_| read > 0).ok_or(Errno::FAULT)?;
-        }
-        Err(Errno::NAMETOOLONG)
+        Memory::of(self.thread).string(address, LONGEST_PATH, Errno::NAMETOOLONG, &mut path)?;
+        Ok(path)
     }
 }

@@ -4,32 +4,42 @@ use std::fmt::Write as _;
 
 use landlock::Scope;
 
+use crate::bpf::Instruction;
 use crate::event::Enforcement;
 use crate::files::{self, Files};
+use crate::gate;
 use crate::jail::Jail;
 use crate::journal::Journal;
 use crate::json::{self, Invalid};
 use crate::plan::{self, Grant, Plan};
 use crate::refusal::Refusal;
 use crate::rename;
-use crate::seccomp::Filter;
+use crate::seccomp::{self, Filter};
 use crate::syscalls::Arch;
 
 pub struct Preflight<'p> {
     pub files: Option<Files<'p>>,
     pub filter: Option<Filter>,
+    /// Passes calls to the supervisor.
+    pub notifying: Option<Vec<Instruction>>,
 }
 
 impl<'p> Preflight<'p> {
     /// `journal`: the one that is open already.
     pub fn prepare(plan: &'p Plan, journal: Option<&Journal>) -> Result<Preflight<'p>, Refusal> {
         let files = Files::prepare(plan, journal)?;
-        let notified = if plan.workspace.is_some() { &rename::CALLS[..] } else { &[] };
         let filter = match &plan.seccomp {
-            Some(requested) => Some(Filter::compile(requested, Arch::NATIVE, notified, !keeps_signals_in(plan))?),
+            Some(requested) => Some(Filter::compile(requested, Arch::NATIVE, !keeps_signals_in(plan))?),
             None => None,
         };
-        Ok(Preflight { files, filter })
+        let mut notified = Vec::new();
+        notified.extend(plan.workspace.iter().flat_map(|_| rename::CALLS));
+        notified.extend(plan.gate.iter().flat_map(|_| gate::CALLS));
+        let notifying = match &notified[..] {
+            [] => None,
+            names => Some(seccomp::notifying(Arch::NATIVE, names)?),
+        };
+        Ok(Preflight { files, filter, notifying })
     }
 
     pub fn requested(&self, plan: &Plan) -> Enforcement {

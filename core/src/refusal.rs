@@ -34,8 +34,6 @@ pub enum Refusal {
     Files(#[from] FilesError),
     #[error(transparent)]
     Rules(#[from] RuleError),
-    #[error("the exec rules can not be held by this version")]
-    Gate,
     #[error("the system call filter can not be built: {0}")]
     Filter(#[from] BpfError),
     #[error(transparent)]
@@ -95,7 +93,6 @@ impl Refusal {
             Refusal::Journal(error) => error.hint(),
             Refusal::Files(error) => error.hint(),
             Refusal::Rules(_) => "the plan comes from `paddock`; use a paddock and a paddock-core of the same release",
-            Refusal::Gate => "take the rules out to run without them; `paddock why --exec` answers with them",
             Refusal::Filter(_) => "list fewer system calls",
             Refusal::Temp(_) => "check that the directory exists and that you may write to it",
             Refusal::Namespaces(error) => error.hint(),

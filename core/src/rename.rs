@@ -10,15 +10,16 @@
 //! behind more rules of its own (Landlock, namespaces) gets the kernel's own answer, because our child would not be behind them.
 
 use std::collections::VecDeque;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
+use crate::caller::{Caller, mount_of, open_in, open_process, open_start};
 use crate::carry;
 use crate::fence::Fence;
 use crate::limits::Limits;
@@ -128,13 +129,13 @@ impl<'a> Renames<'a> {
     /// None: this is not for us.
     fn begin(&self, listener: &Listener, call: Call) -> Option<Mover> {
         let asked = Asked::of(&call)?;
-        let caller = Caller::find(&call)?;
-        if self.fenced_further || !self.inside.holds(caller.proc.as_fd()) {
+        let caller = Caller::find(&call).ok()?;
+        if self.fenced_further || !self.inside.holds(caller.proc()) {
             return None;
         }
-        let (old, new) = (caller.resolve(&call, asked.old)?, caller.resolve(&call, asked.new)?);
+        let (old, new) = (resolve(&caller, &call, asked.old)?, resolve(&caller, &call, asked.new)?);
         // Locks, masks and pins are mounts of their own, and so is everything that is not the copy.
-        let workspace = open_in(&caller.root, self.workspace.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS).ok()?;
+        let workspace = open_in(caller.root(), self.workspace.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS).ok()?;
         let mount = mount_of(&workspace, c"").ok()?;
         let at = [mount_of(&old.dir, c""), mount_of(&new.dir, c""), mount_of(&old.dir, &old.name)];
         if at != [Ok(mount); 3] || !old.is_directory() || !listener.still_waits(&call) {
@@ -213,7 +214,7 @@ fn may_be_directory(call: &Call, asked: &Asked) -> bool {
     let look = || {
         let (dir, address) = asked.old;
         let path = call.path(address)?;
-        let proc = open_process(call)?;
+        let proc = open_process(call.thread)?;
         let (start, scope) = if path.starts_with(b"/") {
             (rustix::fs::openat(&proc, c"root", PATH_DIR, Mode::empty())?, ResolveFlags::IN_ROOT)
         } else {
@@ -228,66 +229,12 @@ fn may_be_directory(call: &Call, asked: &Asked) -> bool {
     look() == Ok(true)
 }
 
-fn open_process(call: &Call) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(format!("/proc/{}", call.thread), PATH_DIR, Mode::empty())
-}
-
-/// Where a relative path begins.
-fn open_start(proc: &OwnedFd, dir: i32) -> Result<OwnedFd, Errno> {
-    let name = if dir == libc::AT_FDCWD { "cwd".to_owned() } else { format!("fd/{dir}") };
-    rustix::fs::openat(proc, name, PATH_DIR, Mode::empty())
-}
-
-fn open_in(root: &OwnedFd, path: &[u8], flags: OFlags, scope: ResolveFlags) -> Result<OwnedFd, Errno> {
-    let scope = if scope.contains(ResolveFlags::BENEATH) { scope } else { scope | ResolveFlags::IN_ROOT };
-    rustix::fs::openat2(root, path, flags, Mode::empty(), scope | ResolveFlags::NO_MAGICLINKS)
-}
-
-pub fn mount_of(dir: &OwnedFd, name: &CStr) -> Result<u64, Errno> {
-    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH;
-    let found = rustix::fs::statx(dir, name, flags, StatxFlags::MNT_ID)?;
-    if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 { Err(Errno::NOSYS) } else { Ok(found.stx_mnt_id) }
-}
-
-/// The caller, as /proc has it.
-struct Caller {
-    proc: OwnedFd,
-    root: OwnedFd,
-}
-
-impl Caller {
-    fn find(call: &Call) -> Option<Caller> {
-        let proc = open_process(call).ok()?;
-        let root = rustix::fs::openat(&proc, c"root", PATH_DIR, Mode::empty()).ok()?;
-        Some(Caller { proc, root })
-    }
-
-    /// The directory that holds a name, by the caller's own root. None: the kernel has its own answer to such a path.
-    fn resolve(&self, call: &Call, (dir, address): (i32, u64)) -> Option<Name> {
-        let path = call.path(address).ok()?;
-        let (above, name) = split(&path)?;
-        let mut whole = Vec::new();
-        if !path.starts_with(b"/") {
-            whole = self.start(dir)?;
-            whole.push(b'/');
-        }
-        whole.extend_from_slice(above);
-        let dir = open_in(&self.root, &whole, PATH_DIR, ResolveFlags::IN_ROOT).ok()?;
-        Some(Name { dir, name: CString::new(name).ok()? })
-    }
-
-    /// The path of the directory that relative ones begin in: `..` may lead out of it, and a link to the root.
-    fn start(&self, dir: i32) -> Option<Vec<u8>> {
-        let start = open_start(&self.proc, dir).ok()?;
-        let mut buffer = [0; 32];
-        let path = rustix::fs::readlink(crate::beneath::link_to(&start, &mut buffer), Vec::new()).ok()?;
-        let same = open_in(&self.root, path.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS).ok()?;
-        let identity = |fd: &OwnedFd| {
-            let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID);
-            found.map(|found| (found.stx_mnt_id, found.stx_ino)).ok()
-        };
-        (identity(&start)? == identity(&same)?).then(|| path.into_bytes())
-    }
+/// The directory that holds a name, by the caller's own root. None: the kernel has its own answer to such a path.
+fn resolve(caller: &Caller, call: &Call, (dir, address): (i32, u64)) -> Option<Name> {
+    let path = call.path(address).ok()?;
+    let (above, name) = split(&path)?;
+    let dir = caller.open(dir, above, PATH_DIR).ok()?;
+    Some(Name { dir, name: CString::new(name).ok()? })
 }
 
 /// The directory part and the last name of a path. None where the kernel would not rename: the root, `.` and `..`, nothing.

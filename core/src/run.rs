@@ -13,17 +13,19 @@ use crate::ancestry;
 use crate::census::Tree;
 use crate::chores::{Calls, Copied, Duties};
 use crate::command::Command;
+use crate::companion::Companion;
 use crate::enclosure::Enclosure;
 use crate::environment;
 use crate::event::{Event, Start};
 use crate::fence::{self, Fence};
 use crate::files::{self, Files};
+use crate::gate::{Decided, Gate};
 use crate::guard::Guard;
 use crate::jail::Jail;
 use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::limits::{Exceeded, Limits};
-use crate::namespaces;
+use crate::namespaces::{self, Attend};
 use crate::notify::Listener;
 use crate::plan::{Level, Plan, Tier};
 use crate::preflight::Preflight;
@@ -42,10 +44,6 @@ pub const EXIT_NOT_FOUND: i32 = 127;
 pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool) -> Result<i32, Refusal> {
     sys::ignore_file_size_signal();
     let (plan, plan_bytes) = Plan::read(plan_fd, uid)?;
-    // Until a supervisor answers execs. src/paddock/plan/pending.py says the same, with the line that asks for it.
-    if plan.gate.is_some() {
-        return Err(Refusal::Gate);
-    }
     let session = random_name()?;
 
     // The journal comes first: from here on a refusal leaves a trace, and without a journal that was asked for nothing runs.
@@ -111,21 +109,23 @@ fn fenced(
     session: &str,
 ) -> Result<Outcome, Refusal> {
     // Everything that can be wrong with paths, rules and filter is found before anything is made.
+    let gate = Gate::of(&plan, Companion::new(None))?;
     let preflight = Preflight::prepare(&plan, journal)?;
     let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
     plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
     announce(&plan, &preflight, &limits, quiet);
 
-    if journal.is_none() && plan.temp.is_none() && plan.namespaces.is_none() && !limits.need_supervisor() {
+    let supervised = journal.is_some() || preflight.notifying.is_some() || limits.need_supervisor();
+    if !supervised && plan.temp.is_none() && plan.namespaces.is_none() {
         // Nothing has to be done afterwards, so nobody has to wait: the command takes this process over.
         let ruleset = preflight.files.and_then(|mut files| files.take_ruleset());
-        let fence = Fence::new(&plan, ruleset, preflight.filter, limits.rlimits());
+        let fence = Fence::new(&plan, ruleset, None, preflight.filter, limits.rlimits());
         let command = command(&plan, argv, None);
         fence::become_command(None, None)?;
         fence.bound()?;
-        fence.enter()?;
+        fence.enter(None)?;
         let errno = command.exec();
-        return Ok(not_executed(&command, errno));
+        return Ok(not_executed(command.name(), errno, &[]));
     }
 
     // From here on there is something to clean up: no signal may end us before.
@@ -134,6 +134,8 @@ fn fenced(
         Some(requested) => Some(Temp::make(&requested.parent, plan.user.uid, session)?),
         None => None,
     };
+    let mut gate = gate;
+    let name = argv.first().map_or(Vec::new(), |name| name.as_bytes().to_vec());
     let started = (|| {
         let mut preflight = preflight;
         if let (Some(temp), Some(files), Some(requested)) = (&temp, &mut preflight.files, &plan.temp) {
@@ -144,26 +146,34 @@ fn fenced(
             record_start(journal, &plan, sha256, &argv, terminal.as_deref(), &preflight)?;
         }
         let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
-        let fence = Fence::new(&plan, ruleset, preflight.filter, limits.rlimits());
+        let fence = Fence::new(&plan, ruleset, preflight.notifying, preflight.filter, limits.rlimits());
         let command = command(&plan, argv, temp.as_ref());
+        let attend: Attend<'_> = &mut |listener, other| match &mut gate {
+            Some(gate) => gate.attend(listener, other),
+            None => Ok(()),
+        };
         if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
             let jail = Jail::prepare(&plan, namespaces, container)?;
-            return start_jailed(jail, &fence, &command, terminal.as_deref(), &limits, &mask);
+            return start_jailed(jail, &fence, &command, terminal.as_deref(), &limits, &mask, attend);
         }
         match (&plan.namespaces, &plan.files, preflight.files) {
             (Some(namespaces), Some(requested), Some(files)) => {
                 let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
                 announce_copy(&enclosure, is_chatty(&plan, quiet));
-                start_enclosed(enclosure, fence, &command, sha256, terminal.as_deref(), &limits, &mask)
+                start_enclosed(enclosure, fence, &command, sha256, terminal.as_deref(), &limits, &mask, attend)
             }
-            _ => start_as_child(&fence, &command, &limits, &mask),
+            _ => start_as_child(&fence, &command, &limits, &mask, attend),
         }
     })();
     // While the command runs, only what its end needs stays in memory.
     drop(plan);
     let outcome = match started {
-        Ok(Ok(running)) => running.until_the_end(limits, journal, quiet),
-        Ok(Err(not_executed)) => Ok(not_executed),
+        Ok(Ok(running)) => running.until_the_end(gate, limits, journal, quiet),
+        Ok(Err(errno)) => {
+            let decided = gate.map(|mut gate| gate.decided()).unwrap_or_default();
+            journal.map_or(Ok(()), |journal| record_decided(journal, &decided))?;
+            Ok(not_executed(&name, errno, &decided))
+        }
         Err(refusal) => Err(refusal),
     };
     if let Some(Err(error)) = temp.map(Temp::remove) {
@@ -178,18 +188,30 @@ struct Running {
     guard: Option<Guard>,
     session: Option<Session>,
     veil: Veil,
+    /// Calls of a command without an init of its own that we answer.
+    listener: Option<Listener>,
     /// What the command is behind, where others have to act for it.
     fence: Option<Fence>,
 }
 
 impl Running {
-    fn until_the_end(mut self, limits: Limits, journal: Option<&Journal>, quiet: bool) -> Result<Outcome, Refusal> {
+    fn of(subject: Subject) -> Running {
+        Running { subject, guard: None, session: None, veil: Veil::default(), listener: None, fence: None }
+    }
+
+    fn until_the_end(
+        mut self,
+        gate: Option<Gate>,
+        limits: Limits,
+        journal: Option<&Journal>,
+        quiet: bool,
+    ) -> Result<Outcome, Refusal> {
         if let Some(session) = &self.session {
             session.settle();
         }
         let listener = match &mut self.subject {
-            Subject::Sandbox(sandbox) => sandbox.listener.take().map(Listener::new),
-            Subject::Child(_) => None,
+            Subject::Sandbox(sandbox) => sandbox.listener.take(),
+            Subject::Child(_) => self.listener.take(),
         };
         let host_proc;
         let (inside, proc, tree, volatile) = match &self.subject {
@@ -206,12 +228,13 @@ impl Running {
             }
         };
         let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree, volatile)?) } else { None };
-        let calls = match (listener, &self.session, &self.fence, inside) {
-            (Some(listener), Some(session), Some(fence), Some((inside, _))) => {
-                Some(Calls::new(listener, Renames::new(session.workspace(), inside, fence, &limits)))
+        let renames = match (&self.session, &self.fence, inside) {
+            (Some(session), Some(fence), Some((inside, _))) => {
+                Some(Renames::new(session.workspace(), inside, fence, &limits))
             }
             _ => None,
         };
+        let calls = listener.map(|listener| Calls::new(listener, gate, renames));
         let mut duties = Duties::new(self.guard, inside, watch, calls, journal, quiet);
         sys::give_back_memory();
         let end = supervise::wait(&self.subject, &mut duties)?;
@@ -234,17 +257,22 @@ impl Running {
 }
 
 /// What kept the command from being executed, although the fence stood, is an outcome and no failure of ours.
-type Attempt = Result<Running, Outcome>;
+type Attempt = Result<Running, Errno>;
 
-fn start_as_child(fence: &Fence, command: &Command, limits: &Limits, mask: &SignalMask) -> Result<Attempt, Refusal> {
-    Ok(match supervise::start(fence, command, limits, mask)? {
-        supervise::Started::Running(pid) => {
-            Ok(Running { subject: Subject::Child(pid), guard: None, session: None, veil: Veil::default(), fence: None })
-        }
-        supervise::Started::NotExecuted(errno) => Err(not_executed(command, errno)),
+fn start_as_child(
+    fence: &Fence,
+    command: &Command,
+    limits: &Limits,
+    mask: &SignalMask,
+    attend: Attend<'_>,
+) -> Result<Attempt, Refusal> {
+    Ok(match supervise::start(fence, command, limits, mask, attend)? {
+        supervise::Started::Running(pid, listener) => Ok(Running { listener, ..Running::of(Subject::Child(pid)) }),
+        supervise::Started::NotExecuted(errno) => Err(errno),
     })
 }
 
+#[allow(clippy::too_many_arguments, reason = "what a start is made of")]
 fn start_enclosed(
     mut enclosure: Enclosure<'_>,
     fence: Fence,
@@ -253,20 +281,21 @@ fn start_enclosed(
     terminal: Option<&CStr>,
     limits: &Limits,
     mask: &SignalMask,
+    attend: Attend<'_>,
 ) -> Result<Attempt, Refusal> {
     let payload = || command.exec().raw_os_error();
     let admit = |init| limits.admit(init).map_err(|error| error.errno());
     let pid_max = limits.pid_max();
-    let started = enclosure.start(&fence, &payload, mask, terminal, pid_max, admit, command.argv(), sha256);
+    let started = enclosure.start(&fence, &payload, mask, terminal, pid_max, admit, attend, command.argv(), sha256);
     let Enclosure { session, veil, guard, .. } = enclosure;
     Ok(match started {
         Ok(namespaces::Started::Running(sandbox)) => {
-            let fence = sandbox.listener.is_some().then_some(fence);
-            Ok(Running { subject: Subject::Sandbox(sandbox), guard, session, veil, fence })
+            let fence = session.is_some().then_some(fence);
+            Ok(Running { guard, session, veil, fence, ..Running::of(Subject::Sandbox(sandbox)) })
         }
         Ok(namespaces::Started::NotExecuted(errno)) => {
             session.map(Session::close);
-            Err(not_executed(command, Errno::from_raw_os_error(errno)))
+            Err(Errno::from_raw_os_error(errno))
         }
         Err(refusal) => {
             session.map(Session::close);
@@ -282,18 +311,13 @@ fn start_jailed(
     terminal: Option<&CStr>,
     limits: &Limits,
     mask: &SignalMask,
+    attend: Attend<'_>,
 ) -> Result<Attempt, Refusal> {
     let payload = || command.exec().raw_os_error();
-    let started = jail.start(fence, &payload, mask, terminal, limits)?;
+    let started = jail.start(fence, &payload, mask, terminal, limits, attend)?;
     Ok(match started? {
-        namespaces::Started::Running(sandbox) => Ok(Running {
-            subject: Subject::Sandbox(sandbox),
-            guard: None,
-            session: None,
-            veil: Veil::default(),
-            fence: None,
-        }),
-        namespaces::Started::NotExecuted(errno) => Err(not_executed(command, Errno::from_raw_os_error(errno))),
+        namespaces::Started::Running(sandbox) => Ok(Running::of(Subject::Sandbox(sandbox))),
+        namespaces::Started::NotExecuted(errno) => Err(Errno::from_raw_os_error(errno)),
     })
 }
 
@@ -376,10 +400,20 @@ fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool
     }
 }
 
-fn not_executed(command: &Command, errno: Errno) -> Outcome {
-    let name = String::from_utf8_lossy(command.name());
+fn record_decided(journal: &Journal, decided: &[Decided]) -> Result<(), Refusal> {
+    decided.iter().try_for_each(|one| journal.append(&Event::Exec(one))).map_err(Refusal::from)
+}
+
+/// `decided`: what the gate had to say.
+fn not_executed(name: &[u8], errno: Errno, decided: &[Decided]) -> Outcome {
+    if let Some(refusal) = decided.iter().rev().find_map(Decided::refusal).filter(|_| errno == Errno::ACCESS) {
+        stderr::complain(&refusal, "`paddock why --exec COMMAND` says which rule it is, and where");
+        return Outcome { exit_code: EXIT_NOT_EXECUTABLE, signal: None, not_executed: None, exceeded: Vec::new() };
+    }
+    let searched = !name.contains(&b'/');
+    let shown = String::from_utf8_lossy(name);
     let (exit_code, hint) = match errno {
-        Errno::NOENT if command.is_searched() => {
+        Errno::NOENT if searched => {
             (EXIT_NOT_FOUND, "no directory of the command's PATH has it; check the name and the PATH that passes")
         }
         Errno::NOENT => (EXIT_NOT_FOUND, "check the path; a script also needs the interpreter of its first line"),
@@ -390,8 +424,8 @@ fn not_executed(command: &Command, errno: Errno) -> Outcome {
         Errno::TOOBIG => (EXIT_NOT_EXECUTABLE, "arguments and environment are longer than the kernel takes"),
         _ => (EXIT_NOT_EXECUTABLE, "the kernel can not execute this file"),
     };
-    stderr::complain(&format!("cannot run {name}: {}", kernel_names::errno_text(errno)), hint);
-    Outcome { exit_code, signal: None, not_executed: Some((command.name().to_vec(), errno)), exceeded: Vec::new() }
+    stderr::complain(&format!("cannot run {shown}: {}", kernel_names::errno_text(errno)), hint);
+    Outcome { exit_code, signal: None, not_executed: Some((name.to_vec(), errno)), exceeded: Vec::new() }
 }
 
 /// Whoever starts us without a standard descriptor gets /dev/null there: otherwise the next file opened would be it. A directory

@@ -45,20 +45,12 @@ pub struct Filter {
     pub blocked: usize,
     /// Listed names that this architecture does not have.
     pub absent: Vec<&'static str>,
-    /// Some calls wait for the supervisor's answer.
-    pub notifies: bool,
     refused: Vec<&'static str>,
 }
 
 impl Filter {
-    /// `notified`: calls that go to the listener, unless they are refused.
     /// `shared_group`: the supervisor is in the command's process group, and nothing else keeps signals from it.
-    pub fn compile(
-        requested: &plan::Seccomp,
-        arch: Arch,
-        notified: &[&str],
-        shared_group: bool,
-    ) -> Result<Filter, BpfError> {
+    pub fn compile(requested: &plan::Seccomp, arch: Arch, shared_group: bool) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
             plan::Default::Allow => Action::Allow,
             plan::Default::Deny => Action::Errno(libc::ENOSYS),
@@ -83,10 +75,6 @@ impl Filter {
                 false if on_block_list => Action::Errno(libc::EPERM),
                 false => Action::Allow,
             };
-            let action = match action {
-                Action::Allow if notified.contains(&syscall.name) => Action::Notify,
-                action => action,
-            };
             blocked += usize::from(on_block_list);
             if let Action::Errno(_) = action {
                 refused.push(syscall.name);
@@ -97,14 +85,25 @@ impl Filter {
         let absent = requested.syscalls.iter().filter(|syscall| syscall.number(arch).is_none());
         let absent = absent.map(|syscall| syscall.name).collect();
         refused.sort_unstable();
-        let notifies = ranges.iter().any(|range| range.action == Action::Notify);
-        Ok(Filter { program: bpf::assemble(arch, &ranges)?, blocked, absent, notifies, refused })
+        Ok(Filter { program: bpf::assemble(arch, &ranges)?, blocked, absent, refused })
     }
 
     /// Whatever the arguments are.
     pub fn refuses(&self, name: &str) -> bool {
         self.refused.binary_search(&name).is_ok()
     }
+}
+
+/// A program of its own for calls that the supervisor answers: what it is asked with has to reach him before any other filter can refuse
+/// that. Where another filter refuses a call, nobody is asked.
+pub fn notifying(arch: Arch, names: &[&str]) -> Result<Vec<Instruction>, BpfError> {
+    let mut ranges = vec![Range { first: 0, action: Action::Allow }];
+    for (number, syscall) in arch.syscalls() {
+        let action = if names.contains(&syscall.name) { Action::Notify } else { Action::Allow };
+        set(&mut ranges, number, action);
+        set(&mut ranges, number + 1, Action::Allow);
+    }
+    bpf::assemble(arch, &ranges)
 }
 
 /// What the plan's socket families come to.

@@ -3,6 +3,7 @@
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -15,7 +16,8 @@ use crate::channel::{self, Word};
 use crate::command::Command;
 use crate::fence::{self, Fence, FenceError, Step};
 use crate::limits::Limits;
-use crate::namespaces::{self, Sandbox};
+use crate::namespaces::{self, Attend, Sandbox};
+use crate::notify::Listener;
 use crate::sys::{self, Arrival, SignalMask};
 
 /// Descendants get this long to die of SIGKILL; only one stuck inside the kernel takes longer.
@@ -36,7 +38,8 @@ pub enum SuperviseError {
 
 /// What became of the start.
 pub enum Started {
-    Running(Pid),
+    /// With the calls that we answer.
+    Running(Pid, Option<Listener>),
     /// The fence stood, but there was nothing to execute.
     NotExecuted(Errno),
 }
@@ -65,29 +68,90 @@ impl End {
 }
 
 /// Starts the command inside the fence. Signals are held since before; `mask` is what the command gets back.
-pub fn start(fence: &Fence, command: &Command, limits: &Limits, mask: &SignalMask) -> Result<Started, SuperviseError> {
+pub fn start(
+    fence: &Fence,
+    command: &Command,
+    limits: &Limits,
+    mask: &SignalMask,
+    attend: Attend<'_>,
+) -> Result<Started, SuperviseError> {
     let supervisor = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(supervisor)).map_err(SuperviseError::Subreaper)?;
+    let become_command = |channel: Option<BorrowedFd<'_>>| {
+        let admitted = limits.admit_self().map_err(|error| FenceError { step: Step::Limits, errno: error.errno() });
+        admitted?;
+        fence::become_command(Some(supervisor), Some(mask))?;
+        fence.bound()?;
+        fence.enter(channel)
+    };
+    if fence.listens() {
+        return start_answering(&become_command, command, attend);
+    }
     let mut fence_failure = None;
     let mut exec_failure = None;
     let child = sys::spawn_sharing_memory(|| {
-        let admitted = limits.admit_self().map_err(|error| FenceError { step: Step::Limits, errno: error.errno() });
-        let follows = admitted.and_then(|()| fence::become_command(Some(supervisor), Some(mask)));
-        match follows.and_then(|()| fence.bound()).and_then(|()| fence.enter()) {
-            Ok(_) => exec_failure = Some(command.exec()),
+        match become_command(None) {
+            Ok(()) => exec_failure = Some(command.exec()),
             Err(error) => fence_failure = Some(error),
         }
         125
     })
     .map_err(SuperviseError::Spawn)?;
     if fence_failure.is_none() && exec_failure.is_none() {
-        return Ok(Started::Running(child));
+        return Ok(Started::Running(child, None));
     }
     rustix::process::waitpid(Some(child), WaitOptions::empty()).map_err(SuperviseError::Wait)?;
     match (fence_failure, exec_failure) {
         (Some(error), _) => Err(error.into()),
         (None, errno) => Ok(Started::NotExecuted(errno.unwrap_or(Errno::NOENT))),
     }
+}
+
+/// The same where we have to answer for the program it executes: so we can not sleep until it did. What went wrong it leaves in memory
+/// that we share, because the filter may refuse every other way to say it.
+fn start_answering(
+    become_command: &dyn Fn(Option<BorrowedFd<'_>>) -> Result<(), FenceError>,
+    command: &Command,
+    attend: Attend<'_>,
+) -> Result<Started, SuperviseError> {
+    let failure = sys::shared_number().map_err(SuperviseError::Spawn)?;
+    let (ours, theirs) = channel::pair().map_err(SuperviseError::Spawn)?;
+    let (mut supervisors_end, mut childs_end) = (Some(ours), Some(theirs));
+    let child = sys::fork(|| {
+        supervisors_end = None;
+        let Some(channel) = childs_end.take() else { return 125 };
+        let code = match become_command(Some(channel.as_fd())) {
+            Ok(()) => i64::from(command.exec().raw_os_error()),
+            Err(error) => error.code(),
+        };
+        failure.store(code, Ordering::SeqCst);
+        125
+    })
+    .map_err(SuperviseError::Spawn)?;
+    drop(childs_end);
+    let mut listener = None;
+    // Its end of the channel is closed when it executes a program, or ends.
+    let heard = supervisors_end.as_ref().map_or(Err(Errno::PROTO), |channel| hear(channel, attend, &mut listener));
+    let failed = failure.load(Ordering::SeqCst);
+    if heard.is_ok() && failed == 0 && listener.is_some() {
+        return Ok(Started::Running(child, listener));
+    }
+    let _ = rustix::process::kill_process(child, Signal::KILL);
+    rustix::process::waitpid(Some(child), WaitOptions::empty()).map_err(SuperviseError::Wait)?;
+    heard.map_err(SuperviseError::Wait)?;
+    match FenceError::of_code(failed) {
+        Some(error) => Err(error.into()),
+        None if failed == 0 => Err(SuperviseError::Wait(Errno::SRCH)), // it was killed before it came to anything
+        None => Ok(Started::NotExecuted(Errno::from_raw_os_error(failed as i32))),
+    }
+}
+
+fn hear(channel: &OwnedFd, attend: Attend<'_>, listener: &mut Option<Listener>) -> Result<(), Errno> {
+    while let Some((word, descriptors)) = channel::receive(channel, true)? {
+        let fd = descriptors.into_iter().next().filter(|_| word == Word::Listening).ok_or(Errno::PROTO)?;
+        attend(listener.insert(Listener::new(fd)), channel.as_fd())?;
+    }
+    Ok(())
 }
 
 /// The command, as its supervisor sees it.
@@ -98,7 +162,7 @@ pub enum Subject {
 }
 
 /// As many descriptors as chores may wait for.
-pub const CHORES: usize = 3;
+pub const CHORES: usize = 4;
 
 /// Work to be done beside the waiting.
 pub trait Chores {
@@ -108,6 +172,10 @@ pub trait Chores {
     fn turn(&mut self) -> ControlFlow<()>;
     /// The same, but only looking: is there something to be done?
     fn look(&mut self) -> bool;
+    /// Is a turn due whenever a process stops or ends, and may we not stop ourselves meanwhile?
+    fn is_tracing(&self) -> bool;
+    /// A status of wait(2) of any process. True: it is nobody else's concern.
+    fn claim(&mut self, pid: Pid, status: WaitStatus) -> bool;
 }
 
 /// Returns when the command has ended and nothing that it started is left.
@@ -118,7 +186,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     // The signal that the command was stopped by, while it is.
     let mut stopped = None;
     let end = loop {
-        match subject.status().map_err(SuperviseError::Wait)? {
+        match subject.status(chores).map_err(SuperviseError::Wait)? {
             Some(Status::Ended(end)) => break end,
             Some(Status::Stopped(signal)) => {
                 foreground = subject.pid().and_then(foreground_of);
@@ -126,8 +194,10 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
             }
             None => {}
         }
-        let lookout = stopped.and_then(|signal| stop(signal, &signals, chores));
-        let due = match lookout {
+        // Whoever is on his way through needs us until he is.
+        let delayed = stopped.is_some() && chores.is_tracing();
+        let lookout = if delayed { None } else { stopped.and_then(|signal| stop(signal, &signals, chores)) };
+        let mut due = match lookout {
             Some(_) => true,
             None => sleep(signals.as_fd(), subject.channel(), chores).map_err(SuperviseError::Wait)?,
         };
@@ -136,11 +206,13 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
             let by_lookout = lookout.is_some_and(|pid| arrival.sender == Some(pid.as_raw_nonzero().get()));
             if by_lookout && arrival.signal == libc::SIGCONT {
                 called = true;
+            } else if arrival.signal == libc::SIGCHLD {
+                due |= chores.is_tracing();
             } else {
                 subject.pass_on(&arrival, &mut foreground);
             }
         }
-        stopped = stopped.filter(|_| called);
+        stopped = stopped.filter(|_| called || delayed);
         if due && chores.turn().is_break() {
             stopped = None;
             subject.kill();
@@ -237,9 +309,9 @@ impl<'fd, const N: usize> ArrayOf<'fd, N> {
 }
 
 impl Subject {
-    fn status(&self) -> Result<Option<Status>, Errno> {
+    fn status(&self, chores: &mut dyn Chores) -> Result<Option<Status>, Errno> {
         match self {
-            Subject::Child(command) => reap(*command),
+            Subject::Child(command) => reap(*command, chores),
             Subject::Sandbox(sandbox) => match channel::receive(&sandbox.channel, false) {
                 Ok(Some((Word::Exited(code), _))) => Ok(Some(Status::Ended(End::Exited(code)))),
                 Ok(Some((Word::Killed(signal), _))) => Ok(Some(Status::Ended(End::Killed(signal)))),
@@ -307,10 +379,11 @@ enum Status {
 }
 
 /// Takes every status that waits; orphans we adopted are buried without a word.
-fn reap(command: Pid) -> Result<Option<Status>, Errno> {
+fn reap(command: Pid, chores: &mut dyn Chores) -> Result<Option<Status>, Errno> {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(None) => return Ok(None),
+            Ok(Some((pid, status))) if chores.claim(pid, status) => {}
             Ok(Some((pid, status))) if pid == command => {
                 if let Some(status) = status_of(status) {
                     return Ok(Some(status));

@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -17,6 +18,7 @@ use crate::bpf::Instruction;
 
 #[cfg(not(test))]
 mod arena;
+pub mod trace;
 
 #[cfg(not(test))]
 #[global_allocator]
@@ -149,14 +151,23 @@ pub fn execve_check(path: &CStr) -> Result<()> {
     .map(drop)
 }
 
+/// A number that a forked child and its parent share; 0 at first.
+pub fn shared_number() -> Result<&'static AtomicI64> {
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, zeroed and aligned by the kernel, that is never taken away.
+    unsafe {
+        let page = libc::mmap(ptr::null_mut(), size_of::<AtomicI64>(), access, kind, -1, 0);
+        if page == libc::MAP_FAILED { Err(last_errno()) } else { Ok(&*page.cast::<AtomicI64>()) }
+    }
+}
+
 /// Runs `child` as a new process that shares this one's memory, while this one sleeps until the child has executed a program
 /// or ended (vfork with a stack of its own). What the child stores is there when this returns.
 pub fn spawn_sharing_memory<F: FnMut() -> i32>(child: F) -> Result<Pid> {
     spawn_into(0, child)
 }
 
-/// The same with more flags of clone(2): in new namespaces (CLONE_NEW*), or with this one's descriptors until it executes a program
-/// (CLONE_FILES).
+/// The same with more flags of clone(2): in new namespaces (CLONE_NEW*).
 pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> {
     const STACK_SIZE: usize = 64 * 1024;
     #[repr(align(16))]
@@ -198,7 +209,7 @@ pub fn fork(child: impl FnOnce() -> i32) -> Result<Pid> {
 }
 
 /// A fork whose child stands in new namespaces of the kinds that `flags` names (CLONE_NEW*); it ends with what the closure
-/// returns.
+/// returns. With CLONE_VFORK this process sleeps until the child has executed a program or ended.
 pub fn fork_into(flags: c_int, child: impl FnOnce() -> i32) -> Result<Pid> {
     let flags = (flags | libc::SIGCHLD) as libc::c_long;
     // SAFETY: without CLONE_VM and with no stack of its own the child is a copy, as with fork; this process has one thread,
@@ -499,6 +510,32 @@ pub fn signal_descriptor() -> Result<OwnedFd> {
     check(fd.into())?;
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The same for nothing but the end or the stop of a child; [`children_heard`] takes them.
+pub fn child_descriptor() -> Result<OwnedFd> {
+    // SAFETY: makes a new descriptor; the set is valid and copied.
+    let fd = unsafe { libc::signalfd(-1, &only_children(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
+    check(fd.into())?;
+    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+pub fn children_heard() {
+    let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the set and the time live on this stack; no facts are asked for.
+    while unsafe { libc::sigtimedwait(&only_children(), ptr::null_mut(), &none) } > 0 {}
+}
+
+fn only_children() -> libc::sigset_t {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the whole set.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        let mut set = set.assume_init();
+        libc::sigaddset(&mut set, libc::SIGCHLD);
+        set
+    }
 }
 
 /// Sends a signal by number to the process behind a pidfd.

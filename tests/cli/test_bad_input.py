@@ -124,7 +124,6 @@ def test_a_missing_grant_path_is_an_error_with_its_source_and_optional_with_a_qu
     [
         ('[network]\nmode = "none"\n', "network is not enforced"),
         ("[network]\nallowed_hosts = []\n", "network is not enforced"),
-        ('[[rule]]\nid = "a"\naction = "deny"\nexe_basename = "curl"\n', "exec rules are not enforced"),
         ("[tools]\nread_only = true\n", "tools.read_only is not enforced"),
     ],
 )

@@ -158,18 +158,17 @@ def test_a_quoted_operator_is_an_argument(fence: Fence, policy: Path) -> None:
     assert answer(fence, policy, "ls 'a;b' \"|\" \\;")["argv"] == ["ls", "a;b", "|", ";"]
 
 
-def test_a_gate_is_explained_and_does_not_run(fence: Fence, policy: Path) -> None:
+def test_a_gate_is_explained_and_held(fence: Fence, policy: Path) -> None:
     paddock = fence.installation.paddock
     shown = fence.tester.run([paddock, "explain", "--policy", policy], cwd=fence.ground.project)
     assert shown.exit_code == 0, shown
     assert f"shell: exe = /bin/sh | /usr/bin/dash  {policy}:{line('shell')}" in shown.stdout
     assert "deny  all else; deny what can not be judged" in shown.stdout
     marker = fence.ground.project / "ran"
-    for more in ([], ["--dry-run"]):
-        words: list[Word] = [paddock, "run", "--policy", policy, *more, "--", "touch", marker]
-        run = fence.tester.run(words, cwd=fence.ground.project)
-        assert (run.exit_code, run.stdout) == (125, ""), run
-        assert f"{policy}:4: exec rules are not enforced by this version" in run.stderr
+    words: list[Word] = [paddock, "run", "--policy", policy, "--", "touch", marker]
+    run = fence.tester.run(words, cwd=fence.ground.project)
+    assert (run.exit_code, run.stdout) == (126, ""), run
+    assert "denied: touch " in run.stderr
     assert not marker.exists()
     assert fence.tester.run(["touch", marker], cwd=fence.ground.project).exit_code == 0
     assert marker.exists()

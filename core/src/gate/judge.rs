@@ -1,5 +1,8 @@
 //! `judge` and `regexes`: the gate's own answers for people, before anything runs.
 
+use std::os::fd::AsFd;
+use std::time::Instant;
+
 use rustix::fs::{FileType, Mode, OFlags};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
@@ -57,12 +60,12 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
         uid: asked.uid,
         parent: asked.parent.as_ref().map(|parent| Parent { exe: parent.exe.as_bytes(), argv: &parent_argv }),
         granted,
-        digest: &|index| digest(&asked.chain[index].real),
+        digest: &|index| digest_of(&asked.chain[index].real),
     });
     Ok(told(&verdict, gate))
 }
 
-fn digest(path: &Text) -> Result<[u8; 32], String> {
+fn digest_of(path: &Text) -> Result<[u8; 32], String> {
     let unreadable = |why: &dyn std::fmt::Display| format!("{path} can not be read: {why}");
     // A pipe would wait for a writer.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -71,12 +74,20 @@ fn digest(path: &Text) -> Result<[u8; 32], String> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(unreadable(&"it is no file"));
     }
+    digest(file, None).map_err(|why| unreadable(&why))
+}
+
+/// The SHA-256 of a file. With a deadline: however long it is.
+pub fn digest(file: impl AsFd, deadline: Option<Instant>) -> Result<[u8; 32], String> {
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 16];
     loop {
-        match rustix::io::read(&file, &mut buffer[..]).map_err(|errno| unreadable(&errno))? {
+        match rustix::io::read(&file, &mut buffer[..]).map_err(|errno| errno.to_string())? {
             0 => return Ok(hash.finalize().into()),
             count => hash.update(&buffer[..count]),
+        }
+        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            return Err("reading it takes too long".to_owned());
         }
     }
 }
@@ -86,6 +97,7 @@ fn told(verdict: &Verdict, gate: &Gate) -> String {
         Cause::Rule(rule) => ("rule", Some(*rule), None),
         Cause::Default => ("default", None, None),
         Cause::NotGranted => ("not-granted", None, None),
+        Cause::Late => ("late", None, None),
         Cause::Error { rule, why } => ("error", Some(*rule), Some(why.as_bytes())),
     };
     let mut out = format!("{{\"action\":\"{}\",\"cause\":\"{cause}\",\"rule\":", verdict.action.name());

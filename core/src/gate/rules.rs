@@ -67,6 +67,8 @@ pub enum Cause {
     Default,
     /// By default it would be allowed, but the command could have made it.
     NotGranted,
+    /// Judging took too long.
+    Late,
     /// The rule can not be judged.
     Error {
         rule: usize,
@@ -164,6 +166,12 @@ impl Rules {
         let rules = gate.rules.iter().map(|rule| Rule::compile(rule, &mut globs)).collect::<Result<_, _>>()?;
         let Gate { default, on_error, exec_only_granted: only_granted, .. } = *gate;
         Ok(Rules { rules, globs, default, on_error, only_granted })
+    }
+
+    /// Does one of them ask who started the program?
+    pub fn name_parents(&self) -> bool {
+        let parental = |(_, test): &(bool, Test)| matches!(test, Test::ParentExe(_) | Test::ParentArgv(_));
+        self.rules.iter().any(|rule| rule.keys.iter().any(parental))
     }
 
     pub fn judge(&self, exec: &Exec<'_>) -> Verdict {

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use super::{PlanError, present};
 use crate::text::Text;
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gate {
     /// For what no rule matches.
@@ -17,7 +17,6 @@ pub struct Gate {
     /// How long a person may take.
     pub ask_timeout_s: u32,
     /// May programs inside trace each other? Then one can be changed after it was judged.
-    #[expect(dead_code, reason = "for the supervisor of execs")]
     pub trace: bool,
     /// Programs that the command could have made itself start only by rules that name their place or their content.
     pub exec_only_granted: bool,
@@ -43,7 +42,7 @@ impl Action {
     }
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
     pub id: Text,
@@ -56,7 +55,7 @@ pub struct Rule {
 }
 
 /// One key of a rule with the values it lists, one of which has to fit; or, with `not`, none.
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Match {
     pub key: Key,

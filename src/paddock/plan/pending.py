@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddock.errors import PolicyError
-from paddock.plan.gate import asks_for_gate
 from paddock.policy.model import Network, NetworkMode, Policy, Source
 
 
@@ -20,16 +19,6 @@ def refuse_container(policy: Policy) -> None:
             f"{setting.key} is for containers, which `paddock run` does not make",
             where=str(setting.source),
             hint="paddock jail --profile FILE -- COMMAND",
-        )
-
-
-def refuse_gate(policy: Policy) -> None:
-    """Exec rules compile and can be asked about (`explain`, `why`); no supervisor holds them yet."""
-    if source := asks_for_gate(policy):
-        raise PolicyError(
-            "exec rules are not enforced by this version of paddock",
-            where=str(source),
-            hint="take rule and default_action out to run without them; `paddock why --exec` answers with them",
         )
 
 

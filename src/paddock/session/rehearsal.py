@@ -16,7 +16,6 @@ from paddock.plan import Plan
 from paddock.plan.judge import Operation
 from paddock.plan.model import EnvironmentRules
 from paddock.plan.paths import within
-from paddock.plan.pending import refuse_gate
 from paddock.policy import Origin
 from paddock.policy.glob import component_matches
 from paddock.policy.load import writable_trees
@@ -43,7 +42,6 @@ class NotStarted:
 def rehearse(prepared: Prepared, name: str, origin: Origin) -> NotStarted | None:
     """Raises what a run would be refused with; returns what the start of its command would fail with."""
     plan = prepared.plan
-    refuse_gate(prepared.policy)
     require_makeable(prepared.policy, plan)
     Reach.require_recordable(
         origin.state_dir, [*writable_trees(prepared.policy), *map(follow, prepared.terrain.writable)]

@@ -12,7 +12,6 @@ import pytest
 from paddock.errors import HostError, PolicyError
 from paddock.plan import compile_plan
 from paddock.plan.model import Gate, GateMatch, GateRule, Level
-from paddock.plan.pending import refuse_gate
 from paddock.policy.model import Access, Action, Match, Meta, Rule, Sourced, Switch, Syscalls
 
 from .worlds import FULL, HOST, files, grant, policy, source
@@ -75,13 +74,6 @@ def test_what_is_written_wins_over_the_defaults() -> None:
 def test_without_rules_a_default_that_allows_is_no_gate(meta: Meta) -> None:
     asked = replace(SIMPLE, meta=meta)
     assert compile_plan(asked, HOST).gate is None
-    refuse_gate(asked)
-
-
-def test_a_gate_does_not_run_yet_and_the_line_that_asks_for_it_is_named() -> None:
-    for asked, line in ((RULED, 3), (replace(SIMPLE, meta=default(Action.DENY)), 2)):
-        with pytest.raises(PolicyError, match=rf"p\.toml:{line}: exec rules are not enforced"):
-            refuse_gate(asked)
 
 
 def test_what_holds_the_gate_can_not_be_off_or_missing() -> None:

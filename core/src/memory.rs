@@ -1,0 +1,122 @@
+//! Reading what another process's memory holds. Others may change it at any time: what was read is good for a look, and for acting on it
+//! ourselves, never for trusting that it still says the same.
+
+use rustix::io::Errno;
+
+use crate::sys;
+
+const PAGE: usize = 4096;
+
+/// One page of it is kept: strings lie side by side.
+pub struct Memory {
+    thread: u32,
+    page: Vec<u8>,
+    number: u64,
+}
+
+impl Memory {
+    pub fn of(thread: u32) -> Memory {
+        Memory { thread, page: Vec::new(), number: 0 }
+    }
+
+    /// From an address to the end of its page: the next one may not be there, and need not be.
+    fn rest_of_page(&mut self, address: u64) -> Result<&[u8], Errno> {
+        let (number, offset) = (address / PAGE as u64, (address % PAGE as u64) as usize);
+        if self.page.is_empty() || self.number != number {
+            self.page.resize(PAGE, 0);
+            let read = sys::read_memory(self.thread, number * PAGE as u64, &mut self.page);
+            self.page.truncate(*read.as_ref().unwrap_or(&0));
+            self.number = number;
+            read?;
+        }
+        self.page.get(offset..).filter(|rest| !rest.is_empty()).ok_or(Errno::FAULT)
+    }
+
+    /// Appends a string without its NUL. `longest`: with it; what is longer is `too_long`.
+    pub fn string(&mut self, address: u64, longest: usize, too_long: Errno, out: &mut Vec<u8>) -> Result<(), Errno> {
+        let start = out.len();
+        let mut at = address;
+        loop {
+            let rest = self.rest_of_page(at)?;
+            let end = rest.iter().position(|byte| *byte == 0);
+            let piece = &rest[..end.unwrap_or(rest.len())];
+            if out.len() - start + piece.len() >= longest {
+                return Err(too_long);
+            }
+            out.extend_from_slice(piece);
+            if end.is_some() {
+                return Ok(());
+            }
+            at = at.checked_add(piece.len() as u64).ok_or(Errno::FAULT)?;
+        }
+    }
+
+    /// Numbers up to the first 0, which is not one of them.
+    pub fn words(&mut self, address: u64, most: usize) -> Result<Vec<u64>, Errno> {
+        let mut words = Vec::new();
+        let mut at = address;
+        loop {
+            match self.word(at)? {
+                0 => return Ok(words),
+                _ if words.len() == most => return Err(Errno::TOOBIG),
+                word => words.push(word),
+            }
+            at = at.checked_add(8).ok_or(Errno::FAULT)?;
+        }
+    }
+
+    fn word(&mut self, address: u64) -> Result<u64, Errno> {
+        let mut bytes = [0; 8];
+        let mut filled = 0;
+        while filled < bytes.len() {
+            let rest = self.rest_of_page(address.checked_add(filled as u64).ok_or(Errno::FAULT)?)?;
+            let count = rest.len().min(bytes.len() - filled);
+            bytes[filled..filled + count].copy_from_slice(&rest[..count]);
+            filled += count;
+        }
+        Ok(u64::from_ne_bytes(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> Memory {
+        Memory::of(rustix::process::getpid().as_raw_nonzero().get() as u32)
+    }
+
+    #[test]
+    fn strings_end_at_their_nul_and_not_at_a_page() {
+        let mut long = vec![b'x'; 3 * PAGE];
+        long.push(0);
+        let mut out = b"before ".to_vec();
+        own().string(long.as_ptr() as u64 + 1, 1 << 20, Errno::TOOBIG, &mut out).unwrap();
+        assert_eq!(out, [&b"before "[..], &long[1..3 * PAGE]].concat());
+        let mut memory = own();
+        assert_eq!(memory.string(long.as_ptr() as u64, 3 * PAGE, Errno::TOOBIG, &mut out), Err(Errno::TOOBIG));
+        out.clear();
+        assert_eq!(memory.string(long.as_ptr() as u64, 3 * PAGE + 1, Errno::TOOBIG, &mut out), Ok(()));
+    }
+
+    #[test]
+    fn what_is_not_there_is_a_fault() {
+        let mut out = Vec::new();
+        for address in [0, 8, u64::MAX, u64::MAX - 4095, 1 << 47] {
+            assert_eq!(own().string(address, 4096, Errno::TOOBIG, &mut out), Err(Errno::FAULT), "{address:x}");
+            assert_eq!(own().words(address, 4), Err(Errno::FAULT), "{address:x}");
+        }
+    }
+
+    #[test]
+    fn words_end_at_the_first_null() {
+        let words = [7_u64, 8, 9, 0, 10];
+        assert_eq!(own().words(words.as_ptr() as u64, 3).unwrap(), [7, 8, 9]);
+        assert_eq!(own().words(words.as_ptr() as u64, 2), Err(Errno::TOOBIG));
+        // Unaligned, over the border of a page.
+        let mut bytes = vec![0_u8; 3 * PAGE];
+        let border = PAGE - bytes.as_ptr() as usize % PAGE + PAGE;
+        bytes[border - 3..border + 5].copy_from_slice(&0x0102_0304_0506_0708_u64.to_ne_bytes());
+        assert_eq!(own().words(bytes.as_ptr() as u64 + border as u64 - 3, 1).unwrap(), [0x0102_0304_0506_0708]);
+    }
+}
