@@ -153,6 +153,11 @@ impl Opened {
     fn is_dir(&self) -> bool {
         is_dir(&self.stat)
     }
+
+    /// A rule is on the file, whichever of its names it was granted by.
+    fn has_other_names(&self) -> bool {
+        !self.is_dir() && self.stat.st_nlink > 1
+    }
 }
 
 fn is_dir(stat: &Stat) -> bool {
@@ -357,7 +362,7 @@ impl<'p> Files<'p> {
             Err(source) => return Err(open_error(grant, source)),
         };
         let before = self.granted.len();
-        let excepts = excepts(requested, grant, opened.led_to.as_ref(), &self.linked)?;
+        let excepts = excepts(requested, grant, &opened, &self.linked)?;
         if excepts.is_empty() {
             self.grant_whole(plan, grant, &opened, rights)?;
         } else {
@@ -398,7 +403,7 @@ impl<'p> Files<'p> {
             place.object.is_some_and(|object| own.above.contains(&object)) || place.object == own.object
         };
         if let Some(except) = excepts.iter().find(|except| except.places.iter().any(inside)) {
-            if opened.led_to.is_some() {
+            if opened.led_to.is_some() || opened.has_other_names() {
                 self.warnings.push(format!(
                     "the grant of {} leads into {}, which is denied: it is left out",
                     grant.path, except.path
@@ -640,19 +645,21 @@ pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
     }
 }
 
-/// What must stay outside a grant: its own excepts and, where a symlink is on the way, every closed place. The plan is written
-/// by names; a link may lead a grant to a place that is closed under another name, or a closed name to a place that is granted.
+/// What must stay outside a grant: its own excepts and, where a symlink is on the way or the file has other names, every closed place.
+/// The plan is written by names; a link may lead a grant to a place that is closed under another name, or a closed name to a place that
+/// is granted.
 fn excepts<'p>(
     requested: &'p plan::Files,
     grant: &'p Grant,
-    led_to: Option<&AbsPath>,
+    opened: &Opened,
     linked: &[&'p AbsPath],
 ) -> Result<Vec<Except<'p>>, FilesError> {
     let unwritable: &[AbsPath] = if grant.writes() { &requested.unwritable } else { &[] };
     let closed = requested.closed.iter().chain(unwritable);
     // Closed names without a link lead where they say, so letters are enough to compare them with where the grant leads.
+    let led_to = opened.led_to.as_ref();
     let met = |path: &AbsPath| led_to.is_some_and(|place| path.is_within(place) || place.is_within(path));
-    let elsewhere = closed.filter(|path| met(path) || linked.contains(path));
+    let elsewhere = closed.filter(|path| opened.has_other_names() || met(path) || linked.contains(path));
     let mut paths: Vec<&'p AbsPath> = grant.except.iter().chain(elsewhere).collect();
     paths.sort_unstable();
     paths.dedup();
