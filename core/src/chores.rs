@@ -331,6 +331,16 @@ impl Chores for Duties<'_> {
         self.calls.as_ref().and_then(|calls| calls.gate.as_ref()).is_some_and(Gate::is_tracing)
     }
 
+    fn is_asking(&self) -> bool {
+        self.calls.as_ref().and_then(|calls| calls.gate.as_ref()).is_some_and(Gate::is_asking)
+    }
+
+    fn dismiss(&mut self) {
+        if let Some(Calls { gate: Some(gate), .. }) = &mut self.calls {
+            gate.dismiss_companion();
+        }
+    }
+
     fn claim(&mut self, pid: Pid, status: WaitStatus) -> bool {
         let Some(Calls { gate: Some(gate), listener, .. }) = &mut self.calls else { return false };
         gate.claim(listener, pid.as_raw_nonzero().get() as u32, status.as_raw())

@@ -201,6 +201,16 @@ impl Gate {
         Some(first.min(Instant::now() + ROLL_CALL))
     }
 
+    /// A person is being asked on the command's own terminal.
+    pub fn is_asking(&self) -> bool {
+        self.companion.has_terminal()
+    }
+
+    /// Nobody is left who could ask. A companion gives the terminal back before we go.
+    pub fn dismiss_companion(&mut self) {
+        self.companion = Companion::new(None);
+    }
+
     /// Somebody is on his way through, and we are told of it by SIGCHLD.
     pub fn is_tracing(&self) -> bool {
         !self.traced.is_empty()
@@ -230,7 +240,7 @@ impl Gate {
         };
         let command = *self.command.get_or_insert(expected.process);
         let timeout = Duration::from_millis(self.plan.timeout_ms.into());
-        let mut verdict = self.judge(&expected, command, arrived + timeout);
+        let (mut verdict, approved) = self.judge(&expected, command, arrived + timeout);
         if arrived.elapsed() > timeout && verdict.action != Action::Deny {
             verdict = Verdict { action: Action::Deny, cause: Cause::Late, doubted: None };
         }
@@ -238,6 +248,10 @@ impl Gate {
         match verdict.action {
             Action::Allow => self.admit(listener, call, expected, decision),
             Action::Deny => self.deny(listener, &call, expected, decision),
+            Action::Ask if approved.is_some() => {
+                let by = approved.and_then(|rule| self.plan.approved.get(rule)).map(|rule| rule.source.to_string());
+                self.admit(listener, call, expected, Decision { by, ..decision });
+            }
             Action::Ask if self.allowed.contains(&fingerprint(&expected)) => {
                 let by = Some("session".to_owned());
                 self.admit(listener, call, expected, Decision { by, ..decision });
@@ -246,13 +260,14 @@ impl Gate {
         }
     }
 
-    fn judge(&self, expected: &Expected, command: Process, deadline: Instant) -> Verdict {
+    /// With the approval that answers, where it is a question.
+    fn judge(&self, expected: &Expected, command: Process, deadline: Instant) -> (Verdict, Option<usize>) {
         let chain: Vec<File<'_>> =
             expected.chain.iter().map(|link| File { named: &link.named, real: &link.real }).collect();
         let parent = if self.rules.name_parents() { self.parent_of(expected.process, command) } else { None };
         let parent_argv = parent.as_ref().map(|(_, argv)| expect::words(argv)).unwrap_or_default();
         let granted = |file: &File<'_>| self.places.as_ref().is_none_or(|places| places.hold(file.real));
-        self.rules.judge(&Exec {
+        let exec = Exec {
             chain: &chain,
             argv: &expected.arguments(),
             cwd: &expected.cwd,
@@ -263,7 +278,10 @@ impl Gate {
                 let content = expected.chain[index].content().map_err(|errno| errno.to_string())?;
                 judge::digest(content, Some(deadline))
             },
-        })
+        };
+        let verdict = self.rules.judge(&exec);
+        let approved = if verdict.action == Action::Ask { self.rules.approves(&exec) } else { None };
+        (verdict, approved)
     }
 
     /// The program and the arguments of whoever started it. None: it has ended, or can not be seen.

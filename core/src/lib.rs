@@ -48,6 +48,7 @@ mod plan;
 mod preflight;
 mod privileges;
 mod probe;
+mod python;
 mod reach;
 mod refusal;
 mod rename;
@@ -74,7 +75,10 @@ mod watch;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
+use rustix::net::SocketType;
+
 use crate::attempt::Operation;
+use crate::companion::Companion;
 use crate::plan::{Plan, PlanError};
 use crate::refusal::Refusal;
 
@@ -102,9 +106,10 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
     match arguments.next().as_deref() {
         Some(b"run") => {
             let plan_fd = arguments.plan_fd()?;
+            let companion = Companion::new(arguments.companion()?);
             let quiet = arguments.flag(b"--quiet");
             let argv = arguments.command()?;
-            run::run(&plan_fd, uid, argv, quiet)
+            run::run(&plan_fd, uid, argv, quiet, companion)
         }
         Some(b"preflight") => {
             let plan_fd = arguments.plan_fd()?;
@@ -135,6 +140,10 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"regexes") => {
             arguments.end()?;
             print(&gate::judge::regexes(&question()?)?)
+        }
+        Some(b"exactly") => {
+            arguments.end()?;
+            print(&gate::judge::exactly(&question()?)?)
         }
         Some(b"probe") => {
             arguments.end()?;
@@ -185,9 +194,22 @@ impl Arguments {
         if !self.flag(b"--plan-fd") {
             return Err(Refusal::Usage("--plan-fd N is missing"));
         }
-        let word = self.next().and_then(|word| String::from_utf8(word).ok());
-        let number = word.and_then(|word| word.parse().ok()).ok_or(Refusal::Usage("--plan-fd takes a number"))?;
+        let number = self.number().ok_or(Refusal::Usage("--plan-fd takes a number"))?;
         sys::inherited_descriptor(number).ok_or(PlanError::NotOpen(number).into())
+    }
+
+    /// The socket of whoever answers questions.
+    fn companion(&mut self) -> Result<Option<OwnedFd>, Refusal> {
+        if !self.flag(b"--companion") {
+            return Ok(None);
+        }
+        let socket = self.number().and_then(sys::inherited_descriptor);
+        let whole = |socket: &OwnedFd| rustix::net::sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET);
+        socket.filter(whole).map(Some).ok_or(Refusal::Usage("--companion takes a SOCK_SEQPACKET socket"))
+    }
+
+    fn number(&mut self) -> Option<i32> {
+        self.next().and_then(|word| String::from_utf8(word).ok())?.parse().ok()
     }
 
     fn operation(&mut self) -> Result<Operation, Refusal> {

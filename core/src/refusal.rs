@@ -83,8 +83,8 @@ impl Refusal {
         }
         match self {
             Refusal::Usage(_) => {
-                "paddock-core run --plan-fd N [--quiet] -- COMMAND… | preflight --plan-fd N | \
-                 attempt --plan-fd N --op read|write|exec PATH | judge --plan-fd N | regexes | host | probe"
+                "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | \
+                 attempt --plan-fd N --op read|write|exec PATH | judge --plan-fd N | regexes | exactly | host | probe"
             }
             Refusal::DirectoryOnStandard(_) | Refusal::NoStandard(..) => {
                 "redirect it from or to a file, a pipe or a terminal"

@@ -41,7 +41,7 @@ use crate::veil::Veil;
 pub const EXIT_NOT_EXECUTABLE: i32 = 126;
 pub const EXIT_NOT_FOUND: i32 = 127;
 
-pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool) -> Result<i32, Refusal> {
+pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool, companion: Companion) -> Result<i32, Refusal> {
     sys::ignore_file_size_signal();
     let (plan, plan_bytes) = Plan::read(plan_fd, uid)?;
     let session = random_name()?;
@@ -57,7 +57,7 @@ pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool) -> Resu
     let written = plan.journal.is_some() || plan.workspace.is_some();
     let sha256 = if written { journal::hash(&plan_bytes) } else { String::new() };
     drop(plan_bytes);
-    let outcome = fenced(plan, &sha256, argv, quiet, journal.as_ref(), &session);
+    let outcome = fenced(plan, &sha256, argv, quiet, journal.as_ref(), &session, companion);
     let Some(journal) = &journal else { return Ok(outcome?.exit_code) };
     match &outcome {
         Ok(outcome) => {
@@ -107,9 +107,10 @@ fn fenced(
     quiet: bool,
     journal: Option<&Journal>,
     session: &str,
+    companion: Companion,
 ) -> Result<Outcome, Refusal> {
     // Everything that can be wrong with paths, rules and filter is found before anything is made.
-    let gate = Gate::of(&plan, Companion::new(None))?;
+    let gate = Gate::of(&plan, companion)?;
     let preflight = Preflight::prepare(&plan, journal)?;
     let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
     plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;

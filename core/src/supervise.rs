@@ -174,6 +174,10 @@ pub trait Chores {
     fn look(&mut self) -> bool;
     /// Is a turn due whenever a process stops or ends, and may we not stop ourselves meanwhile?
     fn is_tracing(&self) -> bool;
+    /// Has somebody taken the terminal from the command, to ask a person? Who stops because of that is continued by whoever took it.
+    fn is_asking(&self) -> bool;
+    /// The command has ended: those who help us go, before everything that is left is killed.
+    fn dismiss(&mut self);
     /// A status of wait(2) of any process. True: it is nobody else's concern.
     fn claim(&mut self, pid: Pid, status: WaitStatus) -> bool;
 }
@@ -188,6 +192,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     let end = loop {
         match subject.status(chores).map_err(SuperviseError::Wait)? {
             Some(Status::Ended(end)) => break end,
+            Some(Status::Stopped(libc::SIGTTIN | libc::SIGTTOU | libc::SIGSTOP)) if chores.is_asking() => {}
             Some(Status::Stopped(signal)) => {
                 foreground = subject.pid().and_then(foreground_of);
                 stopped = Some(signal);
@@ -218,6 +223,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
             subject.kill();
         }
     };
+    chores.dismiss();
     match subject {
         Subject::Child(_) => end_descendants(),
         Subject::Sandbox(sandbox) => {

@@ -451,6 +451,16 @@ pub fn release_signals(mask: &SignalMask) {
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &mask.0, ptr::null_mut()) };
 }
 
+/// For a program that is started by us, and is not the command: no signal is held in it.
+pub fn release_every_signal() {
+    let mut none = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the whole set before it is used.
+    unsafe {
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
+    }
+}
+
 /// Stops this process by a held signal, as the terminal would have, so that our parent sees the same stop. Returns when it was
 /// continued.
 pub fn stop_by(signal: i32) {

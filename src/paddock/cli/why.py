@@ -98,6 +98,7 @@ def _program(options: argparse.Namespace) -> int:
                     "action": decision.action.value if decision else None,
                     "cause": decision.cause if decision else None,
                     "rule": asdict(rule) if rule else None,
+                    "approved": asdict(decision.approved) if decision and decision.approved else None,
                     "reason": answered.reason,
                     "files_refuse": os.strerror(answered.failure) if answered.failure else None,
                 }

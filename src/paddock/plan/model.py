@@ -242,6 +242,7 @@ class Gate:
     trace: bool  # programs inside may trace each other
     exec_only_granted: bool  # what a command could have made starts only by a rule that names its place or content
     rules: tuple[GateRule, ...]
+    approved: tuple[GateRule, ...] = ()  # they answer questions, and nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

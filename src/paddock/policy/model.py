@@ -263,6 +263,7 @@ class Policy:
     limits: tuple[Limit, ...] = ()
     audit: Audit = Audit()
     rules: tuple[Rule, ...] = ()
+    approved: tuple[Rule, ...] = ()  # answers of earlier runs (policy/approved.py); only to questions
     tools: tuple[Setting, ...] = ()
     container: tuple[Setting, ...] = ()  # by the names of the line format: rootdir, uid, cap-allow …
     off: tuple[Switch, ...] = ()
