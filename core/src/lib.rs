@@ -43,6 +43,7 @@ mod mounts;
 mod names;
 mod namespaces;
 mod notify;
+mod observe;
 mod place;
 mod plan;
 mod preflight;

@@ -19,6 +19,12 @@ impl Memory {
         Memory { thread, page: Vec::new(), number: 0 }
     }
 
+    /// Whose memory is read next.
+    pub fn turn_to(&mut self, thread: u32) {
+        self.thread = thread;
+        self.page.clear();
+    }
+
     /// From an address to the end of its page: the next one may not be there, and need not be.
     fn rest_of_page(&mut self, address: u64) -> Result<&[u8], Errno> {
         let (number, offset) = (address / PAGE as u64, (address % PAGE as u64) as usize);
@@ -65,7 +71,7 @@ impl Memory {
         }
     }
 
-    fn word(&mut self, address: u64) -> Result<u64, Errno> {
+    pub fn word(&mut self, address: u64) -> Result<u64, Errno> {
         let mut bytes = [0; 8];
         let mut filled = 0;
         while filled < bytes.len() {
