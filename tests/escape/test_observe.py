@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import core
-from tests.support.fence import Fence
+from tests.support.fence import Fence, Word
 from tests.support.installation import reachable_interpreter
 
 TIERS = ["landlock", "full", "cow"]
@@ -220,7 +220,7 @@ def test_without_the_judge_the_command_goes_on_and_it_is_told(fence: Fence, host
     plan = core.plan_for(
         fence.tester, fence.ground.project, landlock_abi=host["landlock_abi"], read=[fence.ground.project]
     )
-    words = ["cat", fence.ground.secret, "own.txt"]
+    words: list[Word] = ["cat", fence.ground.secret, "own.txt"]
     done = core.run_core(fence.tester, place / "paddock-core", core.changed(plan, observe=True), words)
     assert done.stdout == "mine\n", done
     assert "who judges what was seen is gone" in done.stderr

@@ -31,7 +31,7 @@ def _built(kind: Any, value: Any) -> Any:
         return tuple(_built(arguments[0], one) for one in value)
     if origin is not None and issubclass(origin, Mapping):
         return {key: _built(arguments[1], one) for key, one in value.items()}
-    if is_dataclass(kind):
+    if isinstance(kind, type) and is_dataclass(kind):
         hints = typing.get_type_hints(kind)
         # A trailing underscore only dodges a Python keyword.
         named = {field.name: value[field.name.rstrip("_")] for field in fields(kind)}

@@ -57,8 +57,9 @@ def serve(line: socket.socket, judge: Judge, home: str) -> None:
 def read(datagram: bytes) -> Observed:
     try:
         (told,) = json.loads(datagram).values()
-        return Observed(**told)
-    except (ValueError, TypeError, AttributeError) as error:
+        # mkdir(2) takes "new/"; what is meant is the name before.
+        return Observed(**{**told, "path": told["path"].rstrip("/") or "/"})
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise CoreError(f"a message of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
 
 
