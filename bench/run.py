@@ -27,7 +27,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench import rules, tree  # noqa: E402
+from bench import execs, rules, tree  # noqa: E402
 from tests.support import core, installation, tester  # noqa: E402
 from tests.support.cow import workbench  # noqa: E402
 
@@ -356,8 +356,30 @@ def copied(bench: Bench, rounds: int) -> list[Row]:
     ]
 
 
+def gate_plan(bench: Bench, tier: str) -> core.Plan:
+    """The program that starts the others lies where the command can not write."""
+    journal, readable = bench.small.with_name("journal"), f"{bench.build}/**"
+    plan: core.Plan = plan_of_ai_agent(bench.user, bench.installed, bench.small, journal, tier, "-r", readable)
+    return plan
+
+
+def gate(bench: Bench, rounds: int) -> list[Row]:
+    taken = execs.execs(
+        bench, gate_plan(bench, "landlock"), gate_plan(bench, "full"), min(execs.STARTS, 10 * rounds)
+    )
+    return [
+        Row(
+            name=name,
+            median_ms=statistics.median(samples),
+            ratio=execs.ratio(samples, taken["bare"]),
+            budget=execs.BUDGET if "rules, " in name and "without" not in name else None,
+        )
+        for name, samples in taken.items()
+    ]
+
+
 def plan_of_ai_agent(
-    user: tester.Tester, installed: installation.Installation, workspace: Path, journal: Path, tier: str
+    user: tester.Tester, installed: installation.Installation, workspace: Path, journal: Path, tier: str, *more: str
 ) -> Any:
     words: list[str | Path] = [
         installed.paddock,
@@ -368,6 +390,7 @@ def plan_of_ai_agent(
         "ai-agent",
         "--audit-log",
         journal,
+        *more,
         "--dry-run",
         "--json",
         "--",
@@ -398,7 +421,7 @@ def set_up() -> Iterator[Bench]:
                 for tier in ("landlock", "full")
             )
             (build / "rules.h").write_text(rules.header(plan))
-            for name in ("spawn", "crowd", "again", "limit", "unshare", "window"):
+            for name in ("spawn", "crowd", "many", "again", "limit", "unshare", "window"):
                 flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", "-I", str(build)]
                 subprocess.run(["cc", *flags, "-o", str(build / name), str(HERE / f"{name}.c")], check=True)
             yield Bench(
@@ -420,6 +443,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=300, help="launches per case (file work: a fifth)")
     parser.add_argument("--quick", action="store_true", help="few rounds: shows that it works, not how fast")
+    parser.add_argument("--starts", type=int, default=0, help="also show the supervisor's memory over so many execs")
     options = parser.parse_args()
     rounds = 40 if options.quick else options.rounds
     with set_up() as bench:
@@ -440,10 +464,16 @@ def main() -> int:
         print(*works, sep="\n", flush=True)
         print("copy-on-write, ratio to git status")
         print(*copy_on_write(bench, max(3, rounds // 20)), sep="\n", flush=True)
+        gates = gate(bench, rounds)
+        print(f"{execs.STARTS} starts of /bin/true, one after the other, ratio to bare")
+        print(*gates, sep="\n", flush=True)
+        if options.starts:
+            first, last = execs.memory(bench, gate_plan(bench, "full"), options.starts)
+            print(f"  memory of the supervisor over {options.starts} starts: {first} KiB at first, {last} KiB at the end")
         copies = copied(bench, rounds)
         print("copy-on-write, ratio to a live workspace; at most one millisecond more")
         print(*copies, sep="\n")
-    rows: list[Row | Crowd] = [*launches, *crowds, *works, *copies]
+    rows: list[Row | Crowd] = [*launches, *crowds, *works, *gates, *copies]
     missed = [row for row in rows if not row.kept]
     print(f"{len(missed)} budgets missed" if missed else "every budget kept")
     return 1 if missed else 0

@@ -1,39 +1,40 @@
 //! Whoever made a call that waits for our answer, as /proc has it: its root and the directories that relative paths begin in.
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
-
-use crate::notify::Call;
 
 const FOLLOWED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const PATH_DIR: OFlags = FOLLOWED.union(OFlags::DIRECTORY);
 
 pub struct Caller {
-    proc: OwnedFd,
+    thread: u32,
     root: OwnedFd,
 }
 
 impl Caller {
-    pub fn find(call: &Call) -> Result<Caller, Errno> {
-        Caller::of(call.thread)
-    }
-
+    /// Its number may come to mean another: whether the call still waits is to be seen afterwards.
     pub fn of(thread: u32) -> Result<Caller, Errno> {
-        let proc = open_process(thread)?;
-        let root = rustix::fs::openat(&proc, c"root", PATH_DIR, Mode::empty())?;
-        Ok(Caller { proc, root })
-    }
-
-    /// Its directory in /proc.
-    pub fn proc(&self) -> BorrowedFd<'_> {
-        self.proc.as_fd()
+        let root = rustix::fs::open(in_proc(thread, "root"), PATH_DIR, Mode::empty())?;
+        Ok(Caller { thread, root })
     }
 
     pub fn root(&self) -> &OwnedFd {
         &self.root
+    }
+
+    /// A file of its directory in /proc.
+    pub fn own(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        rustix::fs::open(in_proc(self.thread, name), flags, Mode::empty())
+    }
+
+    /// Where it stands; empty, if that has no path any more.
+    pub fn cwd(&self) -> Vec<u8> {
+        let path = rustix::fs::readlink(in_proc(self.thread, "cwd"), Vec::with_capacity(256));
+        let path = path.map_or(Vec::new(), |path| path.into_bytes());
+        if path.ends_with(b" (deleted)") { Vec::new() } else { path }
     }
 
     /// A path without the last links being followed, if `flags` say so; absolute, or below a descriptor of the caller's.
@@ -50,7 +51,7 @@ impl Caller {
     /// The path of the directory that relative ones begin in: `..` may lead out of it, and a link to the root. It has one only if it
     /// can be reached by it.
     pub fn start(&self, dir: i32) -> Result<Vec<u8>, Errno> {
-        let start = open_start(&self.proc, dir)?;
+        let start = open_start(self.thread, dir)?;
         let mut buffer = [0; 32];
         let path = rustix::fs::readlink(crate::beneath::link_to(&start, &mut buffer), Vec::new())?;
         let same = open_in(&self.root, path.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS)?;
@@ -62,14 +63,14 @@ impl Caller {
     }
 }
 
-pub fn open_process(thread: u32) -> Result<OwnedFd, Errno> {
-    rustix::fs::open(format!("/proc/{thread}"), PATH_DIR, Mode::empty())
+/// Where a relative path begins.
+pub fn open_start(thread: u32, dir: i32) -> Result<OwnedFd, Errno> {
+    let path = if dir == libc::AT_FDCWD { in_proc(thread, "cwd") } else { in_proc(thread, &format!("fd/{dir}")) };
+    rustix::fs::open(path, PATH_DIR, Mode::empty())
 }
 
-/// Where a relative path begins.
-pub fn open_start(proc: &OwnedFd, dir: i32) -> Result<OwnedFd, Errno> {
-    let name = if dir == libc::AT_FDCWD { "cwd".to_owned() } else { format!("fd/{dir}") };
-    rustix::fs::openat(proc, name, PATH_DIR, Mode::empty())
+pub fn in_proc(thread: u32, name: &str) -> String {
+    format!("/proc/{thread}/{name}")
 }
 
 /// No way leads through a descriptor (/proc/self/fd) or another root: what is found there has no path.

@@ -24,10 +24,11 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use sha2::{Digest as _, Sha256};
 
-use self::expect::{Expected, Loaders, Process, Unexpected};
+use self::expect::{Expected, Known, Process, Unexpected};
 use self::places::Places;
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use crate::companion::{self, Companion, Heard, Question};
+use crate::memory::Memory;
 use crate::notify::{Answer, Call, Listener};
 use crate::plan::{self, Action, Plan};
 use crate::sys::{trace, trace::Traced};
@@ -44,7 +45,8 @@ pub struct Gate {
     rules: Rules,
     /// None: files are not fenced.
     places: Option<Places>,
-    loaders: Loaders,
+    known: Known,
+    memory: Memory,
     companion: Companion,
     asked: Vec<Asked>,
     last_question: u64,
@@ -148,7 +150,8 @@ impl Gate {
             plan,
             rules,
             places,
-            loaders: Loaders::default(),
+            known: Known::default(),
+            memory: Memory::of(0),
             companion,
             asked: Vec::new(),
             last_question: 0,
@@ -198,7 +201,7 @@ impl Gate {
     /// An exec arrived.
     pub fn take(&mut self, listener: &Listener, call: Call) {
         let arrived = Instant::now();
-        let expected = Expected::of(&call, &mut self.loaders);
+        let expected = Expected::of(&call, &mut self.known, &mut self.memory);
         if !listener.still_waits(&call) {
             return; // whatever was read may have been another's
         }
@@ -289,6 +292,7 @@ impl Gate {
         self.told(expected, Outcome::Denied, decision);
     }
 
+    /// The call was seen to wait still.
     fn admit(&mut self, listener: &Listener, call: Call, expected: Expected, decision: Decision) {
         let admitted = Admitted { call, expected, decision, killed: false };
         // One at a time of each process. A thread that executes holds a lock that attaching to its siblings needs, and waits until they
@@ -296,9 +300,6 @@ impl Gate {
         let process = admitted.expected.process.pid;
         if self.traced.iter().any(|other| other.expected.process.pid == process) {
             return self.queued.push(admitted);
-        }
-        if !listener.still_waits(&call) {
-            return;
         }
         match trace::seize(call.thread) {
             Ok(()) => {
@@ -313,7 +314,11 @@ impl Gate {
                 self.told(expected, Outcome::Ran { verified: false }, decision);
             }
             Err(_) => {
-                let reason = Some("another program traces it: what runs could not be checked".to_owned());
+                let why = match admitted.expected.process.tracer {
+                    0 => "the kernel does not let us look at it (kernel.yama.ptrace_scope?)",
+                    _ => "another program traces it",
+                };
+                let reason = Some(format!("what runs could not be checked: {why}"));
                 self.deny(listener, &call, admitted.expected, Decision { reason, ..admitted.decision });
             }
         }
@@ -388,6 +393,9 @@ impl Gate {
     fn answered(&mut self, listener: &Listener, id: u64, answer: companion::Answer, by: String) {
         let Some(index) = self.asked.iter().position(|asked| asked.id == id) else { return };
         let Asked { call, expected, verdict, .. } = self.asked.swap_remove(index);
+        if !listener.still_waits(&call) {
+            return;
+        }
         let decision = Decision { by: Some(by), ..self.decision(&verdict) };
         if answer == companion::Answer::Session {
             self.allowed.insert(fingerprint(&expected));
@@ -426,24 +434,13 @@ impl Gate {
         }
     }
 
-    /// A status of wait(2) that somebody else took. True: it is nobody else's concern.
-    pub fn claim(&mut self, listener: &Listener, pid: u32, status: i32) -> bool {
-        let is_it = |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.process.pid == pid;
-        if !self.traced.iter().any(is_it) {
-            return false;
-        }
-        let traced = Traced::of(pid, status);
-        self.heard_of(listener, pid, traced);
-        traced != Traced::Ended
-    }
-
     fn heard_of(&mut self, listener: &Listener, pid: u32, traced: Traced) {
         match traced {
             Traced::Executed { former } => {
                 let Some(index) = self.traced.iter().position(|admitted| admitted.call.thread == former) else {
                     return kill(pid); // nobody let it through
                 };
-                match verify::difference(&self.traced[index].expected, pid) {
+                match verify::difference(&self.traced[index].expected, pid, &mut self.memory) {
                     None => {
                         let _ = trace::detach(pid);
                         self.leave(listener, index, Outcome::Ran { verified: true });
@@ -493,7 +490,9 @@ impl Gate {
             && let Some(index) = self.queued.iter().position(|queued| queued.expected.process.pid == process)
         {
             let Admitted { call, expected, decision, .. } = self.queued.remove(index);
-            self.admit(listener, call, expected, decision);
+            if listener.still_waits(&call) {
+                self.admit(listener, call, expected, decision);
+            }
         }
     }
 

@@ -5,37 +5,39 @@ use rustix::io::Errno;
 
 use crate::sys;
 
-const PAGE: usize = 4096;
+/// Read at once: a stack of a new program is hardly ever larger, and neither is what an exec is asked for with.
+const WINDOW: usize = 16 * 1024;
+const PAGE: u64 = 4096;
 
-/// One page of it is kept: strings lie side by side.
+/// A window of it is kept: strings lie side by side.
 pub struct Memory {
     thread: u32,
-    page: Vec<u8>,
-    number: u64,
+    window: Vec<u8>,
+    start: u64,
 }
 
 impl Memory {
     pub fn of(thread: u32) -> Memory {
-        Memory { thread, page: Vec::new(), number: 0 }
+        Memory { thread, window: Vec::new(), start: 0 }
     }
 
-    /// Whose memory is read next.
+    /// The same room for another look, or another's memory.
     pub fn turn_to(&mut self, thread: u32) {
         self.thread = thread;
-        self.page.clear();
+        self.window.clear();
     }
 
-    /// From an address to the end of its page: the next one may not be there, and need not be.
-    fn rest_of_page(&mut self, address: u64) -> Result<&[u8], Errno> {
-        let (number, offset) = (address / PAGE as u64, (address % PAGE as u64) as usize);
-        if self.page.is_empty() || self.number != number {
-            self.page.resize(PAGE, 0);
-            let read = sys::read_memory(self.thread, number * PAGE as u64, &mut self.page);
-            self.page.truncate(*read.as_ref().unwrap_or(&0));
-            self.number = number;
+    /// From an address as far as it was read. What follows the end of a page may not be there, and need not be.
+    fn rest(&mut self, address: u64) -> Result<&[u8], Errno> {
+        let known = self.start..self.start + self.window.len() as u64;
+        if !known.contains(&address) {
+            self.start = address - address % PAGE;
+            self.window.resize(WINDOW, 0);
+            let read = sys::read_memory(self.thread, self.start, &mut self.window);
+            self.window.truncate(*read.as_ref().unwrap_or(&0));
             read?;
         }
-        self.page.get(offset..).filter(|rest| !rest.is_empty()).ok_or(Errno::FAULT)
+        self.window.get((address - self.start) as usize..).filter(|rest| !rest.is_empty()).ok_or(Errno::FAULT)
     }
 
     /// Appends a string without its NUL. `longest`: with it; what is longer is `too_long`.
@@ -43,7 +45,7 @@ impl Memory {
         let start = out.len();
         let mut at = address;
         loop {
-            let rest = self.rest_of_page(at)?;
+            let rest = self.rest(at)?;
             let end = rest.iter().position(|byte| *byte == 0);
             let piece = &rest[..end.unwrap_or(rest.len())];
             if out.len() - start + piece.len() >= longest {
@@ -75,7 +77,7 @@ impl Memory {
         let mut bytes = [0; 8];
         let mut filled = 0;
         while filled < bytes.len() {
-            let rest = self.rest_of_page(address.checked_add(filled as u64).ok_or(Errno::FAULT)?)?;
+            let rest = self.rest(address.checked_add(filled as u64).ok_or(Errno::FAULT)?)?;
             let count = rest.len().min(bytes.len() - filled);
             bytes[filled..filled + count].copy_from_slice(&rest[..count]);
             filled += count;
@@ -88,21 +90,24 @@ impl Memory {
 mod tests {
     use super::*;
 
+    /// More than one look takes.
+    const LONG: usize = 3 * WINDOW + 5;
+
     fn own() -> Memory {
         Memory::of(rustix::process::getpid().as_raw_nonzero().get() as u32)
     }
 
     #[test]
     fn strings_end_at_their_nul_and_not_at_a_page() {
-        let mut long = vec![b'x'; 3 * PAGE];
+        let mut long = vec![b'x'; LONG];
         long.push(0);
         let mut out = b"before ".to_vec();
         own().string(long.as_ptr() as u64 + 1, 1 << 20, Errno::TOOBIG, &mut out).unwrap();
-        assert_eq!(out, [&b"before "[..], &long[1..3 * PAGE]].concat());
+        assert_eq!(out, [&b"before "[..], &long[1..LONG]].concat());
         let mut memory = own();
-        assert_eq!(memory.string(long.as_ptr() as u64, 3 * PAGE, Errno::TOOBIG, &mut out), Err(Errno::TOOBIG));
+        assert_eq!(memory.string(long.as_ptr() as u64, LONG, Errno::TOOBIG, &mut out), Err(Errno::TOOBIG));
         out.clear();
-        assert_eq!(memory.string(long.as_ptr() as u64, 3 * PAGE + 1, Errno::TOOBIG, &mut out), Ok(()));
+        assert_eq!(memory.string(long.as_ptr() as u64, LONG + 1, Errno::TOOBIG, &mut out), Ok(()));
     }
 
     #[test]
@@ -119,10 +124,12 @@ mod tests {
         let words = [7_u64, 8, 9, 0, 10];
         assert_eq!(own().words(words.as_ptr() as u64, 3).unwrap(), [7, 8, 9]);
         assert_eq!(own().words(words.as_ptr() as u64, 2), Err(Errno::TOOBIG));
-        // Unaligned, over the border of a page.
-        let mut bytes = vec![0_u8; 3 * PAGE];
-        let border = PAGE - bytes.as_ptr() as usize % PAGE + PAGE;
+        // Unaligned, over the border of a window.
+        let mut memory = own();
+        let mut bytes = vec![0_u8; LONG];
+        let border = 2 * WINDOW - bytes.as_ptr() as usize % PAGE as usize;
         bytes[border - 3..border + 5].copy_from_slice(&0x0102_0304_0506_0708_u64.to_ne_bytes());
-        assert_eq!(own().words(bytes.as_ptr() as u64 + border as u64 - 3, 1).unwrap(), [0x0102_0304_0506_0708]);
+        assert!(memory.words(bytes.as_ptr() as u64, 1).unwrap().is_empty());
+        assert_eq!(memory.words(bytes.as_ptr() as u64 + border as u64 - 3, 1).unwrap(), [0x0102_0304_0506_0708]);
     }
 }

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::time::{Duration, Instant};
 
 use landlock::{AccessFs, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, Scope};
 use rustix::fs::{Mode, OFlags};
@@ -20,7 +21,7 @@ use crate::plan;
 use crate::refusal::Refusal;
 use crate::rights::{self, Rights};
 use crate::seccomp::Filter;
-use crate::sys;
+use crate::sys::{self, trace};
 use crate::syscalls::{self, Arch};
 use crate::temp::Temp;
 use crate::text::{AbsPath, Text};
@@ -47,6 +48,7 @@ const MECHANISMS: &[Mechanism] = &[
     Mechanism { name: "seccomp io_uring", needs: "Linux 3.17", probe: seccomp_io_uring },
     Mechanism { name: "seccomp TIOCSTI", needs: "Linux 3.17", probe: seccomp_tiocsti },
     Mechanism { name: "user notification", needs: "Linux 5.0", probe: user_notification },
+    Mechanism { name: "ptrace stop", needs: "Linux 3.4", probe: ptrace_stop },
     Mechanism { name: "user namespace", needs: "Linux 3.8", probe: user_namespace },
 ];
 
@@ -112,7 +114,7 @@ impl Scene {
         let outsider = sys::fork(|| {
             let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
             loop {
-                std::thread::sleep(std::time::Duration::from_secs(60));
+                std::thread::sleep(Duration::from_secs(60));
             }
         })?;
         Ok(Scene { path: temp.path().to_owned(), dir, outsider })
@@ -327,6 +329,27 @@ fn user_notification(_: &Scene) -> Verdict {
     };
     let seen = see(&|| Ok(()), &listen);
     Verdict { held: seen == Seen::Done, detail: format!("a listener: {}", seen.words()) }
+}
+
+/// Without it nobody can see what an exec has become. Yama (kernel.yama.ptrace_scope = 3) and some containers refuse it.
+fn ptrace_stop(scene: &Scene) -> Verdict {
+    let process = scene.outsider.as_raw_nonzero().get() as u32;
+    let stop = || {
+        trace::seize(process)?;
+        trace::interrupt(process)?;
+        let deadline = Instant::now() + Duration::from_secs(2);
+        while trace::look(process)?.is_none() {
+            if Instant::now() > deadline {
+                return Err(Errno::TIMEDOUT);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        trace::detach(process)
+    };
+    match stop() {
+        Ok(()) => Verdict { held: true, detail: "a process was stopped and let go".to_owned() },
+        Err(errno) => Verdict { held: false, detail: format!("a process of ours: {}", kernel_names::errno(errno)) },
+    }
 }
 
 /// A new user and mount namespace in which a mount works, for a process that may not mount otherwise (or is root).

@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
-use crate::caller::{Caller, mount_of, open_in, open_process, open_start};
+use crate::caller::{Caller, in_proc, mount_of, open_in, open_start};
 use crate::carry;
 use crate::fence::Fence;
 use crate::limits::Limits;
@@ -134,8 +134,9 @@ impl<'a> Renames<'a> {
     /// None: this is not for us.
     fn begin(&self, listener: &Listener, call: Call) -> Option<Mover> {
         let asked = Asked::of(&call)?;
-        let caller = Caller::find(&call).ok()?;
-        if self.fenced_further || !self.inside.holds(caller.proc()) {
+        let caller = Caller::of(call.thread).ok()?;
+        let process = caller.own("", PATH_DIR).ok()?;
+        if self.fenced_further || !self.inside.holds(process.as_fd()) {
             return None;
         }
         let (old, new) = (resolve(&caller, &call, asked.old)?, resolve(&caller, &call, asked.new)?);
@@ -219,11 +220,10 @@ fn may_be_directory(call: &Call, asked: &Asked) -> bool {
     let look = || {
         let (dir, address) = asked.old;
         let path = call.path(address)?;
-        let proc = open_process(call.thread)?;
         let (start, scope) = if path.starts_with(b"/") {
-            (rustix::fs::openat(&proc, c"root", PATH_DIR, Mode::empty())?, ResolveFlags::IN_ROOT)
+            (rustix::fs::open(in_proc(call.thread, "root"), PATH_DIR, Mode::empty())?, ResolveFlags::IN_ROOT)
         } else {
-            (open_start(&proc, dir)?, ResolveFlags::BENEATH)
+            (open_start(call.thread, dir)?, ResolveFlags::BENEATH)
         };
         match open_in(&start, &path, FOLLOWED | OFlags::NOFOLLOW, scope) {
             Ok(found) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) == FileType::Directory),

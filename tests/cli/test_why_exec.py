@@ -165,10 +165,11 @@ def test_a_gate_is_explained_and_held(fence: Fence, policy: Path) -> None:
     assert f"shell: exe = /bin/sh | /usr/bin/dash  {policy}:{line('shell')}" in shown.stdout
     assert "deny  all else; deny what can not be judged" in shown.stdout
     marker = fence.ground.project / "ran"
-    words: list[Word] = [paddock, "run", "--policy", policy, "--", "touch", marker]
-    run = fence.tester.run(words, cwd=fence.ground.project)
-    assert (run.exit_code, run.stdout) == (126, ""), run
-    assert "denied: touch " in run.stderr
+    for more in ([], ["--dry-run"]):
+        words: list[Word] = [paddock, "run", "--policy", policy, *more, "--", "touch", marker]
+        run = fence.tester.run(words, cwd=fence.ground.project)
+        assert run.exit_code == 126, run
+        assert "denied: touch " in run.stderr
     assert not marker.exists()
     assert fence.tester.run(["touch", marker], cwd=fence.ground.project).exit_code == 0
     assert marker.exists()

@@ -3,14 +3,15 @@
 //! All of it is read from memory and names that others can change meanwhile. So this is an expectation, good for judging; whether it came
 //! true is seen at the exec stop (verify.rs), before the new program runs.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::program::Program;
 use crate::beneath;
-use crate::caller::Caller;
+use crate::caller::{Caller, in_proc};
 use crate::memory::Memory;
 use crate::notify::{Call, LONGEST_PATH};
 use crate::place::Identity;
@@ -46,6 +47,7 @@ pub struct Link {
     pub real: Vec<u8>,
     pub file: OwnedFd,
     pub identity: Identity,
+    state: State,
 }
 
 /// The caller, by numbers of this side.
@@ -55,6 +57,8 @@ pub struct Process {
     pub pid: u32,
     pub parent: u32,
     pub uid: u32,
+    /// Who traces it, or 0.
+    pub tracer: u32,
 }
 
 /// Why there is nothing to judge.
@@ -72,27 +76,57 @@ impl From<Errno> for Unexpected {
     }
 }
 
-/// Loaders start any file under their own name. Those that programs name are known by what they are.
+/// What is known of files that were executed.
 #[derive(Default)]
-pub struct Loaders {
-    known: Vec<(Vec<u8>, Option<Identity>)>,
+pub struct Known {
+    /// By their state: a file that was changed is another one. If one was changed and looks the same, what it does is not what is
+    /// expected, and that is seen at the exec stop.
+    programs: HashMap<State, Program>,
+    /// Loaders start any file under their own name. Those that programs name are known by what they are.
+    loaders: Vec<(Vec<u8>, Option<Identity>)>,
 }
 
-impl Loaders {
-    fn learn(&mut self, path: &[u8], caller: &Caller) {
-        const MOST: usize = 64;
-        if self.known.len() < MOST && !self.known.iter().any(|(known, _)| known == path) {
+/// Number, size and times of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct State([u64; 7]);
+
+impl From<&Stat> for State {
+    fn from(stat: &Stat) -> State {
+        State([
+            stat.st_dev,
+            stat.st_ino,
+            stat.st_size as u64,
+            stat.st_mtime as u64,
+            stat.st_mtime_nsec,
+            stat.st_ctime as u64,
+            stat.st_ctime_nsec,
+        ])
+    }
+}
+
+impl Known {
+    fn remember(&mut self, link: &Link, program: &Program, caller: &Caller) {
+        const MOST_PROGRAMS: usize = 1024;
+        const MOST_LOADERS: usize = 64;
+        if self.programs.len() >= MOST_PROGRAMS {
+            self.programs.clear();
+        }
+        self.programs.insert(link.state, program.clone());
+        if let Program::Binary { loader: Some(path) } = program
+            && self.loaders.len() < MOST_LOADERS
+            && !self.loaders.iter().any(|(known, _)| known == path)
+        {
             let file = caller.open(libc::AT_FDCWD, path, PATH);
             let identity = file.and_then(rustix::fs::fstat).ok().map(|stat| Identity::from(&stat));
-            self.known.push((path.to_vec(), identity));
+            self.loaders.push((path.clone(), identity));
         }
     }
 
-    fn hold(&self, link: &Link) -> bool {
+    fn is_loader(&self, link: &Link) -> bool {
         let name = link.real.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
         let called =
             [&b"ld-"[..], b"ld.so", b"ld64."].iter().any(|start| name.starts_with(start)) || name == b"libc.so";
-        called || self.known.iter().any(|(_, identity)| *identity == Some(link.identity))
+        called || self.loaders.iter().any(|(_, identity)| *identity == Some(link.identity))
     }
 }
 
@@ -116,18 +150,16 @@ impl Asked {
 }
 
 impl Expected {
-    pub fn of(call: &Call, loaders: &mut Loaders) -> Result<Expected, Unexpected> {
+    pub fn of(call: &Call, known: &mut Known, memory: &mut Memory) -> Result<Expected, Unexpected> {
         let asked = Asked::of(call);
-        let mut memory = Memory::of(call.thread);
-        let mut path = Vec::new();
+        memory.turn_to(call.thread);
+        let mut path = Vec::with_capacity(256);
         let read = memory.string(asked.path, LONGEST_PATH, Errno::NAMETOOLONG, &mut path);
         seen(read, &[])?;
-        let argv = seen(arguments(&mut memory, asked.argv), &path)?;
+        let argv = seen(arguments(memory, asked.argv), &path)?;
         let process = seen(Process::of(call), &path)?;
-        let caller = seen(Caller::find(call), &path)?;
-        let cwd = rustix::fs::readlinkat(caller.proc(), c"cwd", Vec::new()).map_or(Vec::new(), |cwd| cwd.into_bytes());
-        // A directory that was removed has a path that is none.
-        let cwd = if cwd.ends_with(b" (deleted)") { Vec::new() } else { cwd };
+        let caller = seen(Caller::of(call.thread), &path)?;
+        let cwd = caller.cwd();
 
         let by_descriptor = asked.dir != libc::AT_FDCWD && !path.starts_with(b"/");
         let named = match (by_descriptor, path.is_empty()) {
@@ -141,9 +173,16 @@ impl Expected {
         loop {
             let link = Link::of(link_name, file)?;
             let unseen = |why| Unexpected::Unseen { named: link.real.clone(), why };
-            let content = link.content().map_err(|_| unseen("it can not be read"))?;
-            let program = Program::of(&content)?;
-            if program == Program::Library || loaders.hold(&link) {
+            let program = match known.programs.get(&link.state) {
+                Some(program) => program.clone(),
+                None => {
+                    let content = link.content().map_err(|_| unseen("it can not be read"))?;
+                    let program = Program::of(&content)?;
+                    known.remember(&link, &program, &caller);
+                    program
+                }
+            };
+            if program == Program::Library || known.is_loader(&link) {
                 return Err(unseen("it is a loader, which starts any file under its own name"));
             }
             match program {
@@ -155,14 +194,10 @@ impl Expected {
                     expected.chain.push(link);
                     link_name = interpreter;
                 }
-                Program::Binary { loader } => {
-                    if let Some(loader) = loader {
-                        loaders.learn(&loader, &caller);
-                    }
+                Program::Binary { .. } | Program::Library => {
                     expected.chain.push(link);
                     return Ok(expected);
                 }
-                Program::Library => return Err(Errno::ACCESS.into()),
             }
         }
     }
@@ -233,13 +268,11 @@ fn open(caller: &Caller, asked: &Asked, path: &[u8]) -> Result<OwnedFd, Unexpect
         if asked.flags & libc::AT_EMPTY_PATH == 0 {
             return Err(Errno::NOENT.into());
         }
-        let name = format!("fd/{}", asked.dir);
-        let opened = rustix::fs::openat(caller.proc(), name, PATH, Mode::empty());
-        return opened.map_err(|_| Errno::BADF.into());
+        return caller.own(&format!("fd/{}", asked.dir), PATH).map_err(|_| Errno::BADF.into());
     }
     if path == b"/proc/self/exe" {
         // The one way through a descriptor that many programs take: themselves.
-        return Ok(rustix::fs::openat(caller.proc(), c"exe", PATH, Mode::empty())?);
+        return Ok(caller.own("exe", PATH)?);
     }
     let flags = if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 { PATH } else { PATH | OFlags::NOFOLLOW };
     caller.open(asked.dir, path, flags).map_err(through_descriptor(path))
@@ -264,7 +297,7 @@ impl Link {
         }
         let mut buffer = [0; 32];
         let real = rustix::fs::readlink(beneath::link_to(&file, &mut buffer), Vec::with_capacity(256))?.into_bytes();
-        Ok(Link { named, real, identity: Identity::from(&stat), file })
+        Ok(Link { named, real, identity: Identity::from(&stat), state: State::from(&stat), file })
     }
 
     /// It is a regular file, so opening it does nothing to it.
@@ -278,7 +311,7 @@ impl Link {
 impl Process {
     fn of(call: &Call) -> Result<Process, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let file = rustix::fs::open(format!("/proc/{}/status", call.thread), flags, Mode::empty())?;
+        let file = rustix::fs::open(in_proc(call.thread, "status"), flags, Mode::empty())?;
         let mut text = [0; 1024];
         let length = rustix::io::read(&file, &mut text[..])?;
         Process::parse(&text[..length]).ok_or(Errno::SRCH)
@@ -289,7 +322,12 @@ impl Process {
             let line = status.split(|byte| *byte == b'\n').find_map(|line| line.strip_prefix(key))?;
             std::str::from_utf8(line).ok()?.split_ascii_whitespace().nth(index)?.parse().ok()
         };
-        Some(Process { pid: number(b"Tgid:", 0)?, parent: number(b"PPid:", 0)?, uid: number(b"Uid:", 1)? })
+        Some(Process {
+            pid: number(b"Tgid:", 0)?,
+            parent: number(b"PPid:", 0)?,
+            uid: number(b"Uid:", 1)?,
+            tracer: number(b"TracerPid:", 0)?,
+        })
     }
 }
 
@@ -301,7 +339,7 @@ mod tests {
     fn a_caller_is_told_by_its_status() {
         let status = b"Name:\tTgid:\t7\nUmask:\t0022\nState:\tS (sleeping)\nTgid:\t42\nNgid:\t0\nPid:\t43\nPPid:\t7\nTracerPid:\t0\n\
                        Uid:\t1000\t1001\t1000\t1000\n";
-        assert_eq!(Process::parse(status), Some(Process { pid: 42, parent: 7, uid: 1001 }));
+        assert_eq!(Process::parse(status), Some(Process { pid: 42, parent: 7, uid: 1001, tracer: 0 }));
         assert_eq!(Process::parse(b"Tgid:\t42\n"), None);
     }
 

@@ -20,7 +20,7 @@ const PT_INTERP: u32 = 3;
 const DT_NULL: u64 = 0;
 const DT_SONAME: u64 = 14;
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
     /// `#!`: the interpreter and its one argument.
     Script { interpreter: Vec<u8>, argument: Option<Vec<u8>> },

@@ -65,6 +65,32 @@ pub fn go_on(pid: u32, signal: i32) -> Result<()> {
     request(libc::PTRACE_CONT as u32, pid, signal as usize)
 }
 
+/// Where the stack of a stopped one begins.
+pub fn stack_pointer(pid: u32) -> Result<u64> {
+    /// The part of `struct ptrace_syscall_info` that every stop fills.
+    #[repr(C)]
+    #[derive(Default)]
+    struct Facts {
+        kind: u8,
+        flags: [u8; 3],
+        arch: u32,
+        instruction_pointer: u64,
+        stack_pointer: u64,
+    }
+    const PTRACE_GET_SYSCALL_INFO: u32 = 0x420e;
+    let mut facts = Facts::default();
+    // SAFETY: the kernel writes at most as many bytes as the third argument says.
+    check(unsafe {
+        libc::ptrace(
+            PTRACE_GET_SYSCALL_INFO as _,
+            pid as libc::pid_t,
+            size_of::<Facts>() as *mut c_void,
+            ptr::from_mut(&mut facts),
+        )
+    } as libc::c_long)?;
+    Ok(facts.stack_pointer)
+}
+
 fn former_number(pid: u32) -> Result<u32> {
     let mut number: libc::c_ulong = 0;
     let none: *mut c_void = ptr::null_mut();

@@ -40,7 +40,7 @@ def execute(arguments: list[str]) -> int:
     from paddock.session.rehearsal import rehearse
 
     preflight = prepared.preflight()
-    not_started = rehearse(prepared, command[0], origin)
+    not_started = rehearse(prepared, command, origin)
     if parsed.json:
         say(
             json.dumps(

@@ -1,5 +1,5 @@
-"""A plan back from its JSON, for whoever judges by a plan that is being carried out. It was written by ourselves, and the
-core has validated it."""
+"""A plan back from its JSON, for whoever judges by a plan that is being carried out. It was written by ourselves, and
+the core has validated it."""
 
 from __future__ import annotations
 

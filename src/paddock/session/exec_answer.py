@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from paddock.decide import Decision, Exec, File, RuleOf, judge_exec
 from paddock.plan import Plan
 from paddock.policy.model import Action
+from paddock.session.locate import locate
 from paddock.session.program import script_chain
-from paddock.session.rehearsal import locate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,147 @@
+"""What the exec gate costs: many starts of /bin/true under twenty rules about arguments, each judged, verified and journaled.
+
+In turn with the same without a fence, with the fence and no rules, under `strace -f` and under the sandlock library with a policy
+callback in Python (which sees one rule only). Ratios are taken round by round, and their median shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.support import core, installation, tester
+
+if TYPE_CHECKING:
+    from bench.run import Bench
+
+HERE = Path(__file__).resolve().parent
+BUDGET = 1.25
+STARTS = 1000  # in all, per case
+A_ROUND = 50
+RULES = 20
+
+
+def gated(plan: core.Plan) -> core.Plan:
+    """Twenty rules about arguments, none of which is about /bin/true: all are tried."""
+    rules = [
+        {
+            "id": f"no-{number}",
+            "action": "deny",
+            "reason": None,
+            "source": "bench",
+            "match": [
+                {"key": "argv_regex", "not": False, "values": [rf"^(git|npm|tool{number}) (push|publish|up{number})( |$)"]}
+            ],
+        }
+        for number in range(RULES)
+    ]
+    gate = {
+        "default": "allow",
+        "on_error": "deny",
+        "timeout_ms": 250,
+        "ask_timeout_s": 300,
+        "trace": False,
+        "exec_only_granted": True,
+        "rules": rules,
+    }
+    return core.changed(plan, gate=gate)
+
+
+def execs(bench: Bench, plan: core.Plan, full_plan: core.Plan, starts: int) -> dict[str, list[float]]:
+    """Milliseconds of a start, of every round, per case."""
+    many: list[str | Path] = [bench.build / "many", str(A_ROUND), "/bin/true"]
+    with contextlib.ExitStack() as stack:
+        plans = [plan, gated(plan), gated(full_plan)]
+        fds = [stack.enter_context(core.sealed(core.canonical(plan))) for plan in plans]
+        cases: dict[str, list[str | Path]] = {
+            "bare": many,
+            "the fence without rules, landlock tier": bench.through_core(fds[0], many),
+            f"{RULES} rules, landlock tier": bench.through_core(fds[1], many),
+            f"{RULES} rules, full tier": bench.through_core(fds[2], many),
+        }
+        if strace := shutil.which("strace", path=tester.SEARCH_PATH):
+            cases["strace -f -e trace=execve"] = [strace, "-f", "-qq", "-e", "trace=execve", "-o", "/dev/null", *many]
+        taken: dict[str, list[float]] = {name: [] for name in cases}
+        peer = stack.enter_context(sandlock(bench, many))
+        if peer:
+            taken["sandlock, policy callback"] = []
+        for number in range(1 + max(1, starts // A_ROUND)):
+            for name, words in cases.items():
+                done = bench.user.run(words, cwd=bench.small, pass_fds=fds, timeout_s=120)
+                if done.exit_code != 0:
+                    sys.exit(f"bench: {done}")
+                if number:  # the first only warms caches
+                    taken[name].append(int(done.stdout) / 1e6)
+            if peer and peer.stdin and peer.stdout:
+                print(file=peer.stdin, flush=True)
+                text = peer.stdout.readline()
+                if number:
+                    taken["sandlock, policy callback"].append(int(text) / 1e6)
+    return taken
+
+
+def ratio(samples: list[float], bare: list[float]) -> float:
+    return statistics.median(ours / base for ours, base in zip(samples, bare, strict=True))
+
+
+@contextlib.contextmanager
+def sandlock(bench: Bench, many: list[str | Path]) -> Iterator[subprocess.Popen[str] | None]:
+    spec = importlib.util.find_spec("sandlock")
+    if spec is None or spec.origin is None:
+        yield None
+        return
+    interpreter, _ = installation.reachable_interpreter(bench.user)
+    script = shutil.copy(HERE / "peer_sandlock_execs.py", bench.build)
+    path = {"PYTHONPATH": str(Path(spec.origin).parent.parent)}
+    words: list[str | Path] = [interpreter, script, *many]
+    tried = bench.user.run(words, cwd=bench.small, env=path, stdin="\n")
+    if tried.exit_code != 0:
+        print(f"sandlock does not run here, so it is not measured: {tried.stderr.strip()}")
+        yield None
+        return
+    with bench.user.starting(words, cwd=bench.small, env=path, stdin=subprocess.PIPE) as process:
+        yield process
+
+
+def memory(bench: Bench, plan: core.Plan, starts: int) -> tuple[int, int]:
+    """Of the supervisor, in KiB: after a hundredth of the starts, and at their end."""
+    words: list[str | Path] = [bench.build / "many", str(starts), "/bin/true"]
+    seen: list[int] = []
+    with core.sealed(core.canonical(gated(plan))) as fd:
+        start = bench.user.starting(bench.through_core(fd, words), cwd=bench.small, pass_fds=[fd])
+        with start as process:
+            over = threading.Event()
+            watcher = threading.Thread(target=lambda: (process.wait(), over.set()))
+            watcher.start()
+            while not over.wait(0.5):
+                with contextlib.suppress(OSError, StopIteration):
+                    seen.append(_resident_kib(_core_below(process.pid)))
+            watcher.join()
+    if len(seen) < 3:
+        sys.exit("bench: too few starts to see memory grow")
+    return seen[max(1, len(seen) // 100)], seen[-1]
+
+
+def _core_below(pid: int) -> int:
+    """The tester's command is started by another program, which becomes it."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        if Path(f"/proc/{pid}/comm").read_text().strip() == "paddock-core":
+            return pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        pid = int(children[0]) if children else pid
+    raise StopIteration
+
+
+def _resident_kib(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in status if line.startswith("VmRSS:"))
