@@ -200,9 +200,11 @@ impl Refused {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Message {
-    refused: Refused,
+#[serde(rename_all = "lowercase")]
+enum Message {
+    Refused(Refused),
+    /// At the end: so many acts.
+    Judged(u64),
 }
 
 pub struct Observer {
@@ -216,6 +218,8 @@ pub struct Observer {
     memory: Memory,
     unsent: VecDeque<Vec<u8>>,
     unsent_bytes: usize,
+    sent: u64,
+    judged: u64,
     refused: Vec<Refused>,
     /// Calls that were not looked at, because there were too many others before them.
     passed_over: u64,
@@ -244,6 +248,8 @@ impl Observer {
             memory: Memory::of(0),
             unsent: VecDeque::new(),
             unsent_bytes: 0,
+            sent: 0,
+            judged: 0,
             refused: Vec::new(),
             passed_over: 0,
         }
@@ -329,6 +335,7 @@ impl Observer {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match rustix::net::sendmsg(line, &[IoSlice::new(message)], &mut SendAncillaryBuffer::default(), flags) {
                 Ok(_) => {
+                    self.sent += 1;
                     self.unsent_bytes -= message.len();
                     self.unsent.pop_front();
                 }
@@ -363,8 +370,12 @@ impl Observer {
             Err(Errno::INTR) => true,
             Err(Errno::AGAIN) => false,
             Ok((_, length)) if (1..=LONGEST).contains(&length) => match serde_json::from_slice(&buffer[..length]) {
-                Ok(Message { refused }) => {
+                Ok(Message::Refused(refused)) => {
                     self.refused.push(refused);
+                    true
+                }
+                Ok(Message::Judged(count)) => {
+                    self.judged = count;
                     true
                 }
                 Err(_) => {
@@ -386,7 +397,6 @@ impl Observer {
     /// Everything has ended: the rest is sent and judged. What was missed, if something was.
     pub fn finish(&mut self) -> Option<String> {
         let deadline = Instant::now() + LAST_WORDS;
-        let lost_before = self.line.is_none();
         let mut told_all = false;
         while let Some(line) = &self.line {
             if self.unsent.is_empty() && !told_all {
@@ -402,7 +412,7 @@ impl Observer {
             self.turn();
         }
         match self.passed_over {
-            _ if lost_before || !told_all => {
+            _ if !told_all || self.judged != self.sent => {
                 Some("--observe: who judges what was seen is gone; not all that was refused is told".to_owned())
             }
             0 => None,

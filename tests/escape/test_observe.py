@@ -116,7 +116,7 @@ def python(fence: Fence, script: str, *flags: str) -> str:
     """Runs it inside; what it printed after its start marker."""
     interpreter = reachable_interpreter(fence.tester)[0]
     done = fence.inside(
-        [interpreter, "-I", "-c", f"import os, ctypes\nprint('started')\n{script}"], "--observe", *flags
+        [interpreter, "-I", "-c", f"import os, ctypes\nprint('started', flush=True)\n{script}"], "--observe", *flags
     )
     assert done.started, done
     assert done.exit_code == 0, done
@@ -139,12 +139,12 @@ for path in (b"/" + b"x" * 5000, b"/" + b"a/" * 2040, b"\\xff\\xfe/\\x1b[2J\\n",
             pass
 for _ in range(20):
     if os.fork() == 0:
-        if os.fork() == 0:
-            os.kill(os.getppid(), 9)
         try:
+            if os.fork() == 0:
+                os.kill(os.getppid(), 9)
             open("{secret}")
-        except OSError:
-            os.kill(os.getpid(), 9)
+        finally:
+            os._exit(1)
 os.chdir("/")
 odd = os.fsencode("{fence.ground.outside}") + b"/\\xff\\x1b[2J"
 try:

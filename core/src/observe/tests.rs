@@ -56,6 +56,7 @@ fn what_is_heard_is_what_the_examples_have() {
         say(&theirs, message.to_string().as_bytes());
     }
     observer.turn();
+    assert_eq!(observer.judged, 2);
     let lines: Vec<String> = observer.refused().iter().map(Refused::line).collect();
     assert_eq!(
         lines,
@@ -138,4 +139,18 @@ fn each_act_is_told_once_and_only_so_many_at_all() {
     }
     assert_eq!(observer.seen.len(), MOST_SEEN);
     assert!(observer.unsent_bytes < ROOM);
+}
+
+#[test]
+fn an_end_without_a_word_is_told() {
+    for (judged, missed) in [(Some(1), false), (Some(0), true), (None, true)] {
+        let (mut observer, theirs) = pair();
+        observer.note([Some(observed(Act::Read, false, b"/x", b"/y")), None]);
+        if let Some(count) = judged {
+            say(&theirs, format!("{{\"judged\":{count}}}").as_bytes());
+        }
+        rustix::net::recv(&theirs, &mut [0; 256][..], RecvFlags::empty()).unwrap();
+        drop(theirs);
+        assert_eq!(observer.finish().is_some(), missed, "{judged:?}");
+    }
 }

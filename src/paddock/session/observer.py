@@ -48,10 +48,13 @@ class Refused:
 
 def serve(line: socket.socket, judge: Judge, home: str) -> None:
     """Until the core has no more to tell."""
+    judged = 0
     while datagram := line.recv(LONGEST):
+        judged += 1
         refused = refusal(judge, read(datagram), home)
         if refused is not None:
             line.send(json.dumps({"refused": asdict(refused)}).encode("ascii"))
+    line.send(json.dumps({"judged": judged}).encode("ascii"))
 
 
 def read(datagram: bytes) -> Observed:
