@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from paddock.errors import PolicyError
 from paddock.plan.grants import TMP
@@ -99,13 +100,23 @@ class Judge:
         self._deny = _Patterns(plan.files.deny)
         self._protected = _Patterns(plan.files.protected)
         self._excepted = _Patterns(plan.files.excepted)
-        self._closed = [(name, os.path.realpath(name)) for name in plan.files.closed]
-        self._unwritable = [(name, os.path.realpath(name)) for name in plan.files.unwritable]
-        self._real = {grant: os.path.realpath(grant.path) for grant in plan.files.grants}
+        # By where they really lie: a path is looked up by itself and by each directory above it.
+        self._closed = {os.path.realpath(name): name for name in plan.files.closed}
+        self._unwritable = {os.path.realpath(name): name for name in plan.files.unwritable}
+        self._granted: dict[str, list[PathGrant]] = defaultdict(list)
         self._rules: dict[Identity, list[PathGrant]] = defaultdict(list)
         for grant in plan.files.grants:
+            self._granted[os.path.realpath(grant.path)].append(grant)
             for identity in _ruled(plan, plan.files, grant):
                 self._rules[identity].append(grant)
+        self._leading = {above for place in self._granted for above in _upwards(os.path.dirname(place))}
+        # A directory that only leads to grants can be listed where each of them can.
+        self._lists = all(
+            "read_dir" in _rights(plan, grant)
+            for place, grants in self._granted.items()
+            for grant in grants
+            if os.path.isdir(place)
+        )
 
     def __call__(self, path: str, operation: Operation) -> Judgement:
         asked = self._asked(path, operation)
@@ -173,24 +184,23 @@ class Judge:
         giving: list[PathGrant] = []
         near: list[PathGrant] = []
         given: set[str] = set()
-        identities = set(self._above(asked.bearer))
-        ruled = {grant for identity in identities for grant in self._rules.get(identity, ())}
-        for grant in self._plan.files.grants:
-            by_name = within(asked.bearer, self._real[grant])
+        ruled = [grant for identity in self._above(asked.bearer) for grant in self._rules.get(identity, ())]
+        for grant in (grant for place in _upwards(asked.bearer) for grant in self._granted.get(place, ())):
             # What is not there yet, or is another thing inside, has only its name.
-            named = by_name and (grant.path in self._to_make or (self._plan.tier is Tier.FULL and _is_made(grant.path)))
-            if grant in ruled or named:
-                rights = _rights(self._plan, grant)
-                (giving if asked.needed & rights or not asked.needed else near).append(grant)
-                given |= rights
-            elif by_name:
+            if grant.path in self._to_make or (self._plan.tier is Tier.FULL and _is_made(grant.path)):
+                ruled.append(grant)
+            elif grant not in ruled:
                 near.append(grant)
+        for grant in ruled:
+            rights = _rights(self._plan, grant)
+            (giving if asked.needed & rights or not asked.needed else near).append(grant)
+            given |= rights
         if self._plan.tier is Tier.FULL and self._leads_to_grants(asked.bearer):
             given.add("read_dir")
         return giving, near, given
 
     def _above(self, path: str) -> Iterator[Identity]:
-        for place in (*with_parents(path), "/"):
+        for place in _upwards(path):
             try:
                 yield Identity.of(os.lstat(place))
             except OSError:
@@ -199,8 +209,9 @@ class Judge:
     def _shut(self, asked: _Asked) -> str | None:
         """The reason why no grant would open it, if there is one."""
         assert self._plan.files is not None
-        for name, place in (*self._closed, *(self._unwritable if asked.operation.writes else ())):
-            if within(asked.bearer, place) or (asked.operation.names and asked.path == place):
+        for place in _upwards(asked.path if asked.operation.names else asked.bearer):
+            name = self._closed.get(place) or (self._unwritable.get(place) if asked.operation.writes else None)
+            if name:
                 return f"{name} stays closed, whatever is granted"
         if self._plan.tier is Tier.LANDLOCK:
             return None
@@ -262,38 +273,32 @@ class Judge:
 
     def _mounted(self, path: str, accesses: Container[str] = ACCESS) -> bool:
         """Some grant at the path or above it brings it in, with one of these kinds of access."""
-        private = within(path, TMP) and not any(
-            within(path, real) and within(real, TMP) and real != TMP for real in self._real.values()
-        )
-        return any(
-            within(path, real) and grant.access in accesses and (grant.path == TMP or not private)
-            for grant, real in self._real.items()
-        )
+        places = (place for place in _upwards(path) if within(place, TMP) or not within(path, TMP))
+        return any(grant.access in accesses for place in places for grant in self._granted.get(place, ()))
 
     def _is_mount(self, path: str) -> bool:
         """A grant below another gets a mount of its own where it opens more (core/src/root.rs)."""
         above = os.path.dirname(path)
-        return path in self._real.values() and any(
+        return path in self._granted and any(
             self._mounted(path, kinds) != self._mounted(above, kinds) for kinds in (ACCESS, WRITES, _EXECUTES)
         )
 
     def _is_shown(self, link: str) -> bool:
         """A link on the way to a grant is made as the host has it."""
-        return self._mounted(link) or any(link in map(_path_of, _links_of(grant.path)) for grant in self._real)
+        return self._mounted(link) or any(
+            link == one.path for grants in self._granted.values() for grant in grants for one in _links_of(grant.path)
+        )
 
     def _leads_to_grants(self, path: str) -> bool:
         """A directory that is there only because something granted lies in it. Where each of the grants can be listed,
         so can it."""
-        if self._mounted(path) or not any(within(real, path) for real in self._real.values()):
-            return False
-        lists = ("read_dir" in _rights(self._plan, grant) for grant, real in self._real.items() if os.path.isdir(real))
-        return all(lists)
+        return self._lists and path in self._leading and not self._mounted(path)
 
     def _is_copy(self, path: str) -> bool:
         return self._plan.workspace is not None and within(path, self._plan.workspace.path)
 
     def _only(self, path: str) -> str:
-        kinds = sorted({grant.access for grant, real in self._real.items() if within(path, real)})
+        kinds = sorted({grant.access for place in _upwards(path) for grant in self._granted.get(place, ())})
         return f"granted only for {', '.join(kinds)}"
 
     def _refused(self, asked: _Asked, near: list[PathGrant], given: set[str]) -> Judgement:
@@ -316,6 +321,11 @@ _EXECUTES = frozenset(ACCESS) - frozenset(WITHOUT_EXECUTE.values())
 
 def _open(asked: _Asked, reason: str) -> Judgement:
     return Judgement(allowed=True, path=asked.path, grants=(), reason=reason)
+
+
+def _upwards(path: str) -> list[str]:
+    """The path and every directory above it, the longest first."""
+    return [*with_parents(path), "/"]
 
 
 def _rights(plan: Plan, grant: PathGrant) -> set[str]:
@@ -376,10 +386,6 @@ def _links_of(path: str) -> tuple[Place, ...]:
         return ()
 
 
-def _path_of(place: Place) -> str:
-    return place.path
-
-
 def existing(path: str, to_make: Container[str] = ()) -> str:
     """The path, or the nearest directory above it that is there or will be."""
     while path not in to_make and not os.path.lexists(path):
@@ -407,7 +413,10 @@ class _Patterns:
             last = glob.parts[-1] if glob.parts else ""
             (self._wild if "*" in last or not last else self._by_name[last]).append(glob)
 
-    def matching(self, path: str) -> str | None:
+        # Most of what is asked is a directory above, again and again.
+        self.matching = lru_cache(maxsize=4096)(self._matching)
+
+    def _matching(self, path: str) -> str | None:
         """The first pattern that the path matches as a whole."""
         name = path.rpartition("/")[2]
         wild = (glob for glob in self._wild if not glob.parts or component_matches(glob.parts[-1], name))
