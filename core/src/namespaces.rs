@@ -228,10 +228,10 @@ fn tell(channel: &OwnedFd, covers: Option<Vec<Cover>>) -> Result<(), Errno> {
     channel::send(channel, &Word::Covered, &[])
 }
 
-/// Its end is the end of everything behind it; the kernel returns only then.
+/// Its end is the end of everything behind it; the kernel returns only then. Whom we traced, we have to bury first: so all are waited for.
 pub fn bury(init: Pid) {
     let _ = rustix::process::kill_process(init, Signal::KILL);
-    while matches!(rustix::process::waitpid(Some(init), WaitOptions::empty()), Err(Errno::INTR)) {}
+    sys::trace::wait_until_ended(init);
 }
 
 impl Sandbox {
