@@ -273,6 +273,28 @@ def work(bench: Bench, rounds: int) -> list[Row]:
     return rows
 
 
+def observed(bench: Bench, rounds: int) -> list[Row]:
+    """What --observe adds. A run ends when everything that was seen is judged, by a Python that was started with it.
+    Nothing is promised."""
+    rows = []
+    for tier, plan in {"landlock": lean(bench.plan), "full": lean(bench.full_plan)}.items():
+        for name, job in {"true": ["/bin/true"], **tree.jobs(bench.workspace)}.items():
+            with (
+                core.sealed(core.canonical(plan)) as plain,
+                core.sealed(core.canonical(core.changed(plan, observe=True))) as observing,
+            ):
+                cases = {
+                    "paddock-core": bench.through_core(plain, job),
+                    "paddock-core, observed": bench.through_core(observing, job),
+                }
+                fds = [plain, observing]
+                bench.time(1, list(cases.values()), fds, bench.workspace)  # warm caches; not counted
+                taken = dict(zip(cases, bench.time(rounds, list(cases.values()), fds, bench.workspace), strict=True))
+            base = statistics.median(taken["paddock-core"])
+            rows += [_row(f"{tier}, {name}: {case}", samples, base, None) for case, samples in taken.items()]
+    return rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     name: str
@@ -462,6 +484,8 @@ def main() -> int:
         works = work(bench, max(5, rounds // 5))
         print("file work, ratio to the limit")
         print(*works, sep="\n", flush=True)
+        print("the same work with --observe, ratio to without")
+        print(*observed(bench, max(3, rounds // 20)), sep="\n", flush=True)
         print("copy-on-write, ratio to git status")
         print(*copy_on_write(bench, max(3, rounds // 20)), sep="\n", flush=True)
         gates = gate(bench, rounds)

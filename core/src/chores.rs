@@ -1,7 +1,7 @@
 //! What the supervisor does beside waiting: it guards names, watches limits and answers calls, and remembers what it has to tell.
 
 use std::ops::ControlFlow;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -16,9 +16,12 @@ use crate::kernel_names::errno_text;
 use crate::limits::Exceeded;
 use crate::namespaces::Inside;
 use crate::notify::{Answer, Call, Listener, Next};
+use crate::observe::Observer;
+use crate::plan::Plan;
 use crate::rename::Renames;
 use crate::stderr::{self, Live};
 use crate::supervise::{CHORES, Chores};
+use crate::sys;
 use crate::text::AbsPath;
 use crate::veil::Veil;
 use crate::watch::Watch;
@@ -31,21 +34,89 @@ const MOST_LINES: usize = 20;
 const MOST_SHOWN: usize = 5;
 const MOST_FLAGGED: usize = 200;
 
+/// Who has to do with calls from the first program on.
+pub struct Attendants {
+    pub gate: Option<Gate>,
+    pub observer: Option<Observer>,
+    /// Somebody will answer for renaming, who is not there yet; and calls for him.
+    renames_come: bool,
+    early: Vec<Call>,
+}
+
+impl Attendants {
+    pub fn new(plan: &Plan, gate: Option<Gate>, observer: Option<Observer>) -> Attendants {
+        Attendants { gate, observer, renames_come: plan.workspace.is_some(), early: Vec::new() }
+    }
+
+    /// Answers for the first program, which starts while somebody else waits for that. Until `other` has something to say.
+    pub fn attend(&mut self, listener: &Listener, other: BorrowedFd<'_>) -> Result<(), Errno> {
+        let children = sys::child_descriptor()?;
+        loop {
+            let deadline = self.gate.as_ref().and_then(Gate::deadline);
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let companion = self.gate.as_ref().and_then(Gate::fd);
+            let waited_for = [Some(other), Some(listener.fd()), Some(children.as_fd()), companion];
+            let mut ready: Vec<PollFd<'_>> =
+                waited_for.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            match rustix::event::poll(&mut ready, left.as_ref()) {
+                Err(Errno::INTR) => continue,
+                polled => polled?,
+            };
+            if !ready[0].revents().is_empty() {
+                return Ok(());
+            }
+            sys::children_heard();
+            if let Some(gate) = &mut self.gate {
+                gate.turn(listener);
+            }
+            if let Next::Call(call) = listener.next()? {
+                self.take(listener, call, None);
+            }
+        }
+    }
+
+    fn take(&mut self, listener: &Listener, call: Call, renames: Option<&mut Renames<'_>>) {
+        let seen = self.observer.as_mut().map(|observer| observer.look(listener, &call));
+        let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
+        match (&mut self.gate, renames) {
+            (Some(gate), _) if executes => gate.take(listener, call),
+            (_, Some(renames)) if Renames::knows(&call) => renames.take(listener, call),
+            (_, None) if self.renames_come && Renames::knows(&call) => self.early.push(call),
+            // Whoever only looks lets everything go on.
+            _ if seen.is_some() => listener.answer(&call, Answer::Continue),
+            // The filter passes on only what somebody knows an answer to.
+            _ => listener.answer(&call, Answer::Fail(Errno::ACCESS)),
+        }
+        if let (Some(observer), Some(seen)) = (&mut self.observer, seen) {
+            observer.note(seen);
+        }
+    }
+}
+
 /// System calls that wait for our answer, and who knows it.
 pub struct Calls<'a> {
     listener: Listener,
-    gate: Option<Gate>,
+    attendants: Attendants,
     renames: Option<Renames<'a>>,
     /// Nobody is left who could call.
     over: bool,
 }
 
 impl<'a> Calls<'a> {
-    pub fn new(listener: Listener, gate: Option<Gate>, renames: Option<Renames<'a>>) -> Calls<'a> {
-        if let Some(gate) = &gate {
+    pub fn new(listener: Listener, attendants: Attendants, renames: Option<Renames<'a>>) -> Calls<'a> {
+        if let Some(gate) = &attendants.gate {
             gate.settle();
         }
-        Calls { listener, gate, renames, over: false }
+        let attendants = Attendants { renames_come: false, ..attendants };
+        let mut calls = Calls { listener, attendants, renames, over: false };
+        for call in std::mem::take(&mut calls.attendants.early) {
+            match &mut calls.renames {
+                Some(renames) => renames.take(&calls.listener, call),
+                None => calls.listener.answer(&call, Answer::Continue),
+            }
+        }
+        calls
     }
 
     fn are_due(&self) -> bool {
@@ -55,13 +126,17 @@ impl<'a> Calls<'a> {
             || self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 3] {
+    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 4] {
         let listener = (!self.over).then(|| self.listener.fd());
-        [listener, self.renames.as_ref().and_then(Renames::fd), self.gate.as_ref().and_then(Gate::fd)]
+        let Attendants { gate, observer, .. } = &self.attendants;
+        let observer = observer.as_ref().and_then(Observer::fd);
+        [listener, self.renames.as_ref().and_then(Renames::fd), gate.as_ref().and_then(Gate::fd), observer]
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.gate.as_ref().and_then(Gate::deadline)
+        let gate = self.attendants.gate.as_ref().and_then(Gate::deadline);
+        let observer = self.attendants.observer.as_ref().and_then(Observer::deadline);
+        gate.into_iter().chain(observer).min()
     }
 
     fn turn(&mut self) -> Result<(), Errno> {
@@ -69,12 +144,15 @@ impl<'a> Calls<'a> {
             renames.turn(&self.listener);
         }
         let started = Instant::now();
+        if let Some(observer) = &mut self.attendants.observer {
+            observer.turn();
+        }
         while started.elapsed() < CALLS_TURN {
-            if let Some(gate) = &mut self.gate {
+            if let Some(gate) = &mut self.attendants.gate {
                 gate.turn(&self.listener);
             }
             match self.listener.next()? {
-                Next::Call(call) => self.take(call),
+                Next::Call(call) => self.attendants.take(&self.listener, call, self.renames.as_mut()),
                 Next::Nothing => break,
                 Next::Over => {
                     self.over = true;
@@ -83,16 +161,6 @@ impl<'a> Calls<'a> {
             }
         }
         Ok(())
-    }
-
-    fn take(&mut self, call: Call) {
-        let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
-        match (&mut self.gate, &mut self.renames) {
-            (Some(gate), _) if executes => gate.take(&self.listener, call),
-            (_, Some(renames)) if !executes => renames.take(&self.listener, call),
-            // The filter passes on only what somebody knows an answer to.
-            _ => self.listener.answer(&call, Answer::Fail(Errno::ACCESS)),
-        }
     }
 }
 
@@ -145,6 +213,12 @@ impl<'a> Duties<'a> {
     /// When everything has ended: what is left in the trees is looked at once more, and nothing can interfere.
     pub fn finish(mut self) -> Option<Exceeded> {
         self.tell_decided();
+        let observer = self.calls.as_mut().and_then(|calls| calls.attendants.observer.as_mut());
+        let missed = observer.and_then(Observer::finish);
+        self.tell_refused();
+        if let Some(missed) = missed {
+            self.complain(&missed, "`paddock why --path PATH --op read|write|exec` answers for a single path");
+        }
         if let Some(renames) = self.calls.take().and_then(|calls| calls.renames) {
             renames.finish();
         }
@@ -193,7 +267,7 @@ impl<'a> Duties<'a> {
 
     /// What the gate has decided: to the journal, and what was refused to people at once, as far as they can take it.
     fn tell_decided(&mut self) {
-        let Some(gate) = self.calls.as_mut().and_then(|calls| calls.gate.as_mut()) else { return };
+        let Some(gate) = self.calls.as_mut().and_then(|calls| calls.attendants.gate.as_mut()) else { return };
         for decided in gate.decided() {
             if let Some(journal) = self.journal
                 && let Err(error) = journal.append(&Event::Exec(&decided))
@@ -202,6 +276,21 @@ impl<'a> Duties<'a> {
             }
             if let Some(line) = decided.refusal().filter(|_| !self.quiet) {
                 self.say_now(decided.process.pid, line);
+            }
+        }
+    }
+
+    /// What the fence has refused, as far as it was observed.
+    fn tell_refused(&mut self) {
+        let observer = self.calls.as_mut().and_then(|calls| calls.attendants.observer.as_mut());
+        for refused in observer.map(Observer::refused).unwrap_or_default() {
+            if let Some(journal) = self.journal
+                && let Err(error) = journal.append(&Event::FileRefused(&refused))
+            {
+                self.complain(&error.to_string(), error.hint());
+            }
+            if !self.quiet {
+                self.say(&refused.line());
             }
         }
     }
@@ -283,8 +372,8 @@ fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<
 
 impl Chores for Duties<'_> {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES] {
-        let [listener, renames, gate] = self.calls.as_ref().map_or([None; 3], Calls::descriptors);
-        [self.guard.as_ref().map(Guard::fd), listener, renames, gate]
+        let [listener, renames, gate, observer] = self.calls.as_ref().map_or([None; 4], Calls::descriptors);
+        [self.guard.as_ref().map(Guard::fd), listener, renames, gate, observer]
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -301,6 +390,7 @@ impl Chores for Duties<'_> {
             return ControlFlow::Break(());
         }
         self.tell_decided();
+        self.tell_refused();
         if let (Some(mut guard), Some((inside, copied))) = (self.guard.take(), self.inside) {
             let turned = guard.turn(&mut |covers| put(inside, copied, covers), &mut |event| self.tell(event));
             self.guard = Some(guard);
@@ -327,15 +417,15 @@ impl Chores for Duties<'_> {
     }
 
     fn is_tracing(&self) -> bool {
-        self.calls.as_ref().and_then(|calls| calls.gate.as_ref()).is_some_and(Gate::is_tracing)
+        self.calls.as_ref().and_then(|calls| calls.attendants.gate.as_ref()).is_some_and(Gate::is_tracing)
     }
 
     fn is_asking(&self) -> bool {
-        self.calls.as_ref().and_then(|calls| calls.gate.as_ref()).is_some_and(Gate::is_asking)
+        self.calls.as_ref().and_then(|calls| calls.attendants.gate.as_ref()).is_some_and(Gate::is_asking)
     }
 
     fn dismiss(&mut self) {
-        if let Some(Calls { gate: Some(gate), .. }) = &mut self.calls {
+        if let Some(Calls { attendants: Attendants { gate: Some(gate), .. }, .. }) = &mut self.calls {
             gate.dismiss_companion();
         }
     }

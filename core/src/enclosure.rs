@@ -13,10 +13,12 @@ use crate::fence::Fence;
 use crate::files::{Files, Placed};
 use crate::ground::Tree;
 use crate::guard::Guard;
+use crate::json::{self, Invalid};
 use crate::mounts;
 use crate::names::{Names, Rule};
 use crate::namespaces::{self, Attend, Payload, Started};
 use crate::plan::{self, Namespaces, Plan};
+use crate::preflight::Preflight;
 use crate::refusal::Refusal;
 use crate::root::Blueprint;
 use crate::session::{Session, SessionError};
@@ -63,7 +65,7 @@ impl<'p> Enclosure<'p> {
         let covers = files.covers(requested)?;
         let taken = taken_dir(plan, id.unwrap_or("none"))?;
         // A mask falls off when the host replaces what it lies on: where that can be, the guard has to hold it, by its name.
-        let live = |cover: &Cover| is_live(&files, session.as_ref(), &cover.path);
+        let live = |cover: &Cover| is_live(&files, copied(plan), &cover.path);
         let (masked, mut covers): (Vec<_>, Vec<_>) =
             covers.into_iter().partition(|cover| cover.kind == CoverKind::Mask && live(cover));
         let pins = files.pins(masked.iter().chain(covers.iter().filter(|cover| live(cover))))?;
@@ -91,7 +93,7 @@ impl<'p> Enclosure<'p> {
             return Ok(());
         };
         let workspace = session.workspace();
-        let (mut guard, found) = arm(requested, files, covers, masked, Some(session), taken.clone())?;
+        let (mut guard, found) = arm(requested, files, covers, masked, Some(workspace), taken.clone())?;
         let masks = covers.iter().chain(&found).filter(|cover| cover.kind == CoverKind::Mask);
         let hidden: Vec<_> = masks.map(|cover| cover.path.clone()).filter(|path| path.is_within(workspace)).collect();
         let veil = weave(requested, files, &hidden, workspace, guard.as_mut())?;
@@ -138,13 +140,40 @@ impl<'p> Enclosure<'p> {
                 return Ok(Some(Vec::new()));
             }
             let found;
-            (armed, found) = arm(requested, files, covers, masked, None, taken.clone())?;
+            (armed, found) = arm(requested, files, covers, masked, copied(plan), taken.clone())?;
             Ok(Some(found))
         };
         let started = namespaces::start(&blueprint, fence, payload, mask, admit, meanwhile, attend);
         self.guard = self.guard.take().or(armed);
         started
     }
+}
+
+/// The workspace, if the command works on a copy of it.
+fn copied(plan: &Plan) -> Option<&AbsPath> {
+    plan.workspace.as_ref().map(|workspace| &workspace.path)
+}
+
+/// The command `covers`: what would be laid over names that are there now.
+pub fn report(plan: &Plan) -> Result<String, Refusal> {
+    let mut covers = Vec::new();
+    let mut preflight = Preflight::prepare(plan, None)?;
+    if let (Some(namespaces), Some(requested), Some(files), None) =
+        (&plan.namespaces, &plan.files, preflight.files.take(), &plan.container)
+    {
+        let enclosure = Enclosure::prepare(plan, namespaces, requested, files, None)?;
+        let Enclosure { files, covers: by_path, masked, taken, .. } = enclosure;
+        let (_, found) = arm(requested, &files, &by_path, &masked, copied(plan), taken)?;
+        covers = [by_path, found].concat();
+    }
+    let mut out = String::from("{\"covers\":");
+    json::list(&mut out, &covers, |out, cover| {
+        out.push_str("{\"path\":");
+        json::string(out, cover.path.as_bytes(), Invalid::Surrogate);
+        out.push_str(&format!(",\"kind\":\"{}\"}}", cover.kind.name()));
+    });
+    out.push('}');
+    Ok(out)
 }
 
 /// Where names that were taken away are kept for review.
@@ -159,11 +188,11 @@ fn arm(
     files: &Files<'_>,
     covers: &[Cover],
     masked: &[Cover],
-    session: Option<&Session>,
+    workspace: Option<&AbsPath>,
     taken: AbsPath,
 ) -> Result<(Option<Guard>, Vec<Cover>), Refusal> {
     // Whatever is made in a copy stays there until a person applies it, who is then asked.
-    let copied = |path: &AbsPath| session.is_some_and(|session| path.is_within(session.workspace()));
+    let copied = |path: &AbsPath| workspace.is_some_and(|workspace| path.is_within(workspace));
     let all_copied = files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
     let (protect, flagged): (&[plan::Protected], &[Text]) =
         if all_copied { (&[], &[]) } else { (&requested.protect, &requested.flagged) };
@@ -188,15 +217,16 @@ fn arm(
     let left_out: Vec<AbsPath> =
         covers.iter().filter(|cover| cover.kind != CoverKind::Pin).map(|cover| cover.path.clone()).collect();
     // What can only be read has nothing to protect; it is looked through only where a deny may lie in it.
+    let written = |placed: &Placed<'_>| files.writing(&placed.real).next().is_some();
     let concerned = |placed: &&Placed<'_>| {
-        placed.grant.writes() || requested.deny.iter().any(|pattern| may_lie_in(pattern, &placed.real))
+        written(placed) || requested.deny.iter().any(|pattern| may_lie_in(pattern, &placed.real))
     };
     let directories = files.placed.iter().filter(|placed| placed.directory).filter(concerned);
     let trees: Vec<Tree> = directories
         .map(|placed| Tree {
             path: placed.real.clone(),
-            writable: placed.grant.writes() && !copied(&placed.real),
-            watched: placed.grant.writes(),
+            writable: written(placed) && !copied(&placed.real),
+            watched: written(placed),
         })
         .collect();
     let closed = files.closed_with_other_names(requested);
@@ -205,13 +235,9 @@ fn arm(
 }
 
 /// In a directory that the command writes to as the host does.
-fn is_live(files: &Files<'_>, session: Option<&Session>, path: &AbsPath) -> bool {
-    let holds = |placed: &&Placed<'_>| placed.directory && *path != placed.real && path.is_within(&placed.real);
-    // One directory may be granted twice.
-    let nearest = |placed: &&Placed<'_>| (placed.real.as_bytes().len(), placed.grant.writes());
-    let nearest = files.placed.iter().filter(holds).max_by_key(nearest);
-    nearest.is_some_and(|placed| placed.grant.writes())
-        && !session.is_some_and(|session| path.is_within(session.workspace()))
+fn is_live(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
+    files.writing(path).any(|placed| placed.directory && *path != placed.real)
+        && !workspace.is_some_and(|workspace| path.is_within(workspace))
 }
 
 /// Which names are hidden in a copy: in its root and in every directory that has such a name, or is to have one by its exact path;

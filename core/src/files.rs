@@ -153,6 +153,11 @@ impl Opened {
     fn is_dir(&self) -> bool {
         is_dir(&self.stat)
     }
+
+    /// A rule is on the file, whichever of its names it was granted by.
+    fn has_other_names(&self) -> bool {
+        !self.is_dir() && self.stat.st_nlink > 1
+    }
 }
 
 fn is_dir(stat: &Stat) -> bool {
@@ -249,17 +254,20 @@ impl<'p> Files<'p> {
         Ok(covers)
     }
 
+    /// The grants that let a path be written. They add up: one that only reads takes nothing from one around it.
+    pub fn writing<'f>(&'f self, path: &'f AbsPath) -> impl Iterator<Item = &'f Placed<'p>> {
+        // The host's /tmp is shown only where it is granted itself.
+        let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
+        let shown = move |placed: &Placed<'_>| in_temp(&placed.real) || !in_temp(path);
+        self.placed.iter().filter(move |placed| placed.grant.writes() && shown(placed) && path.is_within(&placed.real))
+    }
+
     /// The directories above covered places, in what can be written: one that moved would take the place to a name that a later
     /// run knows nothing of.
     pub fn pins<'c>(&self, covers: impl Iterator<Item = &'c Cover>) -> Result<Vec<Cover>, FilesError> {
         let mut pins: BTreeMap<PathBuf, Cover> = BTreeMap::new();
         for cover in covers {
-            // The host's /tmp is shown only where it is granted itself.
-            let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
-            let shown = |placed: &Placed<'_>| in_temp(&placed.real) || !in_temp(&cover.path);
-            let holds =
-                |placed: &&Placed<'_>| placed.grant.writes() && shown(placed) && cover.path.is_within(&placed.real);
-            let Some(grant) = self.placed.iter().filter(holds).min_by_key(|placed| placed.real.as_bytes().len()) else {
+            let Some(grant) = self.writing(&cover.path).min_by_key(|placed| placed.real.as_bytes().len()) else {
                 continue;
             };
             let above = Path::new(OsStr::from_bytes(cover.path.as_bytes())).ancestors().skip(1);
@@ -354,7 +362,7 @@ impl<'p> Files<'p> {
             Err(source) => return Err(open_error(grant, source)),
         };
         let before = self.granted.len();
-        let excepts = excepts(requested, grant, opened.led_to.as_ref(), &self.linked)?;
+        let excepts = excepts(requested, grant, &opened, &self.linked)?;
         if excepts.is_empty() {
             self.grant_whole(plan, grant, &opened, rights)?;
         } else {
@@ -395,7 +403,7 @@ impl<'p> Files<'p> {
             place.object.is_some_and(|object| own.above.contains(&object)) || place.object == own.object
         };
         if let Some(except) = excepts.iter().find(|except| except.places.iter().any(inside)) {
-            if opened.led_to.is_some() {
+            if opened.led_to.is_some() || opened.has_other_names() {
                 self.warnings.push(format!(
                     "the grant of {} leads into {}, which is denied: it is left out",
                     grant.path, except.path
@@ -637,19 +645,21 @@ pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
     }
 }
 
-/// What must stay outside a grant: its own excepts and, where a symlink is on the way, every closed place. The plan is written
-/// by names; a link may lead a grant to a place that is closed under another name, or a closed name to a place that is granted.
+/// What must stay outside a grant: its own excepts and, where a symlink is on the way or the file has other names, every closed place.
+/// The plan is written by names; a link may lead a grant to a place that is closed under another name, or a closed name to a place that
+/// is granted.
 fn excepts<'p>(
     requested: &'p plan::Files,
     grant: &'p Grant,
-    led_to: Option<&AbsPath>,
+    opened: &Opened,
     linked: &[&'p AbsPath],
 ) -> Result<Vec<Except<'p>>, FilesError> {
     let unwritable: &[AbsPath] = if grant.writes() { &requested.unwritable } else { &[] };
     let closed = requested.closed.iter().chain(unwritable);
     // Closed names without a link lead where they say, so letters are enough to compare them with where the grant leads.
+    let led_to = opened.led_to.as_ref();
     let met = |path: &AbsPath| led_to.is_some_and(|place| path.is_within(place) || place.is_within(path));
-    let elsewhere = closed.filter(|path| met(path) || linked.contains(path));
+    let elsewhere = closed.filter(|path| opened.has_other_names() || met(path) || linked.contains(path));
     let mut paths: Vec<&'p AbsPath> = grant.except.iter().chain(elsewhere).collect();
     paths.sort_unstable();
     paths.dedup();

@@ -18,10 +18,9 @@ mod words;
 
 use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use sha2::{Digest as _, Sha256};
@@ -31,9 +30,9 @@ use self::places::Places;
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use crate::companion::{self, Companion, Heard, Question};
 use crate::memory::Memory;
-use crate::notify::{Answer, Call, Listener, Next};
+use crate::notify::{Answer, Call, Listener};
 use crate::plan::{self, Action, Plan};
-use crate::sys::{self, trace, trace::Traced};
+use crate::sys::{trace, trace::Traced};
 
 pub const CALLS: [&str; 2] = ["execve", "execveat"];
 
@@ -168,30 +167,6 @@ impl Gate {
             decided: Vec::new(),
             command: None,
         }))
-    }
-
-    /// Answers for the first program, which starts while somebody else waits for that. Until `other` has something to say.
-    pub fn attend(&mut self, listener: &Listener, other: BorrowedFd<'_>) -> Result<(), Errno> {
-        let children = sys::child_descriptor()?;
-        loop {
-            let left = self.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            let waited_for = [Some(other), Some(listener.fd()), Some(children.as_fd()), self.companion.fd()];
-            let mut ready: Vec<PollFd<'_>> =
-                waited_for.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            match rustix::event::poll(&mut ready, left.as_ref()) {
-                Err(Errno::INTR) => continue,
-                polled => polled?,
-            };
-            if !ready[0].revents().is_empty() {
-                return Ok(());
-            }
-            sys::children_heard();
-            self.turn(listener);
-            if let Next::Call(call) = listener.next()? {
-                self.take(listener, call);
-            }
-        }
     }
 
     /// The command runs. Many questions need many descriptors.

@@ -44,6 +44,7 @@ mod mounts;
 mod names;
 mod namespaces;
 mod notify;
+mod observe;
 mod place;
 mod plan;
 mod preflight;
@@ -117,6 +118,12 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             arguments.end()?;
             let (plan, _) = Plan::read(&plan_fd, uid)?;
             print(&preflight::report(&plan, uid)?)
+        }
+        Some(b"covers") => {
+            let plan_fd = arguments.plan_fd()?;
+            arguments.end()?;
+            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            print(&enclosure::report(&plan)?)
         }
         Some(b"attempt") => {
             let plan_fd = arguments.plan_fd()?;

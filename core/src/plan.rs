@@ -61,6 +61,8 @@ pub struct Plan {
     /// Which programs may be started; None: whatever the files let.
     #[serde(deserialize_with = "present")]
     pub gate: Option<Gate>,
+    /// What the fence refuses is to be told.
+    pub observe: bool,
     pub workdir: AbsPath,
     /// Where the plan was compiled, and where this process has to stand.
     pub cwd: AbsPath,

@@ -11,7 +11,7 @@ use rustix::rand::GetRandomFlags;
 
 use crate::ancestry;
 use crate::census::Tree;
-use crate::chores::{Calls, Copied, Duties};
+use crate::chores::{Attendants, Calls, Copied, Duties};
 use crate::command::Command;
 use crate::companion::Companion;
 use crate::enclosure::Enclosure;
@@ -26,6 +26,7 @@ use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::limits::{Exceeded, Limits};
 use crate::namespaces::{self, Attend};
+use crate::observe::Observer;
 use crate::plan::{Level, Plan, Tier};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
@@ -56,7 +57,7 @@ pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool, compani
     let written = plan.journal.is_some() || plan.workspace.is_some();
     let sha256 = if written { journal::hash(&plan_bytes) } else { String::new() };
     drop(plan_bytes);
-    let outcome = fenced(plan, &sha256, argv, quiet, journal.as_ref(), &session, companion);
+    let outcome = fenced(plan, plan_fd, &sha256, argv, quiet, journal.as_ref(), &session, companion);
     let Some(journal) = &journal else { return Ok(outcome?.exit_code) };
     match &outcome {
         Ok(outcome) => {
@@ -99,8 +100,10 @@ impl Outcome {
     }
 }
 
+#[allow(clippy::too_many_arguments, reason = "what a run is made of")]
 fn fenced(
     plan: Plan,
+    plan_fd: &OwnedFd,
     sha256: &str,
     argv: Vec<CString>,
     quiet: bool,
@@ -128,13 +131,17 @@ fn fenced(
         return Ok(not_executed(command.name(), errno, &[]));
     }
 
+    let observer = Observer::start(&plan, plan_fd)?;
     // From here on there is something to clean up: no signal may end us before.
     let mask = sys::hold_signals();
     let temp = match &plan.temp {
         Some(requested) => Some(Temp::make(&requested.parent, plan.user.uid, session)?),
         None => None,
     };
-    let mut gate = gate;
+    let mut attendants = Attendants::new(&plan, gate, observer);
+    if let (Some(observer), Some(temp)) = (&mut attendants.observer, &temp) {
+        observer.grant(temp.path().to_bytes());
+    }
     let name = argv.first().map_or(Vec::new(), |name| name.as_bytes().to_vec());
     let started = (|| {
         let mut preflight = preflight;
@@ -148,10 +155,7 @@ fn fenced(
         let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
         let fence = Fence::new(&plan, ruleset, preflight.notifying, preflight.filter, limits.rlimits());
         let command = command(&plan, argv, temp.as_ref());
-        let attend: Attend<'_> = &mut |listener, other| match &mut gate {
-            Some(gate) => gate.attend(listener, other),
-            None => Ok(()),
-        };
+        let attend: Attend<'_> = &mut |listener, other| attendants.attend(listener, other);
         if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
             let jail = Jail::prepare(&plan, namespaces, container)?;
             return start_jailed(jail, &fence, &command, terminal.as_deref(), &limits, &mask, attend);
@@ -168,9 +172,9 @@ fn fenced(
     // While the command runs, only what its end needs stays in memory.
     drop(plan);
     let outcome = match started {
-        Ok(Ok(running)) => running.until_the_end(gate, limits, journal, quiet),
+        Ok(Ok(running)) => running.until_the_end(attendants, limits, journal, quiet),
         Ok(Err(errno)) => {
-            let decided = gate.map(|mut gate| gate.decided()).unwrap_or_default();
+            let decided = attendants.gate.as_mut().map(Gate::decided).unwrap_or_default();
             journal.map_or(Ok(()), |journal| record_decided(journal, &decided))?;
             Ok(not_executed(&name, errno, &decided))
         }
@@ -199,7 +203,7 @@ impl Running {
 
     fn until_the_end(
         mut self,
-        gate: Option<Gate>,
+        attendants: Attendants,
         limits: Limits,
         journal: Option<&Journal>,
         quiet: bool,
@@ -237,7 +241,7 @@ impl Running {
             }
             _ => None,
         };
-        let calls = listener.map(|listener| Calls::new(listener, gate, renames));
+        let calls = listener.map(|listener| Calls::new(listener, attendants, renames));
         let mut duties = Duties::new(self.guard, inside, watch, calls, journal, quiet);
         sys::give_back_memory();
         let end = supervise::wait(&self.subject, &mut duties)?;

@@ -161,7 +161,7 @@ pub enum Subject {
 }
 
 /// As many descriptors as chores may wait for.
-pub const CHORES: usize = 4;
+pub const CHORES: usize = 5;
 
 /// Work to be done beside the waiting.
 pub trait Chores {

@@ -50,15 +50,23 @@ impl Veil {
         true
     }
 
+    /// The path itself, or a directory it is in.
     pub fn hides(&self, workspace: &AbsPath, path: &AbsPath) -> bool {
+        below(workspace, path).is_some_and(|below| self.hides_below(below))
+    }
+
+    fn hides_below(&self, path: &[u8]) -> bool {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
         let named = |(dir, name): (&[u8], &[u8])| self.dirs.get(dir).is_some_and(|names| names.contains(name));
-        split(workspace, path).is_some_and(named)
+        ends.map(|end| split_last(&path[..end])).any(named)
     }
 
     /// Makes the layer in an empty file system.
     pub fn lay(&self, workspace: BorrowedFd<'_>, layer: BorrowedFd<'_>) -> Result<(), Errno> {
         let mut path = Vec::with_capacity(256);
-        for (dir, names) in &self.dirs {
+        // What lies in a hidden directory is hidden with it.
+        let shown = || self.dirs.iter().filter(|(dir, _)| !self.hides_below(dir));
+        for (dir, names) in shown() {
             if !dir.is_empty() {
                 rustix::fs::mkdirat(layer, &dir[..], Mode::RWXU)?;
             }
@@ -74,7 +82,7 @@ impl Veil {
             }
         }
         // From the innermost out: each name that is made changes the times of its directory.
-        for dir in self.dirs.keys().rev() {
+        for (dir, _) in shown().rev() {
             let real = rustix::fs::fstat(open(workspace, dir)?)?;
             let name = CString::new(if dir.is_empty() { &b"."[..] } else { dir }).map_err(|_| Errno::INVAL)?;
             rustix::fs::chmodat(layer, &name, Mode::from_raw_mode(real.st_mode & 0o7777), AtFlags::empty())?;
@@ -91,11 +99,18 @@ impl Veil {
 
 /// The directory, relative to the workspace, and the name there.
 pub fn split<'p>(workspace: &AbsPath, path: &'p AbsPath) -> Option<(&'p [u8], &'p [u8])> {
-    let below = path.as_bytes().strip_prefix(workspace.as_bytes())?.strip_prefix(b"/")?;
-    Some(match below.iter().rposition(|byte| *byte == b'/') {
-        Some(slash) => (&below[..slash], &below[slash + 1..]),
-        None => (b"", below),
-    })
+    below(workspace, path).map(split_last)
+}
+
+fn below<'p>(workspace: &AbsPath, path: &'p AbsPath) -> Option<&'p [u8]> {
+    path.as_bytes().strip_prefix(workspace.as_bytes())?.strip_prefix(b"/")
+}
+
+fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
 }
 
 fn open(workspace: BorrowedFd<'_>, dir: &[u8]) -> Result<std::os::fd::OwnedFd, Errno> {

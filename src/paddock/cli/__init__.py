@@ -32,7 +32,7 @@ COMMANDS = MappingProxyType(
     }
 )
 
-INTERNAL = ("companion",)  # started by the core
+INTERNAL = ("companion", "observer")  # started by the core
 
 _USAGE = """\
 usage: paddock run [options] -- COMMAND …      paddock -- COMMAND …   (the same)

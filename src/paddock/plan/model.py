@@ -264,6 +264,7 @@ class Plan:
     sessions: str  # where sessions keep what outlives them: names taken away, copies of workspaces
     seccomp: Seccomp | None
     gate: Gate | None  # None: whatever the files let be executed
+    observe: bool  # what the fence refuses is to be told
     cwd: str  # where the plan was compiled, and where the core has to stand
     workdir: str
     require_enforced: bool

@@ -269,5 +269,6 @@ class Policy:
     off: tuple[Switch, ...] = ()
     tier: Tier | None = None  # what the command line names; no file can
     resume: str | None = None  # the copy-on-write session to go on with
+    observe: bool = False  # what the fence refuses is told
     workdir: Sourced[str] | None = None
     notes: tuple[str, ...] = ()  # what a person should know: "ai-agent comes from ~/.config/paddock/ai-agent.conf"

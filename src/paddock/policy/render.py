@@ -76,6 +76,8 @@ def _only_flags(policy: Policy) -> Iterator[str]:
         yield f"--tier {policy.tier.value}"
     if policy.resume:
         yield f"--resume {policy.resume}"
+    if policy.observe:
+        yield "--observe"
 
 
 def _meta(policy: Policy) -> Values:

@@ -25,12 +25,14 @@ def conforms(message: object, kind: str) -> bool:
 
 
 def test_the_examples_are_what_the_schema_describes() -> None:
-    for kind in ("to_companion", "to_core"):
+    for kind in ("to_companion", "to_core", "to_observer", "from_observer"):
         assert EXAMPLES[kind]
         for message in EXAMPLES[kind]:
             assert conforms(message, kind), message
     for message in EXAMPLES["wrong_to_core"]:
         assert not conforms(message, "to_core"), message
+    for message in EXAMPLES["wrong_from_observer"]:
+        assert not conforms(message, "from_observer"), message
 
 
 def test_questions_and_withdrawals_are_understood() -> None:
