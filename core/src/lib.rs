@@ -9,6 +9,7 @@ mod attempt;
 mod beneath;
 mod bpf;
 mod caller;
+mod calls;
 mod carry;
 mod census;
 mod cgroup;

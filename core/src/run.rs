@@ -10,8 +10,9 @@ use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
 use crate::ancestry;
+use crate::calls::{Attendants, Calls};
 use crate::census::Tree;
-use crate::chores::{Attendants, Calls, Copied, Duties};
+use crate::chores::{Copied, Duties};
 use crate::command::Command;
 use crate::companion::Companion;
 use crate::enclosure::Enclosure;
