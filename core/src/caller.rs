@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
+use crate::place::Identity;
+
 const FOLLOWED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const PATH_DIR: OFlags = FOLLOWED.union(OFlags::DIRECTORY);
 
@@ -30,11 +32,14 @@ impl Caller {
         rustix::fs::open(in_proc(self.thread, name), flags, Mode::empty())
     }
 
-    /// Where it stands; empty, if that has no path any more.
-    pub fn cwd(&self) -> Vec<u8> {
-        let path = rustix::fs::readlink(in_proc(self.thread, "cwd"), Vec::with_capacity(256));
+    /// Where it stands: the directory, and the path of that same one; empty, if it has none any more. None: it can not be seen.
+    pub fn cwd(&self) -> (Vec<u8>, Option<Identity>) {
+        let Ok(dir) = open_start(self.thread, libc::AT_FDCWD) else { return (Vec::new(), None) };
+        let mut buffer = [0; 32];
+        let path = rustix::fs::readlink(crate::beneath::link_to(&dir, &mut buffer), Vec::with_capacity(256));
         let path = path.map_or(Vec::new(), |path| path.into_bytes());
-        if path.ends_with(b" (deleted)") { Vec::new() } else { path }
+        let path = if path.ends_with(b" (deleted)") { Vec::new() } else { path };
+        (path, rustix::fs::fstat(&dir).ok().map(|stat| Identity::from(&stat)))
     }
 
     /// A path without the last links being followed, if `flags` say so; absolute, or below a descriptor of the caller's.
@@ -61,6 +66,11 @@ impl Caller {
         };
         if identity(&start)? == identity(&same)? { Ok(path.into_bytes()) } else { Err(Errno::STALE) }
     }
+}
+
+/// The directory that a process stands in, whatever it is called.
+pub fn place_of(thread: u32) -> Option<Identity> {
+    rustix::fs::stat(in_proc(thread, "cwd")).ok().map(|stat| Identity::from(&stat))
 }
 
 /// Where a relative path begins.

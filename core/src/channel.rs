@@ -10,6 +10,8 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType,
 };
 
+use rustix::process::WaitStatus;
+
 use crate::cover::{Cover, CoverKind};
 use crate::place::Identity;
 use crate::text::{AbsPath, Text};
@@ -43,6 +45,16 @@ pub enum Word {
 }
 
 impl Word {
+    /// What became of the command; None for what is no news.
+    pub fn of_status(status: WaitStatus) -> Option<Word> {
+        match (status.exit_status(), status.terminating_signal(), status.stopping_signal()) {
+            (Some(code), _, _) => Some(Word::Exited(code)),
+            (None, Some(signal), _) => Some(Word::Killed(signal)),
+            (None, None, Some(signal)) => Some(Word::Stopped(signal)),
+            _ => None,
+        }
+    }
+
     fn bytes(&self) -> Vec<u8> {
         let number = |tag: u8, number: i32| [&[tag][..], &number.to_le_bytes()].concat();
         match self {

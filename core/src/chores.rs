@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::process::{Pid, WaitStatus};
 
 use crate::cover::Cover;
 use crate::event::Event;
@@ -339,10 +338,5 @@ impl Chores for Duties<'_> {
         if let Some(Calls { gate: Some(gate), .. }) = &mut self.calls {
             gate.dismiss_companion();
         }
-    }
-
-    fn claim(&mut self, pid: Pid, status: WaitStatus) -> bool {
-        let Some(Calls { gate: Some(gate), listener, .. }) = &mut self.calls else { return false };
-        gate.claim(listener, pid.as_raw_nonzero().get() as u32, status.as_raw())
     }
 }

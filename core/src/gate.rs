@@ -16,6 +16,7 @@ pub mod rules;
 mod verify;
 mod words;
 
+use std::cell::RefCell;
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use sha2::{Digest as _, Sha256};
 
-use self::expect::{Expected, Known, Process, Unexpected};
+use self::expect::{Expected, Known, Link, Process, Unexpected};
 use self::places::Places;
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use crate::companion::{self, Companion, Heard, Question};
@@ -239,7 +240,7 @@ impl Gate {
         if !listener.still_waits(&call) {
             return; // whatever was read may have been another's
         }
-        let expected = match expected {
+        let mut expected = match expected {
             Ok(expected) => expected,
             Err(Unexpected::Fails(errno)) => return listener.answer(&call, Answer::Fail(errno)),
             Err(Unexpected::Unseen { named, why }) => {
@@ -252,7 +253,7 @@ impl Gate {
         };
         let command = *self.command.get_or_insert(expected.process);
         let timeout = Duration::from_millis(self.plan.timeout_ms.into());
-        let (mut verdict, approved) = self.judge(&expected, command, arrived + timeout);
+        let (mut verdict, approved) = self.judge(&mut expected, command, arrived + timeout);
         if arrived.elapsed() > timeout && verdict.action != Action::Deny {
             verdict = Verdict { action: Action::Deny, cause: Cause::Late, doubted: None };
         }
@@ -277,9 +278,9 @@ impl Gate {
     }
 
     /// With the approval that answers, where it is a question.
-    fn judge(&self, expected: &Expected, command: Process, deadline: Instant) -> (Verdict, Option<usize>) {
-        let chain: Vec<File<'_>> =
-            expected.chain.iter().map(|link| File { named: &link.named, real: &link.real }).collect();
+    fn judge(&self, expected: &mut Expected, command: Process, deadline: Instant) -> (Verdict, Option<usize>) {
+        let digests = RefCell::new(Vec::new());
+        let chain: Vec<File<'_>> = expected.chain.iter().map(Link::as_file).collect();
         let parent = if self.rules.name_parents() { self.parent_of(expected.process, command) } else { None };
         let parent_argv = parent.as_ref().map(|(_, argv)| expect::words(argv)).unwrap_or_default();
         let granted = |file: &File<'_>| self.places.as_ref().is_none_or(|places| places.hold(file.real));
@@ -291,12 +292,15 @@ impl Gate {
             parent: parent.as_ref().map(|(exe, _)| Parent { exe, argv: &parent_argv }),
             granted: chain.iter().all(granted),
             digest: &|index| {
-                let content = expected.chain[index].content().map_err(|errno| errno.to_string())?;
-                judge::digest(content, Some(deadline))
+                let known = digests.borrow().iter().find(|(of, _)| *of == index).map(|(_, digest)| *digest);
+                let digest = known.map_or_else(|| expected.chain[index].digest(deadline), Ok)?;
+                digests.borrow_mut().push((index, digest));
+                Ok(digest)
             },
         };
         let verdict = self.rules.judge(&exec);
         let approved = if verdict.action == Action::Ask { self.rules.approves(&exec) } else { None };
+        expected.digests = digests.into_inner();
         (verdict, approved)
     }
 
@@ -467,28 +471,20 @@ impl Gate {
         let numbers: Vec<(u32, u32)> =
             self.traced.iter().map(|traced| (traced.call.thread, traced.expected.process.pid)).collect();
         for (thread, process) in numbers {
-            // A thread that executes a program takes over the number of the process.
-            let found = match trace::look(thread) {
-                Ok(None) | Err(Errno::CHILD) if process != thread => trace::look(process).map(|found| (process, found)),
-                found => found.map(|found| (thread, found)),
+            let found = trace::look(thread);
+            let is_there = found.is_ok();
+            // A thread that executes a program takes over the number of the process, which is none of ours until then.
+            let (pid, found) = match found {
+                Ok(None) | Err(Errno::CHILD) if process != thread => (process, trace::look(process)),
+                found => (thread, found),
             };
             match found {
-                Ok((pid, Some(traced))) => self.heard_of(listener, pid, traced),
-                Ok((_, None)) => {}
+                Ok(Some(traced)) => self.heard_of(listener, pid, traced),
+                Ok(None) => {}
+                Err(_) if is_there => {}
                 Err(_) => self.ended(listener, thread),
             }
         }
-    }
-
-    /// A status of wait(2) that somebody else took. True: it is nobody else's concern.
-    pub fn claim(&mut self, listener: &Listener, pid: u32, status: i32) -> bool {
-        let is_it = |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.process.pid == pid;
-        if !self.traced.iter().any(is_it) {
-            return false;
-        }
-        let traced = Traced::of(pid, status);
-        self.heard_of(listener, pid, traced);
-        traced != Traced::Ended
     }
 
     fn heard_of(&mut self, listener: &Listener, pid: u32, traced: Traced) {
@@ -497,7 +493,8 @@ impl Gate {
                 let Some(index) = self.traced.iter().position(|admitted| admitted.call.thread == former) else {
                     return kill(pid); // nobody let it through
                 };
-                match verify::difference(&self.traced[index].expected, pid, &mut self.memory) {
+                let deadline = Instant::now() + Duration::from_millis(self.plan.timeout_ms.into());
+                match verify::difference(&self.traced[index].expected, pid, &mut self.memory, deadline) {
                     None => {
                         let _ = trace::detach(pid);
                         self.leave(listener, index, Outcome::Ran { verified: true });

@@ -33,6 +33,7 @@ mod identity;
 mod jail;
 mod journal;
 mod json;
+mod keeper;
 mod kernel_names;
 mod kernel_text;
 mod limits;

@@ -204,7 +204,7 @@ pub fn start(
 }
 
 /// What became of the start.
-fn hear(
+pub fn hear(
     channel: &OwnedFd,
     attend: Attend<'_>,
     listener: &mut Option<Listener>,
@@ -228,23 +228,23 @@ fn tell(channel: &OwnedFd, covers: Option<Vec<Cover>>) -> Result<(), Errno> {
     channel::send(channel, &Word::Covered, &[])
 }
 
-/// Its end is the end of everything behind it; the kernel returns only then.
+/// Its end is the end of everything behind it; the kernel returns only then. Whom we traced, we have to bury first: so all are waited for.
 pub fn bury(init: Pid) {
     let _ = rustix::process::kill_process(init, Signal::KILL);
-    while matches!(rustix::process::waitpid(Some(init), WaitOptions::empty()), Err(Errno::INTR)) {}
+    sys::trace::wait_until_ended(init);
 }
 
 impl Sandbox {
-    /// The command's number on this side, as long as it lives.
-    pub fn command_pid(&self) -> Option<Pid> {
-        let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", self.command.as_raw_fd())).ok()?;
-        let number = facts.lines().find_map(|line| line.strip_prefix("Pid:"))?;
-        Pid::from_raw(number.trim().parse().ok()?)
-    }
-
     pub fn inside(&self) -> &Inside {
         &self.inside
     }
+}
+
+/// The number on this side of a process that is known by its descriptor, as long as it lives.
+pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
+    let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", process.as_raw_fd())).ok()?;
+    let number = facts.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    Pid::from_raw(number.trim().parse().ok()?)
 }
 
 /// The way into the mounts of a running sandbox, for its owner.
@@ -448,12 +448,7 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
         if pid != command {
             continue;
         }
-        let word = match (status.exit_status(), status.terminating_signal(), status.stopping_signal()) {
-            (Some(code), _, _) => Word::Exited(code),
-            (None, Some(signal), _) => Word::Killed(signal),
-            (None, None, Some(signal)) => Word::Stopped(signal),
-            _ => continue,
-        };
+        let Some(word) = Word::of_status(status) else { continue };
         let last = !matches!(word, Word::Stopped(_));
         if channel::send(&channel, &word, &[]).is_err() || last {
             return 0;

@@ -26,7 +26,6 @@ use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::limits::{Exceeded, Limits};
 use crate::namespaces::{self, Attend};
-use crate::notify::Listener;
 use crate::plan::{Level, Plan, Tier};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
@@ -189,15 +188,13 @@ struct Running {
     guard: Option<Guard>,
     session: Option<Session>,
     veil: Veil,
-    /// Calls of a command without an init of its own that we answer.
-    listener: Option<Listener>,
     /// What the command is behind, where others have to act for it.
     fence: Option<Fence>,
 }
 
 impl Running {
     fn of(subject: Subject) -> Running {
-        Running { subject, guard: None, session: None, veil: Veil::default(), listener: None, fence: None }
+        Running { subject, guard: None, session: None, veil: Veil::default(), fence: None }
     }
 
     fn until_the_end(
@@ -212,7 +209,8 @@ impl Running {
         }
         let listener = match &mut self.subject {
             Subject::Sandbox(sandbox) => sandbox.listener.take(),
-            Subject::Child(_) => self.listener.take(),
+            Subject::Kept(kept) => kept.listener.take(),
+            Subject::Child(_) => None,
         };
         let host_proc;
         let (inside, proc, tree, volatile) = match &self.subject {
@@ -222,10 +220,14 @@ impl Running {
                 let inside = Some((sandbox.inside(), copied));
                 (inside, sandbox.proc.as_fd(), Tree::Namespace, &sandbox.volatile[..])
             }
-            Subject::Child(_) => {
+            Subject::Child(_) | Subject::Kept(_) => {
                 let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
                 host_proc = rustix::fs::open(c"/proc", flags, Mode::empty()).map_err(SuperviseError::Wait)?;
-                (None, host_proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()), &[][..])
+                let top = match &self.subject {
+                    Subject::Kept(kept) => kept.keeper,
+                    _ => rustix::process::getpid(),
+                };
+                (None, host_proc.as_fd(), Tree::DescendantsOf(top), &[][..])
             }
         };
         let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree, volatile)?) } else { None };
@@ -268,7 +270,8 @@ fn start_as_child(
     attend: Attend<'_>,
 ) -> Result<Attempt, Refusal> {
     Ok(match supervise::start(fence, command, limits, mask, attend)? {
-        supervise::Started::Running(pid, listener) => Ok(Running { listener, ..Running::of(Subject::Child(pid)) }),
+        supervise::Started::Running(pid) => Ok(Running::of(Subject::Child(pid))),
+        supervise::Started::Kept(kept) => Ok(Running::of(Subject::Kept(kept))),
         supervise::Started::NotExecuted(errno) => Err(errno),
     })
 }

@@ -15,6 +15,7 @@ use crate::census::{Census, Tree};
 use crate::channel::{self, Word};
 use crate::command::Command;
 use crate::fence::{self, Fence, FenceError, Step};
+use crate::keeper;
 use crate::limits::Limits;
 use crate::namespaces::{self, Attend, Sandbox};
 use crate::notify::Listener;
@@ -38,8 +39,8 @@ pub enum SuperviseError {
 
 /// What became of the start.
 pub enum Started {
-    /// With the calls that we answer.
-    Running(Pid, Option<Listener>),
+    Running(Pid),
+    Kept(Kept),
     /// The fence stood, but there was nothing to execute.
     NotExecuted(Errno),
 }
@@ -77,20 +78,20 @@ pub fn start(
 ) -> Result<Started, SuperviseError> {
     let supervisor = rustix::process::getpid();
     rustix::process::set_child_subreaper(Some(supervisor)).map_err(SuperviseError::Subreaper)?;
-    let become_command = |channel: Option<BorrowedFd<'_>>| {
+    let become_command = |parent: Pid, channel: Option<BorrowedFd<'_>>| {
         let admitted = limits.admit_self().map_err(|error| FenceError { step: Step::Limits, errno: error.errno() });
         admitted?;
-        fence::become_command(Some(supervisor), Some(mask))?;
+        fence::become_command(Some(parent), Some(mask))?;
         fence.bound()?;
         fence.enter(channel)
     };
     if fence.listens() {
-        return start_answering(&become_command, command, attend);
+        return start_kept(&become_command, command, attend);
     }
     let mut fence_failure = None;
     let mut exec_failure = None;
     let child = sys::spawn_sharing_memory(|| {
-        match become_command(None) {
+        match become_command(supervisor, None) {
             Ok(()) => exec_failure = Some(command.exec()),
             Err(error) => fence_failure = Some(error),
         }
@@ -98,7 +99,7 @@ pub fn start(
     })
     .map_err(SuperviseError::Spawn)?;
     if fence_failure.is_none() && exec_failure.is_none() {
-        return Ok(Started::Running(child, None));
+        return Ok(Started::Running(child));
     }
     rustix::process::waitpid(Some(child), WaitOptions::empty()).map_err(SuperviseError::Wait)?;
     match (fence_failure, exec_failure) {
@@ -107,56 +108,54 @@ pub fn start(
     }
 }
 
-/// The same where we have to answer for the program it executes: so we can not sleep until it did. What went wrong it leaves in memory
-/// that we share, because the filter may refuse every other way to say it.
-fn start_answering(
-    become_command: &dyn Fn(Option<BorrowedFd<'_>>) -> Result<(), FenceError>,
-    command: &Command,
-    attend: Attend<'_>,
-) -> Result<Started, SuperviseError> {
+/// In the process that is to be the command: puts it behind the fence. With its parent, and where it says who answers for it.
+type Become<'a> = &'a dyn Fn(Pid, Option<BorrowedFd<'_>>) -> Result<(), FenceError>;
+
+/// The same where we have to answer for the program it executes: so we can not sleep until it did, and a keeper starts it.
+fn start_kept(become_command: Become<'_>, command: &Command, attend: Attend<'_>) -> Result<Started, SuperviseError> {
     let failure = sys::shared_number().map_err(SuperviseError::Spawn)?;
     let (ours, theirs) = channel::pair().map_err(SuperviseError::Spawn)?;
-    let (mut supervisors_end, mut childs_end) = (Some(ours), Some(theirs));
-    let child = sys::fork(|| {
+    let (mut supervisors_end, mut keepers_end) = (Some(ours), Some(theirs));
+    let keeper = sys::fork(|| {
         supervisors_end = None;
-        let Some(channel) = childs_end.take() else { return 125 };
-        let code = match become_command(Some(channel.as_fd())) {
-            Ok(()) => i64::from(command.exec().raw_os_error()),
-            Err(error) => error.code(),
-        };
-        failure.store(code, Ordering::SeqCst);
-        125
+        let Some(channel) = keepers_end.take() else { return 125 };
+        let Ok(spoken) = channel.try_clone() else { return 125 };
+        keeper::keep(&|keeper| become_command(keeper, Some(spoken.as_fd())), command, channel, failure)
     })
     .map_err(SuperviseError::Spawn)?;
-    drop(childs_end);
+    drop(keepers_end);
+    let Some(channel) = supervisors_end else { return Err(SuperviseError::Spawn(Errno::PROTO)) };
     let mut listener = None;
-    // Its end of the channel is closed when it executes a program, or ends.
-    let heard = supervisors_end.as_ref().map_or(Err(Errno::PROTO), |channel| hear(channel, attend, &mut listener));
-    let failed = failure.load(Ordering::SeqCst);
-    if heard.is_ok() && failed == 0 && listener.is_some() {
-        return Ok(Started::Running(child, listener));
+    let heard = namespaces::hear(&channel, attend, &mut listener);
+    if let Ok(Some((Word::Started, descriptors))) = heard {
+        if let Some(command) = descriptors.into_iter().next() {
+            return Ok(Started::Kept(Kept { keeper, channel, command, listener }));
+        }
+        namespaces::bury(keeper);
+        return Err(SuperviseError::Wait(Errno::PROTO));
     }
-    let _ = rustix::process::kill_process(child, Signal::KILL);
-    rustix::process::waitpid(Some(child), WaitOptions::empty()).map_err(SuperviseError::Wait)?;
-    heard.map_err(SuperviseError::Wait)?;
+    namespaces::bury(keeper);
+    let failed = failure.load(Ordering::SeqCst);
     match FenceError::of_code(failed) {
         Some(error) => Err(error.into()),
-        None if failed == 0 => Err(SuperviseError::Wait(Errno::SRCH)), // it was killed before it came to anything
+        None if failed == 0 => Err(SuperviseError::Wait(heard.err().unwrap_or(Errno::SRCH))), // killed before it came to anything
         None => Ok(Started::NotExecuted(Errno::from_raw_os_error(failed as i32))),
     }
 }
 
-fn hear(channel: &OwnedFd, attend: Attend<'_>, listener: &mut Option<Listener>) -> Result<(), Errno> {
-    while let Some((word, descriptors)) = channel::receive(channel, true)? {
-        let fd = descriptors.into_iter().next().filter(|_| word == Word::Listening).ok_or(Errno::PROTO)?;
-        attend(listener.insert(Listener::new(fd)), channel.as_fd())?;
-    }
-    Ok(())
+/// A command with a keeper, seen by its supervisor.
+pub struct Kept {
+    pub keeper: Pid,
+    channel: OwnedFd,
+    /// The command, by a descriptor that can not come to mean another process.
+    command: OwnedFd,
+    pub listener: Option<Listener>,
 }
 
 /// The command, as its supervisor sees it.
 pub enum Subject {
     Child(Pid),
+    Kept(Kept),
     /// Behind an init of its own.
     Sandbox(Sandbox),
 }
@@ -178,8 +177,6 @@ pub trait Chores {
     fn is_asking(&self) -> bool;
     /// The command has ended: those who help us go, before everything that is left is killed.
     fn dismiss(&mut self);
-    /// A status of wait(2) of any process. True: it is nobody else's concern.
-    fn claim(&mut self, pid: Pid, status: WaitStatus) -> bool;
 }
 
 /// Returns when the command has ended and nothing that it started is left.
@@ -190,7 +187,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     // The signal that the command was stopped by, while it is.
     let mut stopped = None;
     let end = loop {
-        match subject.status(chores).map_err(SuperviseError::Wait)? {
+        match subject.status().map_err(SuperviseError::Wait)? {
             Some(Status::Ended(end)) => break end,
             Some(Status::Stopped(libc::SIGTTIN | libc::SIGTTOU | libc::SIGSTOP)) if chores.is_asking() => {}
             Some(Status::Stopped(signal)) => {
@@ -226,6 +223,11 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     chores.dismiss();
     match subject {
         Subject::Child(_) => end_descendants(),
+        Subject::Kept(kept) => {
+            namespaces::bury(kept.keeper);
+            // What it had adopted is ours now.
+            end_descendants();
+        }
         Subject::Sandbox(sandbox) => {
             namespaces::bury(sandbox.init);
             // A shell inside can not give the terminal back: its owner has no number there.
@@ -315,25 +317,18 @@ impl<'fd, const N: usize> ArrayOf<'fd, N> {
 }
 
 impl Subject {
-    fn status(&self, chores: &mut dyn Chores) -> Result<Option<Status>, Errno> {
+    fn status(&self) -> Result<Option<Status>, Errno> {
         match self {
-            Subject::Child(command) => reap(*command, chores),
-            Subject::Sandbox(sandbox) => match channel::receive(&sandbox.channel, false) {
-                Ok(Some((Word::Exited(code), _))) => Ok(Some(Status::Ended(End::Exited(code)))),
-                Ok(Some((Word::Killed(signal), _))) => Ok(Some(Status::Ended(End::Killed(signal)))),
-                Ok(Some((Word::Stopped(signal), _))) => Ok(Some(Status::Stopped(signal))),
-                Ok(Some(_)) => Err(Errno::PROTO),
-                // Init went without a word: somebody killed it, and the command with it.
-                Ok(None) => Ok(Some(Status::Ended(End::Killed(libc::SIGKILL)))),
-                Err(Errno::AGAIN) => Ok(None),
-                Err(errno) => Err(errno),
-            },
+            Subject::Child(command) => reap(*command),
+            Subject::Kept(kept) => told(&kept.channel),
+            Subject::Sandbox(sandbox) => told(&sandbox.channel),
         }
     }
 
     fn channel(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Subject::Child(_) => None,
+            Subject::Kept(kept) => Some(kept.channel.as_fd()),
             Subject::Sandbox(sandbox) => Some(sandbox.channel.as_fd()),
         }
     }
@@ -341,14 +336,17 @@ impl Subject {
     fn pid(&self) -> Option<Pid> {
         match self {
             Subject::Child(command) => Some(*command),
-            Subject::Sandbox(sandbox) => sandbox.command_pid(),
+            Subject::Kept(kept) => namespaces::pid_of(&kept.command),
+            Subject::Sandbox(sandbox) => namespaces::pid_of(&sandbox.command),
         }
     }
 
     fn send(&self, signal: i32) {
         let _ = match self {
             Subject::Child(command) => sys::send_signal(*command, signal),
-            Subject::Sandbox(sandbox) => sys::send_signal_to(sandbox.command.as_fd(), signal),
+            Subject::Kept(Kept { command, .. }) | Subject::Sandbox(Sandbox { command, .. }) => {
+                sys::send_signal_to(command.as_fd(), signal)
+            }
         };
     }
 
@@ -356,6 +354,7 @@ impl Subject {
     fn kill(&self) {
         let _ = match self {
             Subject::Child(command) => rustix::process::kill_process(*command, Signal::KILL),
+            Subject::Kept(kept) => sys::send_signal_to(kept.command.as_fd(), libc::SIGKILL),
             Subject::Sandbox(sandbox) => rustix::process::kill_process(sandbox.init, Signal::KILL),
         };
     }
@@ -384,12 +383,25 @@ enum Status {
     Stopped(i32),
 }
 
+/// What init or the keeper says of the command.
+fn told(channel: &OwnedFd) -> Result<Option<Status>, Errno> {
+    match channel::receive(channel, false) {
+        Ok(Some((Word::Exited(code), _))) => Ok(Some(Status::Ended(End::Exited(code)))),
+        Ok(Some((Word::Killed(signal), _))) => Ok(Some(Status::Ended(End::Killed(signal)))),
+        Ok(Some((Word::Stopped(signal), _))) => Ok(Some(Status::Stopped(signal))),
+        Ok(Some(_)) => Err(Errno::PROTO),
+        // It went without a word: somebody killed it, and the command with it.
+        Ok(None) => Ok(Some(Status::Ended(End::Killed(libc::SIGKILL)))),
+        Err(Errno::AGAIN) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
 /// Takes every status that waits; orphans we adopted are buried without a word.
-fn reap(command: Pid, chores: &mut dyn Chores) -> Result<Option<Status>, Errno> {
+fn reap(command: Pid) -> Result<Option<Status>, Errno> {
     loop {
         match rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(None) => return Ok(None),
-            Ok(Some((pid, status))) if chores.claim(pid, status) => {}
             Ok(Some((pid, status))) if pid == command => {
                 if let Some(status) = status_of(status) {
                     return Ok(Some(status));
@@ -449,7 +461,7 @@ fn give_terminal_to(group: Pid) {
 }
 
 /// Kills and buries what is left, until the kernel says that we have no child any more.
-fn end_descendants() {
+pub fn end_descendants() {
     let deadline = Instant::now() + REAP_LIMIT;
     let proc = rustix::fs::open(c"/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let own = Tree::DescendantsOf(rustix::process::getpid());

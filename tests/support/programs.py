@@ -16,6 +16,11 @@ class Programs:
     probe: Path  # static: it needs no loader, and doubles as the "static binary" of the bypass tests
     oldkernel: Path
     preload: Path  # a library that tells where it was loaded
+    allowed: Path  # both leave a line where they are started, and differ in the last letter of their names
+    forbidden: Path
+    linked: Path  # the forbidden one, with a loader
+    racer: Path
+    naive: Path
 
 
 def build(directory: Path) -> Programs:
@@ -23,7 +28,17 @@ def build(directory: Path) -> Programs:
     _compile(probe, sorted(SOURCES.glob("probe*.c")), "-static", "-pthread")
     _compile(oldkernel, [SOURCES / "oldkernel.c"])
     _compile(preload, [SOURCES / "preload.c"], "-shared", "-fPIC")
-    return Programs(directory=directory, probe=probe, oldkernel=oldkernel, preload=preload)
+    allowed, forbidden, linked = (directory / f"mark-{name}" for name in ("a", "f", "linked"))
+    racer, naive = directory / "racer", directory / "naive"
+    _compile(allowed, [SOURCES / "mark.c"], "-static", '-DNAME="allowed"')
+    for target, flags in ((forbidden, ["-static"]), (linked, [])):
+        _compile(target, [SOURCES / "mark.c"], *flags, '-DNAME="forbidden"')
+    for target in (racer, naive):
+        _compile(target, [SOURCES / f"{target.name}.c"], "-static", "-pthread")
+    return Programs(
+        directory=directory, probe=probe, oldkernel=oldkernel, preload=preload,
+        allowed=allowed, forbidden=forbidden, linked=linked, racer=racer, naive=naive,
+    )  # fmt: skip
 
 
 def _compile(target: Path, sources: list[Path], *flags: str) -> None:

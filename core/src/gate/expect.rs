@@ -5,11 +5,14 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use super::judge;
 use super::program::Program;
+use super::rules::File;
 use crate::beneath;
 use crate::caller::{Caller, in_proc};
 use crate::memory::Memory;
@@ -37,7 +40,11 @@ pub struct Expected {
     /// As the program gets them, if a `#!` line changes them.
     expanded: Option<Vec<u8>>,
     pub cwd: Vec<u8>,
+    /// The directory itself; None: it can not be seen.
+    pub place: Option<Identity>,
     pub process: Process,
+    /// What was found to be in files of the chain, where that was asked.
+    pub digests: Vec<(usize, [u8; 32])>,
 }
 
 /// A file, held open: its number can not become another's.
@@ -45,6 +52,8 @@ pub struct Expected {
 pub struct Link {
     pub named: Vec<u8>,
     pub real: Vec<u8>,
+    /// What a `#!` line gives to it as its first argument.
+    pub argument: Option<Vec<u8>>,
     pub file: OwnedFd,
     pub identity: Identity,
     state: State,
@@ -159,7 +168,7 @@ impl Expected {
         let argv = seen(arguments(memory, asked.argv), &path)?;
         let process = seen(Process::of(call), &path)?;
         let caller = seen(Caller::of(call.thread), &path)?;
-        let cwd = caller.cwd();
+        let (cwd, place) = caller.cwd();
 
         let by_descriptor = asked.dir != libc::AT_FDCWD && !path.starts_with(b"/");
         let named = match (by_descriptor, path.is_empty()) {
@@ -167,11 +176,13 @@ impl Expected {
             (true, true) => format!("/dev/fd/{}", asked.dir).into_bytes(),
             (true, false) => [format!("/dev/fd/{}/", asked.dir).as_bytes(), &path].concat(),
         };
-        let mut expected = Expected { named, chain: Vec::with_capacity(1), argv, expanded: None, cwd, process };
+        let (chain, digests) = (Vec::with_capacity(1), Vec::new());
+        let mut expected = Expected { named, chain, argv, expanded: None, cwd, place, process, digests };
         let mut file = open(&caller, &asked, &path)?;
         let mut link_name = expected.named.clone();
+        let mut link_argument = None;
         loop {
-            let link = Link::of(link_name, file)?;
+            let link = Link::of(link_name, link_argument, file)?;
             let unseen = |why| Unexpected::Unseen { named: link.real.clone(), why };
             let program = match known.programs.get(&link.state) {
                 Some(program) => program.clone(),
@@ -192,7 +203,7 @@ impl Expected {
                     expected.interpret(&interpreter, argument.as_deref(), &link.named);
                     file = caller.open(libc::AT_FDCWD, &interpreter, PATH).map_err(through_descriptor(&interpreter))?;
                     expected.chain.push(link);
-                    link_name = interpreter;
+                    (link_name, link_argument) = (interpreter, argument);
                 }
                 Program::Binary { .. } | Program::Library => {
                     expected.chain.push(link);
@@ -282,13 +293,17 @@ fn open(caller: &Caller, asked: &Asked, path: &[u8]) -> Result<OwnedFd, Unexpect
 fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> Unexpected {
     move |errno| match errno {
         Errno::LOOP => Unexpected::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" },
+        // In a /proc of the command's own, we are nobody, and `self` leads nowhere.
+        Errno::NOENT if path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") => {
+            Unexpected::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" }
+        }
         Errno::STALE => Unexpected::Unseen { named: path.to_vec(), why: "the directory it begins in has no path" },
         errno => Unexpected::Fails(errno),
     }
 }
 
 impl Link {
-    fn of(named: Vec<u8>, file: OwnedFd) -> Result<Link, Errno> {
+    fn of(named: Vec<u8>, argument: Option<Vec<u8>>, file: OwnedFd) -> Result<Link, Errno> {
         let stat = rustix::fs::fstat(&file)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
@@ -297,11 +312,19 @@ impl Link {
         }
         let mut buffer = [0; 32];
         let real = rustix::fs::readlink(beneath::link_to(&file, &mut buffer), Vec::with_capacity(256))?.into_bytes();
-        Ok(Link { named, real, identity: Identity::from(&stat), state: State::from(&stat), file })
+        Ok(Link { named, real, argument, identity: Identity::from(&stat), state: State::from(&stat), file })
+    }
+
+    pub fn as_file(&self) -> File<'_> {
+        File { named: &self.named, real: &self.real, argument: self.argument.as_deref() }
+    }
+
+    pub fn digest(&self, deadline: Instant) -> Result<[u8; 32], String> {
+        judge::digest(self.content().map_err(|errno| errno.to_string())?, Some(deadline))
     }
 
     /// It is a regular file, so opening it does nothing to it.
-    pub fn content(&self) -> Result<OwnedFd, Errno> {
+    fn content(&self) -> Result<OwnedFd, Errno> {
         let mut buffer = [0; 32];
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         rustix::fs::open(beneath::link_to(self.file.as_fd(), &mut buffer), flags, Mode::empty())

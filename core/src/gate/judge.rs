@@ -31,6 +31,7 @@ struct Asked {
 struct AskedFile {
     named: Text,
     real: Text,
+    argument: Option<Text>,
 }
 
 #[derive(Deserialize)]
@@ -49,8 +50,15 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     if asked.chain.is_empty() {
         return Err(PlanError::Gate("no program to judge").into());
     }
-    let chain: Vec<_> =
-        asked.chain.iter().map(|file| File { named: file.named.as_bytes(), real: file.real.as_bytes() }).collect();
+    let chain: Vec<_> = asked
+        .chain
+        .iter()
+        .map(|file| File {
+            named: file.named.as_bytes(),
+            real: file.real.as_bytes(),
+            argument: file.argument.as_ref().map(Text::as_bytes),
+        })
+        .collect();
     let argv: Vec<_> = asked.argv.iter().map(Text::as_bytes).collect();
     let parent_argv: Vec<_> = asked.parent.iter().flat_map(|parent| parent.argv.iter().map(Text::as_bytes)).collect();
     let granted = Places::of(plan).is_none_or(|places| chain.iter().all(|file| places.hold(file.real)));

@@ -45,6 +45,8 @@ pub struct File<'a> {
     pub named: &'a [u8],
     /// Where that leads, after all links.
     pub real: &'a [u8],
+    /// The one argument that the `#!` line gives to it.
+    pub argument: Option<&'a [u8]>,
 }
 
 #[derive(Clone, Copy)]
@@ -107,6 +109,8 @@ struct Rule {
     keys: Vec<(bool, Test)>,
     /// It says where the program lies or what is in it.
     identifies: bool,
+    /// It is about interpreters too, with what they are told. One that says only what a program is not, or is not told, would be about each.
+    follows: bool,
 }
 
 #[derive(Debug)]
@@ -177,10 +181,10 @@ impl Rules {
     }
 
     pub fn judge(&self, exec: &Exec<'_>) -> Verdict {
-        let facts = Facts::of(exec);
+        let readings = readings(exec);
         let mut doubted = None;
         for (index, rule) in self.rules.iter().enumerate() {
-            let held = match rule.holds(&facts, &self.globs) {
+            let held = match rule.holds_in(&readings, &self.globs) {
                 Ok(held) => held,
                 Err(why) => {
                     return Verdict { action: self.on_error, cause: Cause::Error { rule: index, why }, doubted };
@@ -202,8 +206,8 @@ impl Rules {
 
     /// The approval that answers the question whether this may run, if there is one. What can not be judged is not approved.
     pub fn approves(&self, exec: &Exec<'_>) -> Option<usize> {
-        let facts = Facts::of(exec);
-        let surely = |rule: &Rule| matches!(rule.holds(&facts, &self.globs), Ok(Holds::Surely));
+        let readings = readings(exec);
+        let surely = |rule: &Rule| matches!(rule.holds_in(&readings, &self.globs), Ok(Holds::Surely));
         self.approved.iter().position(|rule| !self.is_unplaced(rule, exec) && surely(rule))
     }
 
@@ -227,15 +231,33 @@ impl Rule {
         keys.sort_by_key(|(_, test)| test.can_fail());
         let places =
             |(not, test): &(bool, Test)| !not && matches!(test, Test::Exe(_) | Test::Glob(_) | Test::Sha256(_));
-        Ok(Rule { action: rule.action, identifies: keys.iter().any(places), keys })
+        let names = |(not, test): &(bool, Test)| !not && test.is_of_file();
+        let excludes = |(not, test): &(bool, Test)| *not && (test.is_of_file() || test.is_of_arguments());
+        let follows = rule.action != Action::Allow && (keys.iter().any(names) || !keys.iter().any(excludes));
+        Ok(Rule { action: rule.action, identifies: keys.iter().any(places), follows, keys })
+    }
+
+    /// In order: the exec as it is asked for, then as each interpreter gets it.
+    fn holds_in(&self, readings: &[Facts<'_, '_>], globs: &Globs) -> Result<Holds, String> {
+        let mut held = Holds::No;
+        for index in 0..if self.follows { readings.len() } else { readings.len().min(1) } {
+            held = held.max(self.holds(readings, index, globs)?);
+            if held != Holds::No {
+                break;
+            }
+        }
+        Ok(held)
     }
 
     /// An error counts only if no other key rules the rule out.
-    fn holds(&self, facts: &Facts<'_, '_>, globs: &Globs) -> Result<Holds, String> {
+    fn holds(&self, readings: &[Facts<'_, '_>], index: usize, globs: &Globs) -> Result<Holds, String> {
         let mut least = Holds::Surely;
         let mut failed = None;
         for (not, test) in &self.keys {
-            match test.holds(facts, globs) {
+            // What is let through because it is not so, must not be so for any interpreter either.
+            let all = *not && self.action == Action::Allow;
+            let held = if all { test.holds_in_any(readings, globs) } else { test.holds(&readings[index], globs) };
+            match held {
                 Ok(held) => least = least.min(if *not { held.negated() } else { held }),
                 Err(why) => failed = failed.or(Some(why)),
             }
@@ -275,8 +297,20 @@ impl Test {
         })
     }
 
+    fn is_of_file(&self) -> bool {
+        matches!(self, Test::Exe(_) | Test::Basename(_) | Test::Glob(_) | Test::Sha256(_))
+    }
+
+    fn is_of_arguments(&self) -> bool {
+        matches!(self, Test::Argv(_) | Test::Contains(_) | Test::HostIn(_))
+    }
+
     fn can_fail(&self) -> bool {
         matches!(self, Test::Sha256(_) | Test::ParentExe(_) | Test::ParentArgv(_))
+    }
+
+    fn holds_in_any(&self, readings: &[Facts<'_, '_>], globs: &Globs) -> Result<Holds, String> {
+        readings.iter().try_fold(Holds::No, |most, facts| Ok(most.max(self.holds(facts, globs)?)))
     }
 
     fn holds(&self, facts: &Facts<'_, '_>, globs: &Globs) -> Result<Holds, String> {
@@ -304,8 +338,8 @@ impl Test {
             Test::Contains(words) => {
                 // Its first argument is what a program is called, and the caller calls it as he likes.
                 let one_of = |argument: &[u8]| words.iter().any(|word| word.as_bytes() == argument);
-                let name = exec.argv.first().copied().unwrap_or_default();
-                Holds::from(exec.argv.iter().skip(1).any(|argument| one_of(argument)), || one_of(name))
+                let name = facts.argv.first().copied().unwrap_or_default();
+                Holds::from(facts.argv.iter().skip(1).any(|argument| one_of(argument)), || one_of(name))
             }
             Test::HostIn(patterns) => {
                 let hosts = facts.hosts();
@@ -320,11 +354,11 @@ impl Test {
             }
             Test::Uid(uids) => Holds::from(uids.contains(&exec.uid), || false),
             Test::Sha256(digests) => {
-                if digests.contains(&(exec.digest)(0)?) {
+                if digests.contains(&facts.digest(0)?) {
                     return Ok(Holds::Surely);
                 }
-                for interpreter in 1..exec.chain.len() {
-                    if digests.contains(&(exec.digest)(interpreter)?) {
+                for interpreter in 1..facts.chain.len() {
+                    if digests.contains(&facts.digest(interpreter)?) {
                         return Ok(Holds::Partly);
                     }
                 }
@@ -342,22 +376,44 @@ impl Test {
     }
 }
 
+/// The exec as it is asked for, and then as each interpreter gets it: what a `#!` line says is told to that one.
+fn readings<'a, 'b>(exec: &'a Exec<'b>) -> Vec<Facts<'a, 'b>> {
+    let mut argv = exec.argv.to_vec();
+    let mut readings = Vec::with_capacity(exec.chain.len());
+    readings.push(Facts::of(exec, 0, argv.clone()));
+    for (index, pair) in exec.chain.windows(2).enumerate() {
+        let [script, interpreter] = pair else { continue };
+        let told = [Some(interpreter.named), interpreter.argument, Some(script.named)];
+        argv.splice(..argv.len().min(1), told.into_iter().flatten());
+        readings.push(Facts::of(exec, index + 1, argv.clone()));
+    }
+    readings
+}
+
 /// What several rules ask about, found out once.
 struct Facts<'a, 'b> {
     exec: &'a Exec<'b>,
+    /// From the file that this is about.
+    chain: &'b [File<'b>],
+    argv: Vec<&'b [u8]>,
     named: OnceCell<Vec<Vec<u8>>>,
     texts: OnceCell<(Vec<u8>, Vec<Vec<u8>>)>,
     hosts: OnceCell<Vec<Option<Host>>>,
 }
 
 impl<'a, 'b> Facts<'a, 'b> {
-    fn of(exec: &'a Exec<'b>) -> Facts<'a, 'b> {
-        Facts { exec, named: OnceCell::new(), texts: OnceCell::new(), hosts: OnceCell::new() }
+    fn of(exec: &'a Exec<'b>, from: usize, argv: Vec<&'b [u8]>) -> Facts<'a, 'b> {
+        let chain = &exec.chain[from..];
+        Facts { exec, chain, argv, named: OnceCell::new(), texts: OnceCell::new(), hosts: OnceCell::new() }
+    }
+
+    fn digest(&self, index: usize) -> Result<[u8; 32], String> {
+        (self.exec.digest)(self.exec.chain.len() - self.chain.len() + index)
     }
 
     /// The file that was asked for.
     fn exe(&self) -> &'b [u8] {
-        self.exec.chain.first().map_or(b"", |file| file.real)
+        self.chain.first().map_or(b"", |file| file.real)
     }
 
     fn parent(&self) -> Result<Parent<'b>, String> {
@@ -366,20 +422,20 @@ impl<'a, 'b> Facts<'a, 'b> {
 
     /// All that the files are called: as named, absolute by the letters alone, and where that leads.
     fn paths(&self) -> impl Iterator<Item = &[u8]> {
-        let chain = self.exec.chain;
+        let chain = self.chain;
         let named = self.named.get_or_init(|| chain.iter().map(|file| absolute(file.named, self.exec.cwd)).collect());
         named.iter().map(Vec::as_slice).chain(chain.iter().map(|file| file.real))
     }
 
     /// What the program would call itself by its first argument; a login shell's begins with a dash.
     fn own_name(&self) -> &'b [u8] {
-        let name = self.exec.argv.first().copied().unwrap_or_default();
+        let name = self.argv.first().copied().unwrap_or_default();
         name.strip_prefix(b"-").unwrap_or(name)
     }
 
     /// The arguments of the program inside of one that is many.
-    fn applet(&self) -> &'b [&'b [u8]] {
-        match self.exec.argv {
+    fn applet(&self) -> &[&'b [u8]] {
+        match &self.argv[..] {
             [_, applet @ ..] if MULTI_CALL.contains(&basename(self.exe())) => applet,
             _ => &[],
         }
@@ -388,11 +444,11 @@ impl<'a, 'b> Facts<'a, 'b> {
     /// The arguments as they are; and as they would be if the program were called by its other names.
     fn texts(&self) -> (&[u8], &[Vec<u8>]) {
         let (as_given, renamed) = self.texts.get_or_init(|| {
-            let rest = self.exec.argv.split_first().map_or(&[][..], |(_, rest)| rest);
+            let rest = self.argv.split_first().map_or(&[][..], |(_, rest)| rest);
             let called = |name: &[u8]| words::joined(std::iter::once(name).chain(rest.iter().copied()));
-            let as_given = words::joined(self.exec.argv.iter().copied());
+            let as_given = words::joined(self.argv.iter().copied());
             let own = self.own_name();
-            let (exe, given) = (self.exe(), self.exec.chain.first().map_or(&b""[..], |file| file.named));
+            let (exe, given) = (self.exe(), self.chain.first().map_or(&b""[..], |file| file.named));
             let names = [basename(exe), exe, basename(own), basename(given), given];
             let called = names.into_iter().filter(|name| !name.is_empty()).map(called);
             let applet = self.applet();
@@ -411,7 +467,7 @@ impl<'a, 'b> Facts<'a, 'b> {
     fn hosts(&self) -> &[Option<Host>] {
         self.hosts.get_or_init(|| {
             let mut found = Vec::new();
-            self.exec.argv.iter().skip(1).for_each(|argument| hosts::in_argument(argument, &mut found));
+            self.argv.iter().skip(1).for_each(|argument| hosts::in_argument(argument, &mut found));
             found
         })
     }

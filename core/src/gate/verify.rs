@@ -1,10 +1,12 @@
 //! What an exec did, looked at before the new program runs its first instruction: its memory is its own now, and it is stopped.
 
+use std::time::Instant;
+
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::expect::{self, Expected, Link};
-use crate::caller::{Caller, in_proc};
+use crate::caller::{self, Caller, in_proc};
 use crate::memory::Memory;
 use crate::notify::LONGEST_PATH;
 use crate::place::Identity;
@@ -16,8 +18,8 @@ const AT_EXECFN: u64 = 31;
 const DESCRIPTOR: usize = 64;
 
 /// None: everything is as it was judged. Else what differs.
-pub fn difference(expected: &Expected, pid: u32, memory: &mut Memory) -> Option<&'static str> {
-    match compare(expected, pid, memory) {
+pub fn difference(expected: &Expected, pid: u32, memory: &mut Memory, deadline: Instant) -> Option<&'static str> {
+    match compare(expected, pid, memory, deadline) {
         Ok(()) => None,
         Err(Difference::In(what)) => Some(what),
         Err(Difference::Unseen) => Some("what can not be looked at"),
@@ -35,13 +37,23 @@ impl From<Errno> for Difference {
     }
 }
 
-fn compare(expected: &Expected, pid: u32, memory: &mut Memory) -> Result<(), Difference> {
+fn compare(expected: &Expected, pid: u32, memory: &mut Memory, deadline: Instant) -> Result<(), Difference> {
     let Some((exe, scripts)) = expected.chain.split_last() else { return Err(Difference::Unseen) };
     if Identity::from(&rustix::fs::stat(in_proc(pid, "exe"))?) != exe.identity {
         return Err(Difference::In("the program"));
     }
     memory.turn_to(pid);
     compare_stack(expected, trace::stack_pointer(pid)?, memory)?;
+    // Its other threads could move it until now, and are dead.
+    if caller::place_of(pid) != expected.place {
+        return Err(Difference::In("the working directory"));
+    }
+    // A program that runs can not be written: what is in it now is in it to the end.
+    let has_changed =
+        |(index, digest): &(usize, [u8; 32])| expected.chain[*index].digest(deadline).as_ref() != Ok(digest);
+    if expected.digests.iter().any(has_changed) {
+        return Err(Difference::In("the content"));
+    }
     if scripts.is_empty() {
         return Ok(());
     }

@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use rustix::io::Errno;
+use rustix::process::Pid;
 
 use super::{Result, check};
 
@@ -100,6 +101,20 @@ fn former_number(pid: u32) -> Result<u32> {
             as libc::c_long,
     )?;
     Ok(number as u32)
+}
+
+/// Waits for every child and every traced thread until this one has ended, or there is none.
+pub fn wait_until_ended(pid: Pid) {
+    loop {
+        let mut status = 0;
+        // SAFETY: the kernel writes one int.
+        let found = unsafe { libc::waitpid(-1, &mut status, libc::__WALL) };
+        match check(found.into()) {
+            Ok(_) if found == pid.as_raw_nonzero().get() && !libc::WIFSTOPPED(status) => return,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
 }
 
 /// What has become of one traced thread, without waiting for it. Errno::CHILD: we do not trace any of that number.

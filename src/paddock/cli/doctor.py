@@ -83,8 +83,10 @@ def _needed(probe: Probe, plan: Plan) -> bool:
             optional = {"refer": "refer", "truncate": "truncate", "ioctl_dev": "ioctl_dev"}
             optional |= {"signal scope": "signal", "abstract socket scope": "abstract_unix_socket"}
             return bool(plan.landlock) and optional.get(what, "read_file") in known
-        case "user":  # notification: nothing yet; namespace: the full tier
-            return what == "namespace" and plan.tier is Tier.FULL
+        case "user":
+            return plan.tier is Tier.FULL if what == "namespace" else plan.gate is not None
+        case "ptrace":
+            return plan.gate is not None
         case _:
             return True
 

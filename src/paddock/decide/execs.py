@@ -16,6 +16,7 @@ from paddock.policy.model import Action
 class File:
     named: str  # as execve(2) or the ``#!`` line has it
     real: str  # where that leads
+    argument: str | None = None  # what the ``#!`` line gives to it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

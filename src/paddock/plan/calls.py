@@ -27,6 +27,9 @@ IPC = frozenset(
 # Browsers put their own processes behind user namespaces, and into an empty root.
 NESTING = frozenset({"unshare", "setns", "chroot"})
 
+# What debuggers do.
+TRACING = frozenset({"ptrace", "process_vm_readv", "process_vm_writev"})
+
 _ABSTRACT = "abstract_unix_socket"
 
 
@@ -56,5 +59,10 @@ def reaches_services(tier: Tier, landlock: Landlock | None) -> bool:
 
 def _blocked(syscalls: Syscalls, tier: Tier) -> set[str]:
     """A call that a person blocks stays blocked, also where the built-in profiles could do without it."""
-    spared = (IPC if tier is Tier.FULL else frozenset()) | (NESTING if nests(syscalls) else frozenset())
+    traced = syscalls.trace is not None and syscalls.trace.value
+    spared = (
+        (IPC if tier is Tier.FULL else frozenset())
+        | (NESTING if nests(syscalls) else frozenset())
+        | (TRACING if traced else frozenset())
+    )
     return {call.value for call in syscalls.block if not (call.source.builtin and call.value in spared)}

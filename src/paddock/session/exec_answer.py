@@ -39,7 +39,7 @@ def answer_exec(plan: Plan, words: Sequence[str], cwd: str, environ: Mapping[str
     if found.path is None:
         where = "no directory of the PATH inside has it" if "/" not in words[0] else "there is no such file inside"
         return ExecAnswer(chain=(), failure=errno.ENOENT, decision=None, reason=where)
-    files = tuple(File(named, real) for named, real in script_chain(found.path, cwd))
+    files = tuple(File(*link) for link in script_chain(found.path, cwd))
     chain = tuple(file.real for file in files)
     decision = None
     if plan.gate is not None:

@@ -41,6 +41,8 @@ int main(int argc, char **argv)
         act = find(syscall_acts, argv[1]);
     if (!act)
         act = find(process_acts, argv[1]);
+    if (!act)
+        act = find(exec_acts, argv[1]);
     if (!act || argc - 2 < act->arguments) {
         fprintf(stderr, "probe: no such act, or too few arguments: %s\n", argv[1]);
         return 2;

@@ -21,6 +21,7 @@ struct act {
 extern const struct act file_acts[];
 extern const struct act syscall_acts[];
 extern const struct act process_acts[];
+extern const struct act exec_acts[];
 
 int ok(const char *detail);
 int refused(void); /* prints the name of errno */

@@ -43,6 +43,7 @@ fn compiled(default: &str, rules: Value) -> Rules {
 #[derive(Clone)]
 struct Call {
     chain: Vec<(Vec<u8>, Vec<u8>)>, // as named, and where that leads
+    told: Vec<Option<Vec<u8>>>,
     argv: Vec<Vec<u8>>,
     cwd: Vec<u8>,
     uid: u32,
@@ -55,6 +56,7 @@ impl Call {
     fn new(exe: &str, argv: &str) -> Call {
         Call {
             chain: vec![(exe.into(), exe.into())],
+            told: vec![None],
             argv: argv.split(' ').map(Into::into).collect(),
             cwd: b"/home/ada/project".to_vec(),
             uid: 1000,
@@ -75,7 +77,14 @@ impl Call {
 
     fn by_link(mut self, named: &str, real: &str) -> Call {
         self.chain.push((named.into(), real.into()));
+        self.told.push(None);
         self.digests.push(Some(1));
+        self
+    }
+
+    /// The last interpreter has an argument of its own.
+    fn told(mut self, argument: &str) -> Call {
+        *self.told.last_mut().unwrap() = Some(argument.into());
         self
     }
 
@@ -93,7 +102,9 @@ impl Call {
     }
 
     fn with_exec<T>(&self, asked: impl FnOnce(&Exec<'_>) -> T) -> T {
-        let chain: Vec<File<'_>> = self.chain.iter().map(|(named, real)| File { named, real }).collect();
+        let files = self.chain.iter().zip(&self.told);
+        let chain: Vec<File<'_>> =
+            files.map(|((named, real), argument)| File { named, real, argument: argument.as_deref() }).collect();
         let argv: Vec<&[u8]> = self.argv.iter().map(Vec::as_slice).collect();
         let parent_argv: Vec<&[u8]> = self.parent.iter().flat_map(|(_, argv)| argv.iter().map(Vec::as_slice)).collect();
         asked(&Exec {
@@ -248,6 +259,52 @@ fn an_interpreter_that_an_earlier_rule_denies_is_not_let_through_by_its_script()
     );
     assert_eq!(Call::new("/project/a", "a").by("/usr/bin/python3").judged(&rules).action, Action::Allow);
     assert_eq!(Call::new("/project/a", "a").by("/usr/bin/perl").judged(&rules).cause, Cause::Rule(0));
+}
+
+/// What a `#!` line tells its interpreter is what that one is started with.
+#[test]
+fn what_is_denied_to_a_program_is_denied_to_the_scripts_that_it_interprets() {
+    let denies = |rule: Value, call: Call| call.judged(&compiled("allow", json!([rule]))).action == Action::Deny;
+    let push = || Call::new("/project/run", "run origin").given("./run").by("/usr/bin/git").told("push");
+    for key in [
+        json!({"argv_regex": "^git push"}),
+        json!({"argv_contains": "push"}),
+        json!({"argv_regex_not": "^git (log|diff)"}),
+    ] {
+        let mut rule = json!({"action": "deny", "exe": "/usr/bin/git"});
+        rule.as_object_mut().unwrap().append(&mut key.as_object().unwrap().clone());
+        assert!(denies(rule.clone(), push()), "{rule}");
+        // By the name of the script, and by one that calls itself what is harmless.
+        assert!(denies(rule.clone(), Call::new("/project/push", "x").given("push").by("/usr/bin/git")), "{rule}");
+        assert!(
+            denies(
+                rule.clone(),
+                Call::new("/project/run", "git push log").given("./run").by("/usr/bin/git").told("push")
+            ),
+            "{rule}"
+        );
+    }
+    assert!(denies(json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex_not": "^git log"}), {
+        Call::new("/project/run", "git log").given("./run").by("/usr/bin/git").told("push")
+    }));
+    let busybox = || Call::new("/project/run", "run").by("/usr/bin/busybox").told("wget");
+    assert!(denies(json!({"action": "deny", "exe_basename": "wget"}), busybox()));
+    assert!(denies(json!({"action": "deny", "exe_basename": "curl", "argv_host_in_not": "good.org"}), {
+        Call::new("/project/run", "run https://good.org/").by("/usr/bin/curl").told("https://bad.org/")
+    }));
+    // Nested: each is told what its own line says.
+    let nested = || Call::new("/project/a", "a").by("/project/b").told("x").by("/usr/bin/git").told("push");
+    assert!(denies(
+        json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex": "^git push /project/b x /project/a$"}),
+        nested()
+    ));
+    assert!(denies(json!({"action": "deny", "exe": "/project/b", "argv_regex": "^b x /project/a$"}), nested()));
+    assert!(!denies(json!({"action": "deny", "exe": "/usr/bin/git", "argv_regex": "^git log"}), push()));
+    // What stops all that is not there, or not called so, is about the script.
+    for key in ["exe_glob_not", "argv_regex_not"] {
+        let rule = json!({"action": "deny", key: if key == "exe_glob_not" { "/project/**" } else { "^run " }});
+        assert!(!denies(rule.clone(), push()), "{rule}");
+    }
 }
 
 #[test]
