@@ -52,6 +52,7 @@ def gated(plan: core.Plan) -> core.Plan:
         "trace": False,
         "exec_only_granted": True,
         "rules": rules,
+        "approved": [],
     }
     return core.changed(plan, gate=gate)
 

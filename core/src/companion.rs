@@ -74,8 +74,26 @@ pub enum Answer {
 
 pub struct Companion {
     state: State,
-    /// Unanswered questions, and how long each is.
-    open: BTreeMap<u64, usize>,
+    open: Open,
+}
+
+/// Unanswered questions, and how long each is.
+#[derive(Default)]
+struct Open {
+    lengths: BTreeMap<u64, usize>,
+    /// When one was closed last.
+    closed: Option<Instant>,
+}
+
+impl Open {
+    /// False: it was not open.
+    fn close(&mut self, id: u64) -> bool {
+        let was_open = self.lengths.remove(&id).is_some();
+        if was_open {
+            self.closed = Some(Instant::now());
+        }
+        was_open
+    }
 }
 
 enum State {
@@ -92,7 +110,7 @@ impl Companion {
             Some(Ok(link)) => State::Running(link),
             Some(Err(_)) => State::Gone,
         };
-        Companion { state, open: BTreeMap::new() }
+        Companion { state, open: Open::default() }
     }
 
     /// Can be read when there is something to hear, or to send, or the companion is gone.
@@ -109,24 +127,24 @@ impl Companion {
         if message.len() > LONGEST {
             return Err("it is too long to be shown".to_owned());
         }
-        if self.open.values().sum::<usize>() + message.len() > ROOM {
+        if self.open.lengths.values().sum::<usize>() + message.len() > ROOM {
             return Err("too many questions are open".to_owned());
         }
         if matches!(self.state, State::NotStarted) {
             self.state = State::Running(start()?);
         }
         let State::Running(link) = &mut self.state else { return Err("who was asked is gone".to_owned()) };
-        if self.open.is_empty() {
+        if self.open.lengths.is_empty() {
             link.remember_terminal();
         }
-        self.open.insert(question.id, message.len());
+        self.open.lengths.insert(question.id, message.len());
         link.send(Some(question.id), message.into_bytes());
         Ok(())
     }
 
     /// The answer is not needed any more. Nothing is heard of it from here on.
     pub fn withdraw(&mut self, id: u64) {
-        if self.open.remove(&id).is_none() {
+        if !self.open.close(id) {
             return;
         }
         if let State::Running(link) = &mut self.state {
@@ -141,7 +159,7 @@ impl Companion {
         for _ in 0..MOST_HEARD {
             match link.receive() {
                 // Withdrawn while it was answered.
-                Said::Answer(message) if self.open.remove(&message.answer).is_none() => {}
+                Said::Answer(message) if !self.open.close(message.answer) => {}
                 Said::Answer(Message { answer, verdict, by }) => {
                     return Some(Heard::Answer { id: answer, answer: verdict, by });
                 }
@@ -149,7 +167,7 @@ impl Companion {
                 Said::Nonsense => {
                     link.end(Duration::ZERO);
                     self.state = State::Gone;
-                    self.open.clear();
+                    self.open.lengths.clear();
                     return Some(Heard::Gone);
                 }
             }
@@ -157,10 +175,12 @@ impl Companion {
         None
     }
 
-    /// It may have taken the terminal from the command, which stops when it reads: that is no stop of the job.
+    /// It may have taken the terminal from the command, which stops when it reads: that is no stop of the job. We may hear of it
+    /// when the terminal is back already.
     pub fn has_terminal(&self) -> bool {
         let State::Running(Link { started: Some(started), .. }) = &self.state else { return false };
-        !self.open.is_empty() || started.has_terminal()
+        let just_now = self.open.closed.is_some_and(|at| at.elapsed() < TO_LEAVE);
+        !self.open.lengths.is_empty() || started.has_terminal() || just_now
     }
 }
 

@@ -38,6 +38,8 @@ pub const CALLS: [&str; 2] = ["execve", "execveat"];
 
 /// More questions than a person will answer; the files of each are held open.
 const MOST_ASKED: usize = 2048;
+/// So long a question has to leave the screen.
+const TO_CLEAR: Duration = Duration::from_millis(500);
 /// Denials that are remembered for the process that met them.
 const MOST_DENIED: usize = 64;
 /// So often it is looked whether those who wait for a person are still there.
@@ -73,6 +75,8 @@ struct Asked {
     expected: Expected,
     verdict: Verdict,
     deadline: Instant,
+    /// The time is over, and the question leaves the screen before the process goes on and writes there.
+    withdrawn: bool,
 }
 
 /// An exec that was allowed.
@@ -348,7 +352,7 @@ impl Gate {
         match asked {
             Ok(()) => {
                 let deadline = Instant::now() + Duration::from_secs(self.plan.ask_timeout_s.into());
-                self.asked.push(Asked { id, call, expected, verdict, deadline });
+                self.asked.push(Asked { id, call, expected, verdict, deadline, withdrawn: false });
             }
             Err(why) => {
                 let decision = self.decision(&verdict);
@@ -400,6 +404,10 @@ impl Gate {
         gone.iter().for_each(|id| self.companion.withdraw(*id));
         self.asked.retain(|asked| !gone.contains(&asked.id));
         let late = format!("nobody answered within {} s", self.plan.ask_timeout_s);
+        for asked in self.asked.iter_mut().filter(|asked| asked.deadline <= now && !asked.withdrawn) {
+            self.companion.withdraw(asked.id);
+            (asked.withdrawn, asked.deadline) = (true, now + TO_CLEAR);
+        }
         self.dismiss(listener, |asked| asked.deadline <= now, &late);
     }
 

@@ -152,7 +152,7 @@ fn an_answer_counts_once_and_only_for_an_open_question() {
     answer(&theirs, 2, "once");
     assert_eq!(companion.hear(), Some(Heard::Answer { id: 2, answer: Answer::Deny, by: "terminal".to_owned() }));
     assert_eq!(companion.hear(), None);
-    assert!(companion.open.is_empty());
+    assert!(companion.open.lengths.is_empty());
     companion.withdraw(2);
     assert_eq!(told(&theirs).last(), Some(&json!({"withdrawn": 1})), "an answered question is not withdrawn");
 }

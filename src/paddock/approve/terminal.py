@@ -206,7 +206,7 @@ def _interrupt_readers(group: int, core: int) -> None:
             facts = _status(pid)
             if facts["NSpid"].split()[1:][-1:] == ["1"]:
                 continue  # the init of a sandbox reads nothing, and its work goes on
-            deaf = any(int(facts[key], 16) & stopped for key in ("SigBlk", "SigIgn", "SigCgt"))
+            deaf = any(int(facts[key], 16) & stopped for key in ("SigIgn", "SigCgt"))
             os.kill(pid, signal.SIGSTOP if deaf else signal.SIGTTIN)
             if not deaf:
                 os.kill(pid, signal.SIGCONT)

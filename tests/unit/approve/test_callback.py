@@ -73,6 +73,7 @@ def test_only_so_many_calls_run_at_a_time_and_what_is_withdrawn_is_never_asked()
         core.ask(*numbered(AT_ONCE + 2))
         for _ in range(AT_ONCE):
             assert entered.acquire(timeout=10)
+        wait_for(lambda: inbox.is_open(question(id=AT_ONCE + 1)), "all have come")
         core.withdraw(AT_ONCE)
         wait_for(lambda: not inbox.is_open(question(id=AT_ONCE)), "it is withdrawn")
         assert not entered.acquire(blocking=False)
