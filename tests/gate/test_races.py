@@ -21,7 +21,7 @@ from tests.support.tester import Outcome
 
 CALLS = int(os.environ.get("PADDOCK_RACES", "1500"))
 NAIVE_CALLS = 400
-RUNS = 25
+MOST_RUNS = 100
 TIMEOUT_S = 60 + CALLS / 50
 WORDS = ("word-a", "word-f")
 
@@ -156,12 +156,12 @@ def test_a_command_that_is_killed_for_its_race_ends_the_run_as_such(gate: Gate) 
     programs = gate.fence.programs
     words: list[Word] = [programs.racer, "alone", "8", programs.allowed, *WORDS]
     denied = rule("no-word", "deny", exe=str(programs.allowed), argv_contains=WORDS[1])
-    codes = []
-    for _ in range(RUNS):
+    for _ in range(MOST_RUNS):
         outcome = gate.inside(words, denied, flags=["--quiet"])
         assert outcome.stderr == "", str(outcome)
         assert not any(WORDS[1] in line.split() for line in gate.ran()), str(outcome)
-        codes.append(outcome.exit_code)
-    # It ran, was denied each time, or was killed.
-    assert set(codes) <= {0, 100, 137}, codes
-    assert 137 in codes, codes
+        # It ran, was denied each time, or was killed.
+        assert outcome.exit_code in (0, 100, 137), str(outcome)
+        if outcome.exit_code == 137:
+            return
+    pytest.fail(f"never killed in {MOST_RUNS} runs")

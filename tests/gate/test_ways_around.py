@@ -6,11 +6,13 @@ import platform
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.support import core
 from tests.support.features import need, need_program
-from tests.support.fence import Word
+from tests.support.fence import Fence, Word
 from tests.support.gate import Gate, rule, script
 
 Way = Callable[[Gate], list[Word]]
@@ -310,19 +312,23 @@ def test_strace_works_where_the_policy_lets_it(gate: Gate) -> None:
     assert outcome.exit_code != 0, str(outcome)
 
 
-def test_a_caller_that_is_traced_with_ptrace_open_and_no_switch_is_told_why(gate: Gate, tmp_path: Path) -> None:
-    """ptrace is not blocked by this policy, but nothing was given up either."""
-    programs = gate.fence.programs
-    granted = "\n".join(f'"{path}/**",' for path in ("/usr", "/bin", "/lib", "/lib64", "/etc", "/proc", programs.directory))
-    text = (
-        '[meta]\ndefault_action = "allow"\n'
-        f'[filesystem]\nallow_globs = ["<cwd>/**"]\nread_globs = [{granted}]\nexec_globs = ["{programs.directory}/**"]\n'
-        "[syscalls]\nblock = []\n" + gate.forbidding
+def test_a_caller_that_is_traced_although_nothing_was_given_up_is_told_why(
+    fence: Fence, host: dict[str, Any]
+) -> None:
+    """No policy leaves ptrace open without the switch; a plan can."""
+    gate, programs = Gate(fence=fence), fence.programs
+    plan = core.plan_for(
+        fence.tester, gate.project, landlock_abi=host["landlock_abi"], read=[programs.directory], allow=[gate.project]
     )
-    policy = gate.fence.ground.put(gate.fence.ground.root / "open.toml", text)
-    command: list[Word] = [gate.fence.installation.paddock, "run", "--tier", gate.fence.tier, "--policy", policy]
-    words = gate.fence.probe("exec-traced", programs.allowed, "x")
-    outcome = gate.fence.tester.run([*command, "--audit-log", gate.fence.journal, "--", *words], cwd=gate.project)
+    held = {
+        "default": "allow", "on_error": "deny", "timeout_ms": 1000, "ask_timeout_s": 1, "trace": False,
+        "exec_only_granted": False, "rules": [],
+    }  # fmt: skip
+    words = [str(word) for word in fence.probe("exec-traced", programs.allowed, "x")]
+    control = core.run_core(fence.tester, fence.installation.core, plan, words)
+    assert control.answer == "ok 0", str(control)
+    assert gate.ran() == ["allowed x"]
+    outcome = core.run_core(fence.tester, fence.installation.core, core.changed(plan, gate=held), words)
     assert outcome.answer == "EACCES", str(outcome)
     assert gate.ran() == []
     assert "another program traces it" in outcome.stderr, str(outcome)

@@ -1,0 +1,208 @@
+"""The gate in the life of a run: its supervisor, its terminal, runs inside of runs, containers, copies."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import jail as jails
+from tests.support import terminal
+from tests.support.features import need_root
+from tests.support.gate import Gate, rule
+from tests.support.installation import Installation
+from tests.support.jail import Jail
+from tests.support.tester import Tester
+from tests.support.waiting import wait_for
+from tests.support.witness import alive
+
+
+def test_the_command_has_no_descriptor_of_the_gate(gate: Gate) -> None:
+    inside = gate.inside(["ls", "/proc/self/fd"], gate.forbidding)
+    assert inside.stdout.split() == gate.without(["ls", "/proc/self/fd"]).stdout.split() == ["0", "1", "2", "3"]
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [found for child in children for found in (child, *descendants(child))]
+
+
+def test_when_the_supervisor_is_killed_nothing_starts_and_everything_ends(gate: Gate) -> None:
+    """While an exec waits for a person, and with a process that left its session."""
+    mark = gate.fence.programs.allowed
+    text = (
+        f"setsid sh -c 'touch apart; while :; do {mark} later; sleep 0.05; done' & "
+        f"while :; do {mark} later; sleep 0.05; done & touch ready; wait"
+    )
+    policy = gate.policy(gate.forbidding)
+    argv = gate.command(["sh", "-c", text], policy, "--quiet")
+    with gate.fence.tester.starting(argv, cwd=gate.project) as process:
+        wait_for(lambda: (gate.project / "ran").exists() and (gate.project / "apart").exists(), "it runs")
+        tree = descendants(process.pid)
+        assert len(tree) >= 3
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        wait_for(lambda: not any(map(alive, tree)), "everything ended")
+    count = len(gate.ran())
+    assert count > 0
+    # Nobody is left who could start another one.
+    assert not any(gate.ran() for _ in range(3))
+
+
+def test_a_call_that_waits_when_the_supervisor_is_killed_does_not_start(gate: Gate) -> None:
+    """The supervisor is stopped, so that the call waits for it; then it is killed."""
+    mark = gate.fence.programs.allowed
+    argv = gate.command(["sh", "-c", f"touch ready; read line; {mark} late; touch after"], gate.policy(gate.forbidding))
+    with gate.fence.tester.starting(argv, cwd=gate.project, stdin=subprocess.PIPE) as process:
+        wait_for((gate.project / "ready").exists, "it runs")
+        tree = descendants(process.pid)
+        os.kill(process.pid, signal.SIGSTOP)
+        assert process.stdin
+        process.stdin.write("go\n")
+        process.stdin.flush()
+
+        def waits() -> bool:
+            """Somebody is in execve(2), and nowhere else: that is 59 here and 221 there."""
+            found = set(tree) | {one for pid in tree if alive(pid) for one in descendants(pid)}
+            return any(_call_of(pid) in ("59", "221") for pid in found)
+
+        wait_for(waits, "the call waits")
+        tree += [one for pid in tree if alive(pid) for one in descendants(pid)]
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        wait_for(lambda: not any(map(alive, tree)), "everything ended")
+    assert gate.ran() == []
+
+
+def _call_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/syscall").read_text().split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+def test_the_end_of_the_command_is_the_end_of_those_who_start_programs_all_the_time(gate: Gate) -> None:
+    """Some of them are on their way through the gate when it ends."""
+    mark = gate.fence.programs.allowed
+    loops = "".join(f"(while :; do {mark} x; done) & " for _ in range(4))
+    for _ in range(5):
+        outcome = gate.shell(f"{loops} sleep 0.2; exit 7", gate.forbidding)
+        assert outcome.exit_code == 7, str(outcome)
+    gate.ran()
+    assert gate.ran() == []
+
+
+def test_a_shell_under_rules_has_job_control(gate: Gate) -> None:
+    programs = gate.fence.programs
+    words = ["bash", "--norc", "--noprofile", "-i"]
+    argv = [str(word) for word in gate.command(words, gate.policy(gate.forbidding), "--quiet")]
+    with terminal.opened(gate.fence.tester, argv, cwd=gate.project) as screen:
+        screen.line("PS1='ready$ '; echo up-$((40+2))")
+        screen.shows("up-42")
+        screen.line("echo go-$((1+1)); sh -c 'read x; echo got-$x'")
+        screen.shows("go-2")
+        screen.key("C-z")
+        screen.line("echo stopped-$?")
+        screen.shows("stopped-148")
+        screen.line(f"{programs.forbidden} 2> /dev/null; echo denied-$?")
+        screen.shows("denied-126")
+        screen.line("fg > /dev/null")
+        screen.line("word")
+        screen.shows("got-word")
+        screen.line(f"{programs.allowed} & wait; echo after-$?")
+        screen.shows("after-0")
+        screen.line("sleep 60")
+        screen.key("C-c")
+        screen.line("echo status-$?")
+        screen.shows("status-130")
+    assert gate.ran() == ["allowed"]
+
+
+def test_the_run_itself_can_be_suspended_and_goes_on_with_its_gate(gate: Gate) -> None:
+    """Ctrl-Z stops it all, from a shell outside; what was started in the background goes on, and is answered."""
+    programs = gate.fence.programs
+    inner = f"cat > /dev/null; {programs.forbidden} x; {programs.allowed} x"
+    argv = gate.command(["sh", "-c", inner], gate.policy(gate.forbidding), "--quiet")
+    gate.fence.ground.put(gate.project / "start", f"exec {shlex.join(map(str, argv))}\n")
+    with terminal.opened(gate.fence.tester, ["bash", "--norc", "--noprofile", "-i"], cwd=gate.project) as screen:
+        screen.line("PS1='ready$ '; echo up-$((40+2))")
+        screen.shows("up-42")
+        screen.line("echo go-$((1+1)); bash ./start")
+        screen.shows("go-2")
+        wait_for(lambda: any(event["argv"] == ["cat"] for event in gate.execs()), "it runs")
+        screen.key("C-z")
+        screen.line("echo stopped-$?")
+        screen.shows("stopped-148")
+        screen.line("fg > /dev/null; echo ended-$?")
+        screen.key("C-d")
+        screen.shows("ended-0")
+    assert gate.ran() == ["allowed x"]
+
+
+def test_a_run_inside_of_a_gated_run_is_refused_clearly_or_fenced_by_both(gate: Gate) -> None:
+    """A task has one listener. Without a gate of its own the inner run is one more program."""
+    programs = gate.fence.programs
+    outer = gate.policy(gate.forbidding)
+    inner = gate.fence.ground.put(
+        gate.project / "inner.toml", '[meta]\ndefault_action = "allow"\n' + rule("x", "deny", exe="/nowhere/x")
+    )
+    paddock = gate.fence.installation.paddock
+    granted = ["-r", f"{gate.fence.installation.root}/**", "-x", f"{gate.fence.installation.root}/**"]
+    words = [paddock, "run", "--off", "audit", "--policy", inner, "--", programs.allowed, "x"]
+    argv = gate.command(words, outer, *granted)
+    outcome = gate.fence.tester.run(argv, cwd=gate.project)
+    assert gate.ran() == [], str(outcome)
+    assert outcome.exit_code == 125, str(outcome)
+    assert "paddock:" in outcome.stderr, str(outcome)
+    assert "Traceback" not in outcome.stderr, str(outcome)
+
+
+def test_a_copy_of_the_workspace_has_rules_and_renames_at_once(full_gate: Gate) -> None:
+    gate, programs = full_gate, full_gate.fence.programs
+    gate.fence.ground.put(gate.project / "old" / "file", "1")
+    text = (
+        f"mv old new && {programs.forbidden} x; {programs.allowed} y; mkdir a && mv a b && rmdir b; cat new/file; "
+        f"cp {programs.forbidden} copy; ./copy z; mv new old2; {programs.allowed} w; cat ran"
+    )
+    outcome = gate.shell(text, gate.forbidding, flags=["--cow"])
+    assert outcome.stdout == "1allowed y\nallowed w\n", str(outcome)
+    assert gate.ran() == []  # it is in the copy
+    assert (gate.project / "old" / "file").exists()
+    denied = [event["exe"] for event in gate.execs() if event["action"] == "deny"]
+    assert denied == [str(programs.forbidden), str(gate.project / "copy")]
+
+
+@pytest.fixture
+def full_gate(request: pytest.FixtureRequest) -> Gate:
+    return Gate(fence=request.getfixturevalue("full"))
+
+
+@pytest.fixture
+def jail(tester: Tester, installation: Installation) -> Iterator[Jail]:
+    need_root()
+    with jails.of_root(tester, installation) as found:
+        yield found
+
+
+def test_a_container_has_rules(jail: Jail) -> None:
+    policy = jail.work / "gate.toml"
+    policy.write_text('[meta]\ndefault_action = "allow"\n' + rule("no-wc", "deny", exe_basename="wc"))
+    policy.chmod(0o644)
+    denied = "wc /etc/message; echo status $?; busybox wc /etc/message; echo status $?; sh -c 'echo fine'"
+    control = jail.shell(denied)
+    assert control.stdout.count("status 0") == 2, str(control)
+    outcome = jail.shell(denied, "--policy", policy)
+    assert outcome.stdout == "started\nstatus 126\nstatus 126\nfine\n", str(outcome)
+    # What the container can write is its own making.
+    copied = "cp /bin/busybox /tmp/echo && /tmp/echo copied; echo status $?"
+    assert "copied\nstatus 0" in jail.shell(copied).stdout
+    outcome = jail.shell(copied, "--policy", policy)
+    assert outcome.stdout == "started\nstatus 126\n", str(outcome)
+    assert {event["rule_id"] for event in jail.events() if event["event"] == "exec" and event["action"] == "deny"} == {
+        "no-wc", "default",
+    }  # fmt: skip
