@@ -386,9 +386,7 @@ def gate_plan(bench: Bench, tier: str) -> core.Plan:
 
 
 def gate(bench: Bench, rounds: int) -> list[Row]:
-    taken = execs.execs(
-        bench, gate_plan(bench, "landlock"), gate_plan(bench, "full"), min(execs.STARTS, 10 * rounds)
-    )
+    taken = execs.execs(bench, gate_plan(bench, "landlock"), gate_plan(bench, "full"), min(execs.STARTS, 10 * rounds))
     return [
         Row(
             name=name,
@@ -493,7 +491,7 @@ def main() -> int:
         print(*gates, sep="\n", flush=True)
         if options.starts:
             first, last = execs.memory(bench, gate_plan(bench, "full"), options.starts)
-            print(f"  memory of the supervisor over {options.starts} starts: {first} KiB at first, {last} KiB at the end")
+            print(f"  memory of the supervisor over {options.starts} starts: {first} KiB, {last} KiB at the end")
         copies = copied(bench, rounds)
         print("copy-on-write, ratio to a live workspace; at most one millisecond more")
         print(*copies, sep="\n")
