@@ -17,6 +17,8 @@ use crate::bpf::Instruction;
 
 #[cfg(not(test))]
 mod arena;
+#[cfg(all(target_arch = "x86_64", target_env = "musl"))]
+mod memory;
 
 #[cfg(not(test))]
 #[global_allocator]
