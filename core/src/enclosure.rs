@@ -222,7 +222,7 @@ fn weave(
     guard: Option<&mut Guard>,
 ) -> Result<Veil, Refusal> {
     let mut veil = Veil::default();
-    let opened = mounts::open_host(workspace.as_c_str());
+    let opened = mounts::open_host(&workspace.as_c_str());
     let opened = opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
     // What is mounted on the copy shows what it shows.
     let others = || files.placed.iter().map(|placed| &placed.real).filter(|path| *path != workspace);

@@ -574,13 +574,13 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
         let stat = rustix::fs::fstat(&fd)?;
         Ok((fd, stat))
     };
-    match opened(grant.path.as_c_str()) {
+    match opened(&grant.path.as_c_str()) {
         Ok((fd, stat)) => Ok(Opened { fd, stat, led_to: None, links: Vec::new() }),
         // There is a symlink on the way. What the walk found is opened without following any more.
         Err(Errno::LOOP) => {
             let followed = place::follow(grant.path.as_bytes())?;
             let real = absolute(followed.real)?;
-            let (fd, stat) = opened(real.as_c_str())?;
+            let (fd, stat) = opened(&real.as_c_str())?;
             Ok(Opened { fd, stat, led_to: Some(real), links: followed.links })
         }
         Err(error) => Err(error),

@@ -105,7 +105,7 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
 /// Covers a name. Errno::STALE: something else has that name by now. A copy has identities of its own, and its names do not
 /// change behind our back.
 pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<(), Errno> {
-    let target = open_inside(root, cover.path.as_c_str())?;
+    let target = open_inside(root, &cover.path.as_c_str())?;
     let stat = rustix::fs::fstat(&target)?;
     if !copied && cover.identity != Identity::from(&stat) {
         return Err(Errno::STALE);

@@ -248,7 +248,7 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
             continue;
         }
         let path = placed.real.as_c_str();
-        let opened = mounts::open_host(path).map_err(failed("can not open", path.to_bytes()))?;
+        let opened = mounts::open_host(&path).map_err(failed("can not open", path.to_bytes()))?;
         let stat = rustix::fs::fstat(&opened).map_err(failed("can not look at", path.to_bytes()))?;
         if Identity::from(&stat) != placed.identity {
             return Err(failed("was replaced while paddock started:", path.to_bytes())(Errno::STALE));
@@ -269,7 +269,7 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
     let mut devices = take_devices(blueprint.terminal)?;
     for grant in &blueprint.files.made {
         if within(&grant.path, b"/dev") && !is_own_device(&grant.path) {
-            take_device(&mut devices, grant.path.as_c_str(), grant.path.as_c_str(), grant.optional)?;
+            take_device(&mut devices, &grant.path.as_c_str(), &grant.path.as_c_str(), grant.optional)?;
         }
     }
     Ok(Clones { trees, devices })

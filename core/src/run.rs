@@ -54,13 +54,12 @@ pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool) -> Resu
         Some(requested) => Some(Journal::open(requested, uid, session.clone())?),
         None => None,
     };
-    let started_at = Instant::now();
+    let started_at = journal.as_ref().map(|_| Instant::now());
     // The plan's name, for whatever is written down.
     let written = plan.journal.is_some() || plan.workspace.is_some();
-    let sha256 = if written { journal::hash(&plan_bytes) } else { String::new() };
-    drop(plan_bytes);
+    let sha256 = if written { journal::hash(plan_bytes) } else { String::new() };
     let outcome = fenced(plan, &sha256, argv, quiet, journal.as_ref(), &session);
-    let Some(journal) = &journal else { return Ok(outcome?.exit_code) };
+    let (Some(journal), Some(started_at)) = (&journal, started_at) else { return Ok(outcome?.exit_code) };
     match &outcome {
         Ok(outcome) => {
             let last_words = outcome.events(started_at.elapsed().as_millis());

@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::time::Duration;
 
+use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
@@ -89,6 +90,24 @@ pub fn inherited_descriptor(number: i32) -> Option<OwnedFd> {
     }
     // SAFETY: the number is open and above 2, and nothing else in this program owns it: it is taken once, at start.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// The content of a file that can neither be changed nor cut any more, for as long as this process lives.
+pub fn map_sealed(file: BorrowedFd<'_>, length: usize) -> Result<&'static [u8]> {
+    let needed = SealFlags::WRITE | SealFlags::SHRINK;
+    if !rustix::fs::fcntl_get_seals(file)?.contains(needed) || rustix::fs::fstat(file)?.st_size < length as i64 {
+        return Err(Errno::PERM);
+    }
+    if length == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: a new mapping, at a place that the kernel chooses.
+    let start = unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    if start == libc::MAP_FAILED {
+        return Err(last_errno());
+    }
+    // SAFETY: the mapping holds so many bytes, nobody ever unmaps it, and the seals keep its content as it is.
+    Ok(unsafe { std::slice::from_raw_parts(start.cast(), length) })
 }
 
 /// The environment as this process got it, malformed entries included.
