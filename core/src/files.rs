@@ -646,11 +646,13 @@ fn excepts<'p>(
     linked: &[&'p AbsPath],
 ) -> Result<Vec<Except<'p>>, FilesError> {
     let unwritable: &[AbsPath] = if grant.writes() { &requested.unwritable } else { &[] };
+    let mut paths: Vec<&'p AbsPath> = grant.except.iter().collect();
     let closed = requested.closed.iter().chain(unwritable);
     // Closed names without a link lead where they say, so letters are enough to compare them with where the grant leads.
     let met = |path: &AbsPath| led_to.is_some_and(|place| path.is_within(place) || place.is_within(path));
-    let elsewhere = closed.filter(|path| met(path) || linked.contains(path));
-    let mut paths: Vec<&'p AbsPath> = grant.except.iter().chain(elsewhere).collect();
+    if led_to.is_some() || !linked.is_empty() {
+        paths.extend(closed.filter(|path| met(path) || linked.contains(path)));
+    }
     paths.sort_unstable();
     paths.dedup();
     paths
