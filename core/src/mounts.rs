@@ -33,6 +33,10 @@ pub fn new_fs(kind: &CStr, options: &[(&CStr, &CStr)], attributes: MountAttrFlag
 
 /// A detached copy of what is mounted at and below an open file or directory. Nothing that happens to the original shows in it.
 pub fn clone_tree(at: impl AsFd, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    if let Ok(tree) = sys::open_tree_attr(at.as_fd(), attributes.bits().into()) {
+        return Ok(tree);
+    }
+    // An older kernel, or an outer filter that does not know the call.
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH

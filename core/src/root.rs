@@ -468,26 +468,22 @@ fn put_device(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
 fn make_link(root: BorrowedFd<'_>, link: &Link) -> Result<()> {
     let at = link.at.as_os_str().as_bytes();
     let name = relative(at)?;
-    if rustix::fs::readlinkat(root, &name, Vec::new()).is_ok() {
-        return Ok(());
-    }
-    if let Some(parent) = link.at.parent() {
-        make_dir(root, parent.as_os_str().as_bytes())?;
-    }
-    rustix::fs::symlinkat(&link.target, root, &name).map_err(failed("can not link", at))
+    let made = match rustix::fs::symlinkat(&link.target, root, &name) {
+        Err(Errno::NOENT) => {
+            make_dir(root, parent_of(at))?;
+            rustix::fs::symlinkat(&link.target, root, &name)
+        }
+        Err(Errno::EXIST) if rustix::fs::readlinkat(root, &name, Vec::new()).is_ok() => Ok(()),
+        made => made,
+    };
+    made.map_err(failed("can not link", at))
 }
 
 /// A mount at a path; directories that lead there are made where they are missing.
 fn attach_at(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
-    let name = relative(path)?;
-    let onto = match mounts::open_inside(root, &name) {
-        Err(Errno::NOENT) => {
-            make_dir(root, path)?;
-            mounts::open_inside(root, &name)
-        }
-        opened => opened,
-    };
-    let onto = onto.map_err(failed("can not open", path))?;
+    // Nearly always it is missing.
+    make_dir(root, path)?;
+    let onto = mounts::open_inside(root, &*relative(path)?).map_err(failed("can not open", path))?;
     mounts::attach(tree, onto).map_err(failed("can not mount", path))
 }
 

@@ -180,8 +180,6 @@ pub fn spawn_sharing_memory<F: FnMut() -> i32>(child: F) -> Result<Pid> {
 /// (CLONE_FILES).
 pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> {
     const STACK_SIZE: usize = 64 * 1024;
-    #[repr(align(16))]
-    struct Stack([MaybeUninit<u8>; STACK_SIZE]);
 
     extern "C" fn enter<F: FnMut() -> i32>(closure: *mut c_void) -> c_int {
         // SAFETY: `closure` is the F below; its owner is suspended until this process is gone, so nobody else uses it.
