@@ -108,6 +108,24 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
 }
 
+/// Closes descriptors without waiting for what their end takes: they go into a socket that only itself holds, and the kernel's
+/// collector of such sockets is the one to wait. Where that fails, we are.
+pub fn abandon(descriptors: Vec<OwnedFd>) {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let Ok((kept, other)) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None) else {
+        return;
+    };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let going: Vec<BorrowedFd<'_>> = descriptors.iter().chain([&kept]).map(OwnedFd::as_fd).collect();
+    if control.push(SendAncillaryMessage::ScmRights(&going)) {
+        let _ = rustix::net::sendmsg(&other, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL);
+    }
+    drop(descriptors);
+    drop(kept);
+    drop(other); // this one's end starts the collector
+}
+
 pub fn send(channel: impl AsFd, word: &Word, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);

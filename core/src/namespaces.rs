@@ -222,6 +222,12 @@ impl Sandbox {
     pub fn inside(&self) -> &Inside {
         &self.inside
     }
+
+    /// After its end: its mounts go too, without anybody waiting for that.
+    pub fn dismantle(self) {
+        let Sandbox { proc, volatile, inside: Inside { user, mount }, .. } = self;
+        channel::abandon([mount, user, proc].into_iter().chain(volatile).collect());
+    }
 }
 
 /// The way into the mounts of a running sandbox, for its owner.

@@ -221,12 +221,17 @@ impl Running {
         for one in exceeded.iter().filter(|exceeded| exceeded.ended) {
             stderr::say("paddock", &format!("ended: {one}"));
         }
-        if let Some(session) = self.session {
-            let id = session.id.clone();
-            if session.close() && !quiet {
-                let text = format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
-                stderr::say("paddock", &text);
+        match (self.session, self.subject) {
+            (Some(session), _) => {
+                let id = session.id.clone();
+                if session.close() && !quiet {
+                    let text = format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
+                    stderr::say("paddock", &text);
+                }
             }
+            // A copy is not taken apart behind the back of whoever applies it.
+            (None, Subject::Sandbox(sandbox)) => sandbox.dismantle(),
+            (None, Subject::Child(_)) => {}
         }
         Ok(Outcome { exit_code: end.exit_code(), signal: end.signal(), not_executed: None, exceeded })
     }
