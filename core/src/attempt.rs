@@ -119,7 +119,7 @@ fn enclosed(
 ) -> Result<Result<(), Errno>, Refusal> {
     let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
     let mask = sys::hold_signals();
-    let started = enclosure.start(fence, &payload, &mask, None, None, |_| Ok(()), &[], "");
+    let started = enclosure.start(fence, &payload, &mask, None, None, |_| Ok(()), &[], "", |_| ());
     sys::release_signals(&mask);
     match started? {
         Started::NotExecuted(0) => Ok(Ok(())),

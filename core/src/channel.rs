@@ -30,6 +30,8 @@ pub enum Word {
     NotExecuted(i32),
     /// From the supervisor: init may begin. From init: the command runs.
     Started,
+    /// From the supervisor: names that a copy does not show, relative to it, with a NUL between two.
+    Hide(Vec<u8>),
     /// From the supervisor: a name that has to be covered before the command starts.
     Cover(Cover),
     /// From the supervisor: there is no other.
@@ -41,6 +43,21 @@ pub enum Word {
 }
 
 impl Word {
+    /// As few words as it takes.
+    pub fn hiding(names: impl Iterator<Item = Vec<u8>>) -> Vec<Word> {
+        let mut words: Vec<Vec<u8>> = Vec::new();
+        for name in names {
+            match words.last_mut() {
+                Some(word) if word.len() + 1 + name.len() < LONGEST => {
+                    word.push(0);
+                    word.extend(name);
+                }
+                _ => words.push(name),
+            }
+        }
+        words.into_iter().map(Word::Hide).collect()
+    }
+
     fn bytes(&self) -> Vec<u8> {
         let number = |tag: u8, number: i32| [&[tag][..], &number.to_le_bytes()].concat();
         match self {
@@ -59,6 +76,7 @@ impl Word {
                 let (device, inode) = (identity.device.to_le_bytes(), identity.inode().to_le_bytes());
                 [&[b'C', kind, u8::from(*directory)], &device[..], &inode, path.as_bytes()].concat()
             }
+            Word::Hide(names) => [b"H", &names[..]].concat(),
             Word::Covered => number(b'D', 0),
             Word::Stopped(signal) => number(b'T', *signal),
             Word::Exited(code) => number(b'E', *code),
@@ -71,6 +89,9 @@ impl Word {
         if *tag == b'R' {
             let mut texts = rest.splitn(2, |byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
             return Some(Word::Refused { error: texts.next()?, hint: texts.next()? });
+        }
+        if *tag == b'H' {
+            return Some(Word::Hide(rest.to_vec()));
         }
         if *tag == b'C' {
             return parse_cover(rest).map(Word::Cover);
@@ -176,12 +197,29 @@ mod tests {
     }
 
     #[test]
+    fn names_to_hide_come_together_as_far_as_a_word_reaches() {
+        let (ours, theirs) = pair().unwrap();
+        let names: Vec<Vec<u8>> = (0..2000).map(|number| format!("dir-{number}/.env").into_bytes()).collect();
+        let words = Word::hiding(names.iter().cloned());
+        assert!((2..10).contains(&words.len()), "{}", words.len());
+        let mut heard = Vec::new();
+        for word in &words {
+            send(&theirs, word, &[]).unwrap();
+            let Some((Word::Hide(some), _)) = receive(&ours, true).unwrap() else { panic!("another word") };
+            heard.extend(some.split(|byte| *byte == 0).map(<[u8]>::to_vec));
+        }
+        assert_eq!(heard, names);
+        assert!(Word::hiding(std::iter::empty()).is_empty());
+    }
+
+    #[test]
     fn every_word_arrives_as_it_was_said() {
         let (ours, theirs) = pair().unwrap();
         let words = [
             Word::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },
             Word::NotExecuted(13),
             Word::Started,
+            Word::Hide(b".env\0a/\xff/id_rsa".to_vec()),
             Word::Cover(cover(CoverKind::Mask, false)),
             Word::Cover(cover(CoverKind::Lock, true)),
             Word::Cover(cover(CoverKind::Pin, true)),

@@ -152,8 +152,8 @@ fn fenced(
         match (&plan.namespaces, &plan.files, preflight.files) {
             (Some(namespaces), Some(requested), Some(files)) => {
                 let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
-                announce_copy(&enclosure, is_chatty(&plan, quiet));
-                start_enclosed(enclosure, fence, &command, sha256, terminal.as_deref(), &limits, &mask)
+                let chatty = is_chatty(&plan, quiet);
+                start_enclosed(enclosure, fence, &command, sha256, terminal.as_deref(), &limits, &mask, chatty)
             }
             _ => start_as_child(&fence, &command, &limits, &mask),
         }
@@ -249,6 +249,7 @@ fn start_as_child(fence: &Fence, command: &Command, limits: &Limits, mask: &Sign
     })
 }
 
+#[allow(clippy::too_many_arguments, reason = "what a start is made of")]
 fn start_enclosed(
     mut enclosure: Enclosure<'_>,
     fence: Fence,
@@ -257,11 +258,13 @@ fn start_enclosed(
     terminal: Option<&CStr>,
     limits: &Limits,
     mask: &SignalMask,
+    chatty: bool,
 ) -> Result<Attempt, Refusal> {
     let payload = || command.exec().raw_os_error();
     let admit = |init| limits.admit(init).map_err(|error| error.errno());
     let pid_max = limits.pid_max();
-    let started = enclosure.start(&fence, &payload, mask, terminal, pid_max, admit, command.argv(), sha256);
+    let announce = |veil: &Veil| announce_copy(veil, chatty);
+    let started = enclosure.start(&fence, &payload, mask, terminal, pid_max, admit, command.argv(), sha256, announce);
     let Enclosure { session, veil, guard, .. } = enclosure;
     Ok(match started {
         Ok(namespaces::Started::Running(sandbox)) => {
@@ -347,11 +350,11 @@ fn is_chatty(plan: &Plan, quiet: bool) -> bool {
 }
 
 /// What a copy holds that a live workspace does not, and what it does not.
-fn announce_copy(enclosure: &Enclosure<'_>, chatty: bool) {
-    if enclosure.session.is_none() || enclosure.guard.is_none() || !chatty {
+fn announce_copy(veil: &Veil, chatty: bool) {
+    if !chatty {
         return;
     }
-    let text = if enclosure.veil.everywhere {
+    let text = if veil.everywhere {
         "denied names stay hidden, whatever the host puts there; those with a * in the pattern once they are seen"
     } else {
         "denied names stay hidden in the root of the workspace and where there are some now, whatever the host puts there; \

@@ -8,6 +8,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use rustix::fs::SealFlags;
@@ -47,12 +48,24 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     crate::start((1..argc as usize).map(|index| word(index).to_owned()).collect())
 }
 
-/// Lets the kernel have what nobody uses any more: freed memory, and the part of the stack that earlier calls reached.
+/// Lets the kernel have what nobody uses any more: freed memory, the part of the stack that earlier calls reached, and what is read
+/// again from its file when somebody asks for it.
 #[inline(never)]
 pub fn give_back_memory() {
     #[cfg(not(test))]
     ARENA.give_back();
+    give_back_mapped();
     give_back_stack();
+}
+
+/// What [`map_sealed`] gave out.
+static MAPPED: OnceLock<&'static [u8]> = OnceLock::new();
+
+fn give_back_mapped() {
+    if let Some(mapped) = MAPPED.get() {
+        // SAFETY: a mapping of a file that does not change: whoever looks there again finds the same.
+        unsafe { libc::madvise(mapped.as_ptr().cast_mut().cast(), mapped.len(), libc::MADV_DONTNEED) };
+    }
 }
 
 /// Goes on with nothing but `rest` and what it is given, and ends the process with what it returns. Whatever else is in this
@@ -63,6 +76,7 @@ pub fn go_on_alone(rest: fn(Pid, OwnedFd) -> i32, pid: Pid, descriptor: OwnedFd)
     unsafe {
         ARENA.forget();
     }
+    give_back_mapped();
     give_back_stack();
     let status = rest(pid, descriptor);
     // SAFETY: ends this process; see `fork`.
@@ -107,7 +121,9 @@ pub fn map_sealed(file: BorrowedFd<'_>, length: usize) -> Result<&'static [u8]> 
         return Err(last_errno());
     }
     // SAFETY: the mapping holds so many bytes, nobody ever unmaps it, and the seals keep its content as it is.
-    Ok(unsafe { std::slice::from_raw_parts(start.cast(), length) })
+    let mapped = unsafe { std::slice::from_raw_parts(start.cast(), length) };
+    let _ = MAPPED.set(mapped);
+    Ok(mapped)
 }
 
 /// The environment as this process got it, malformed entries included.
