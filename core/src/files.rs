@@ -12,7 +12,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetError};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
@@ -34,7 +33,7 @@ pub enum FilesError {
     #[error("the plan needs Landlock ABI {requested}, this kernel has {actual}")]
     OldAbi { requested: i32, actual: i32 },
     #[error("the Landlock ruleset can not be created: {0}")]
-    Create(#[source] RulesetError),
+    Create(#[source] Errno),
     #[error("{path} does not exist ({from})")]
     Missing { path: AbsPath, from: Text },
     #[error("{path} can not be opened: {source} ({from})")]
@@ -170,7 +169,7 @@ impl<'p> Files<'p> {
     pub fn prepare(plan: &'p Plan, journal: Option<&Journal>) -> Result<Option<Files<'p>>, FilesError> {
         let Some(requested) = &plan.files else { return Ok(None) };
         let (ruleset, actual_abi) = match &plan.landlock {
-            Some(landlock) => (Some(create_ruleset(landlock)?), sys::landlock_abi().map_err(FilesError::NoLandlock)?),
+            Some(landlock) => create_ruleset(landlock).map(|(ruleset, abi)| (Some(ruleset), abi))?,
             None => (None, 0),
         };
         let here = check_standing(plan)?;
@@ -547,20 +546,14 @@ impl<'p> Files<'p> {
     }
 }
 
-fn create_ruleset(requested: &plan::Landlock) -> Result<OwnedFd, FilesError> {
+fn create_ruleset(requested: &plan::Landlock) -> Result<(OwnedFd, i32), FilesError> {
     let actual_abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
     if actual_abi < requested.abi {
         return Err(FilesError::OldAbi { requested: requested.abi, actual: actual_abi });
     }
-    let mut ruleset = Ruleset::default()
-        .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(requested.handled)
-        .map_err(FilesError::Create)?;
-    if !requested.scoped.is_empty() {
-        ruleset = ruleset.scope(requested.scoped).map_err(FilesError::Create)?;
-    }
-    let ruleset: Option<OwnedFd> = ruleset.create().map_err(FilesError::Create)?.into();
-    ruleset.ok_or(FilesError::NoLandlock(Errno::NOSYS))
+    // Rights and scopes are those of an ABI that this kernel has; the plan was checked for that.
+    let ruleset = sys::landlock_create_ruleset(requested.handled.bits(), requested.scoped.bits());
+    Ok((ruleset.map_err(FilesError::Create)?, actual_abi))
 }
 
 fn open_error(grant: &Grant, source: Errno) -> FilesError {

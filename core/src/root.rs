@@ -481,7 +481,7 @@ fn put_copied(
         let copy = layers.mount(hidden, veil, tree.opens.attributes()).map_err(failed(NO_COPY, path))?;
         return attach_at(root, path, &copy);
     }
-    let own = mounts::open_inside(root, &*relative(path)?);
+    let own = mounts::open_inside(root, &relative(path)?);
     let opened = own.and_then(|own| mounts::attach(mounts::clone_again(&own, tree.opens.attributes())?, own));
     match opened {
         Err(Errno::NOENT) => Ok(()), // removed in the copy
@@ -525,7 +525,7 @@ fn make_link(root: BorrowedFd<'_>, link: &Link) -> Result<()> {
 fn attach_at(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
     // Nearly always it is missing.
     make_dir(root, path)?;
-    let onto = mounts::open_inside(root, &*relative(path)?).map_err(failed("can not open", path))?;
+    let onto = mounts::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
     mounts::attach(tree, onto).map_err(failed("can not mount", path))
 }
 

@@ -326,6 +326,24 @@ pub fn landlock_abi() -> Result<i32> {
         .map(|abi| abi as i32)
 }
 
+/// A ruleset that handles these rights and scopes.
+pub fn landlock_create_ruleset(files: u64, scoped: u64) -> Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        files: u64,
+        network: u64,
+        scoped: u64,
+    }
+    let attributes = Attributes { files, network: 0, scoped };
+    // SAFETY: the struct has the layout of landlock_ruleset_attr, its size is passed, and the kernel copies it before it returns. One
+    // that knows less of it wants the rest to be zero.
+    let fd = check(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, ptr::from_ref(&attributes), size_of::<Attributes>(), 0)
+    })?;
+    // SAFETY: the kernel just made this descriptor for us, marked close-on-exec; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
 /// Adds a rule for everything at and below an open file or directory.
 pub fn landlock_add_rule(ruleset: BorrowedFd<'_>, rights: u64, parent: BorrowedFd<'_>) -> Result<()> {
     const LANDLOCK_RULE_PATH_BENEATH: c_int = 1;
