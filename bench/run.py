@@ -37,6 +37,7 @@ BATCH = 20
 # Of a sandbox in which something happens: processes that make and remove files without a pause.
 BUSY = 2
 COPY_BUDGET_MS = 1.0
+BARE = ("-nostdlib", "-ffreestanding", "-fno-tree-loop-distribute-patterns", "-fno-stack-protector")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,8 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
             "bare": [*true],
             "one more exec (again.c)": [bench.build / "again", *true],
             "the limit (limit.c)": [bench.build / "limit", *true],
+            "one more exec, no C library (bare.c)": [bench.build / "again-bare", *true],
+            "the limit, no C library (bare.c)": [bench.build / "limit-bare", *true],
             "bare namespaces (unshare.c)": [bench.build / "unshare", *true],
             "paddock-core, journal and temp": bench.through_core(full, true),
             "paddock-core, nothing to supervise": bench.through_core(bare_fence, true),
@@ -347,7 +350,8 @@ def copy_on_write(bench: Bench, rounds: int) -> list[Row]:
         _row(f"diff of {count} changes", taken["diff"], native, None),
         _row(f"apply of {count} changes", taken["apply"], native, None),
         _row("git status: native", taken["native"], native, None),
-        _row("git status: on the overlay", taken["overlay"], native, None),
+        _row("git status: on an overlay alone", taken["plain"], native, None),
+        _row("git status: on the copy", taken["overlay"], native, None),
     ]
 
 
@@ -444,6 +448,9 @@ def set_up() -> Iterator[Bench]:
             for name in ("spawn", "crowd", "many", "again", "limit", "unshare", "window"):
                 flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", "-I", str(build)]
                 subprocess.run(["cc", *flags, "-o", str(build / name), str(HERE / f"{name}.c")], check=True)
+                if name in ("again", "limit"):
+                    sources = [str(HERE / f"{name}.c"), str(HERE / "bare.c")]
+                    subprocess.run(["cc", *flags, *BARE, "-o", str(build / f"{name}-bare"), *sources], check=True)
             yield Bench(
                 user=user,
                 installed=installed,

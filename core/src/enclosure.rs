@@ -8,6 +8,7 @@ use std::os::fd::AsFd as _;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::channel::Word;
 use crate::cover::{Cover, CoverKind};
 use crate::fence::Fence;
 use crate::files::{Files, Placed};
@@ -37,10 +38,8 @@ pub struct Enclosure<'p> {
     masked: Vec<Cover>,
     /// Where names that are taken away are kept for review.
     taken: AbsPath,
-    /// What the command was not to see in its copy.
-    hidden: Vec<AbsPath>,
+    /// From the start on: what a copy hides, and who looks out for names.
     pub veil: Veil,
-    /// From the start on.
     pub guard: Option<Guard>,
     pub session: Option<Session>,
 }
@@ -70,7 +69,7 @@ impl<'p> Enclosure<'p> {
             covers.into_iter().partition(|cover| cover.kind == CoverKind::Mask && live(cover));
         let pins = files.pins(masked.iter().chain(covers.iter().filter(|cover| live(cover))))?;
         covers.splice(..0, pins);
-        let mut enclosure = Enclosure {
+        Ok(Enclosure {
             plan,
             namespaces,
             requested,
@@ -78,32 +77,30 @@ impl<'p> Enclosure<'p> {
             covers,
             masked,
             taken,
-            hidden: Vec::new(),
             veil: Veil::default(),
             guard: None,
             session,
-        };
-        enclosure.hide()?;
-        Ok(enclosure)
+        })
     }
 
-    /// What is hidden in a copy is a layer of it, so it has to be known before the copy is mounted.
-    fn hide(&mut self) -> Result<(), Refusal> {
-        let Enclosure { requested, files, covers, masked, taken, session: Some(session), .. } = &*self else {
-            return Ok(());
+    /// Finds what is to be hidden and covered, and says so to init.
+    fn look_through(&self) -> Result<Found, Refusal> {
+        let Enclosure { requested, files, covers, masked, taken, session, .. } = self;
+        let (mut guard, found) = arm(requested, files, covers, masked, copied(self.plan), taken.clone())?;
+        let Some(session) = session else {
+            return Ok(Found { guard, covers: found, ..Found::default() });
         };
         let workspace = session.workspace();
-        let (mut guard, found) = arm(requested, files, covers, masked, Some(workspace), taken.clone())?;
         let masks = covers.iter().chain(&found).filter(|cover| cover.kind == CoverKind::Mask);
         let hidden: Vec<_> = masks.map(|cover| cover.path.clone()).filter(|path| path.is_within(workspace)).collect();
         let veil = weave(requested, files, &hidden, workspace, guard.as_mut())?;
+        // What is hidden needs no mask.
         let shown = |cover: &Cover| cover.kind != CoverKind::Mask || !veil.hides(workspace, &cover.path);
-        let covers = covers.iter().chain(&found).filter(|cover| shown(cover)).cloned().collect();
-        (self.covers, self.hidden, self.veil, self.guard) = (covers, hidden, veil, guard);
-        Ok(())
+        let covers = found.into_iter().filter(shown).collect();
+        Ok(Found { guard, covers, veil, hidden })
     }
 
-    /// `command` and `sha256` are what the note of a session says.
+    /// `command` and `sha256` are what the note of a session says. `announce` is called when it is known what a copy hides.
     #[allow(clippy::too_many_arguments, reason = "what a start is made of")]
     pub fn start(
         &mut self,
@@ -116,35 +113,36 @@ impl<'p> Enclosure<'p> {
         attend: Attend<'_>,
         command: &[CString],
         sha256: &str,
+        announce: impl FnOnce(&Veil),
     ) -> Result<Started, Refusal> {
-        let Enclosure { plan, namespaces, requested, files, covers, masked, taken, hidden, veil, session, .. } = &*self;
-        let session = session.as_ref();
-        if let Some(session) = session {
-            // What the copy is, before anything can be changed in it.
-            session.note(command, hidden, plan, sha256)?;
-        }
+        let Enclosure { plan, namespaces, files, covers, session, .. } = &*self;
         let blueprint = Blueprint {
             plan,
             namespaces,
             files,
             covers,
-            session,
-            veil,
+            session: session.as_ref(),
             terminal,
             pid_max,
             gid: rustix::process::getegid().as_raw(),
         };
-        let mut armed = None;
+        let mut kept = (None, Veil::default());
         let meanwhile = || {
-            if session.is_some() {
-                return Ok(Some(Vec::new()));
+            let Found { guard, covers, veil, hidden } = self.look_through()?;
+            if let Some(session) = session {
+                // What the copy is, before anything can be changed in it.
+                session.note(command, &hidden, plan, sha256)?;
+                if guard.is_some() {
+                    announce(&veil);
+                }
             }
-            let found;
-            (armed, found) = arm(requested, files, covers, masked, copied(plan), taken.clone())?;
-            Ok(Some(found))
+            let mut words = Word::hiding(veil.names());
+            words.extend(covers.into_iter().map(Word::Cover));
+            kept = (guard, veil);
+            Ok(Some(words))
         };
         let started = namespaces::start(&blueprint, fence, payload, mask, admit, meanwhile, attend);
-        self.guard = self.guard.take().or(armed);
+        (self.guard, self.veil) = kept;
         started
     }
 }
@@ -174,6 +172,16 @@ pub fn report(plan: &Plan) -> Result<String, Refusal> {
     });
     out.push('}');
     Ok(out)
+}
+
+/// What a look through the grants gives.
+#[derive(Default)]
+struct Found {
+    guard: Option<Guard>,
+    covers: Vec<Cover>,
+    veil: Veil,
+    /// What the command was not to see in its copy.
+    hidden: Vec<AbsPath>,
 }
 
 /// Where names that were taken away are kept for review.
@@ -250,7 +258,7 @@ fn weave(
     guard: Option<&mut Guard>,
 ) -> Result<Veil, Refusal> {
     let mut veil = Veil::default();
-    let opened = mounts::open_host(workspace.as_c_str());
+    let opened = mounts::open_host(&workspace.as_c_str());
     let opened = opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
     // What is mounted on the copy shows what it shows.
     let others = || files.placed.iter().map(|placed| &placed.real).filter(|path| *path != workspace);

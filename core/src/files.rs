@@ -12,7 +12,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetError};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
@@ -34,7 +33,7 @@ pub enum FilesError {
     #[error("the plan needs Landlock ABI {requested}, this kernel has {actual}")]
     OldAbi { requested: i32, actual: i32 },
     #[error("the Landlock ruleset can not be created: {0}")]
-    Create(#[source] RulesetError),
+    Create(#[source] Errno),
     #[error("{path} does not exist ({from})")]
     Missing { path: AbsPath, from: Text },
     #[error("{path} can not be opened: {source} ({from})")]
@@ -175,7 +174,7 @@ impl<'p> Files<'p> {
     pub fn prepare(plan: &'p Plan, journal: Option<&Journal>) -> Result<Option<Files<'p>>, FilesError> {
         let Some(requested) = &plan.files else { return Ok(None) };
         let (ruleset, actual_abi) = match &plan.landlock {
-            Some(landlock) => (Some(create_ruleset(landlock)?), sys::landlock_abi().map_err(FilesError::NoLandlock)?),
+            Some(landlock) => create_ruleset(landlock).map(|(ruleset, abi)| (Some(ruleset), abi))?,
             None => (None, 0),
         };
         let here = check_standing(plan)?;
@@ -555,20 +554,14 @@ impl<'p> Files<'p> {
     }
 }
 
-fn create_ruleset(requested: &plan::Landlock) -> Result<OwnedFd, FilesError> {
+fn create_ruleset(requested: &plan::Landlock) -> Result<(OwnedFd, i32), FilesError> {
     let actual_abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
     if actual_abi < requested.abi {
         return Err(FilesError::OldAbi { requested: requested.abi, actual: actual_abi });
     }
-    let mut ruleset = Ruleset::default()
-        .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(requested.handled)
-        .map_err(FilesError::Create)?;
-    if !requested.scoped.is_empty() {
-        ruleset = ruleset.scope(requested.scoped).map_err(FilesError::Create)?;
-    }
-    let ruleset: Option<OwnedFd> = ruleset.create().map_err(FilesError::Create)?.into();
-    ruleset.ok_or(FilesError::NoLandlock(Errno::NOSYS))
+    // Rights and scopes are those of an ABI that this kernel has; the plan was checked for that.
+    let ruleset = sys::landlock_create_ruleset(requested.handled.bits(), requested.scoped.bits());
+    Ok((ruleset.map_err(FilesError::Create)?, actual_abi))
 }
 
 fn open_error(grant: &Grant, source: Errno) -> FilesError {
@@ -582,13 +575,13 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
         let stat = rustix::fs::fstat(&fd)?;
         Ok((fd, stat))
     };
-    match opened(grant.path.as_c_str()) {
+    match opened(&grant.path.as_c_str()) {
         Ok((fd, stat)) => Ok(Opened { fd, stat, led_to: None, links: Vec::new() }),
         // There is a symlink on the way. What the walk found is opened without following any more.
         Err(Errno::LOOP) => {
             let followed = place::follow(grant.path.as_bytes())?;
             let real = absolute(followed.real)?;
-            let (fd, stat) = opened(real.as_c_str())?;
+            let (fd, stat) = opened(&real.as_c_str())?;
             Ok(Opened { fd, stat, led_to: Some(real), links: followed.links })
         }
         Err(error) => Err(error),
@@ -655,12 +648,15 @@ fn excepts<'p>(
     linked: &[&'p AbsPath],
 ) -> Result<Vec<Except<'p>>, FilesError> {
     let unwritable: &[AbsPath] = if grant.writes() { &requested.unwritable } else { &[] };
+    let mut paths: Vec<&'p AbsPath> = grant.except.iter().collect();
     let closed = requested.closed.iter().chain(unwritable);
     // Closed names without a link lead where they say, so letters are enough to compare them with where the grant leads.
     let led_to = opened.led_to.as_ref();
     let met = |path: &AbsPath| led_to.is_some_and(|place| path.is_within(place) || place.is_within(path));
-    let elsewhere = closed.filter(|path| opened.has_other_names() || met(path) || linked.contains(path));
-    let mut paths: Vec<&'p AbsPath> = grant.except.iter().chain(elsewhere).collect();
+    let other_names = opened.has_other_names();
+    if other_names || led_to.is_some() || !linked.is_empty() {
+        paths.extend(closed.filter(|path| other_names || met(path) || linked.contains(path)));
+    }
     paths.sort_unstable();
     paths.dedup();
     paths

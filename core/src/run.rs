@@ -53,13 +53,12 @@ pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool, compani
         Some(requested) => Some(Journal::open(requested, uid, session.clone())?),
         None => None,
     };
-    let started_at = Instant::now();
+    let started_at = journal.as_ref().map(|_| Instant::now());
     // The plan's name, for whatever is written down.
     let written = plan.journal.is_some() || plan.workspace.is_some();
-    let sha256 = if written { journal::hash(&plan_bytes) } else { String::new() };
-    drop(plan_bytes);
+    let sha256 = if written { journal::hash(plan_bytes) } else { String::new() };
     let outcome = fenced(plan, plan_fd, &sha256, argv, quiet, journal.as_ref(), &session, companion);
-    let Some(journal) = &journal else { return Ok(outcome?.exit_code) };
+    let (Some(journal), Some(started_at)) = (&journal, started_at) else { return Ok(outcome?.exit_code) };
     match &outcome {
         Ok(outcome) => {
             let last_words = outcome.events(started_at.elapsed().as_millis());
@@ -164,8 +163,8 @@ fn fenced(
         match (&plan.namespaces, &plan.files, preflight.files) {
             (Some(namespaces), Some(requested), Some(files)) => {
                 let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
-                announce_copy(&enclosure, is_chatty(&plan, quiet));
-                start_enclosed(enclosure, fence, &command, sha256, terminal.as_deref(), &limits, &mask, attend)
+                let chatty = is_chatty(&plan, quiet);
+                start_enclosed(enclosure, fence, &command, sha256, terminal.as_deref(), &limits, &mask, attend, chatty)
             }
             _ => start_as_child(&fence, &command, &limits, &mask, attend),
         }
@@ -253,12 +252,17 @@ impl Running {
         for one in exceeded.iter().filter(|exceeded| exceeded.ended) {
             stderr::say("paddock", &format!("ended: {one}"));
         }
-        if let Some(session) = self.session {
-            let id = session.id.clone();
-            if session.close() && !quiet {
-                let text = format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
-                stderr::say("paddock", &text);
+        match (self.session, self.subject) {
+            (Some(session), _) => {
+                let id = session.id.clone();
+                if session.close() && !quiet {
+                    let text = format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
+                    stderr::say("paddock", &text);
+                }
             }
+            // A copy is not taken apart behind the back of whoever applies it.
+            (None, Subject::Sandbox(sandbox)) => sandbox.dismantle(),
+            (None, Subject::Child(_) | Subject::Kept(_)) => {}
         }
         Ok(Outcome { exit_code: end.exit_code(), signal: end.signal(), not_executed: None, exceeded })
     }
@@ -291,11 +295,14 @@ fn start_enclosed(
     limits: &Limits,
     mask: &SignalMask,
     attend: Attend<'_>,
+    chatty: bool,
 ) -> Result<Attempt, Refusal> {
     let payload = || command.exec().raw_os_error();
     let admit = |init| limits.admit(init).map_err(|error| error.errno());
     let pid_max = limits.pid_max();
-    let started = enclosure.start(&fence, &payload, mask, terminal, pid_max, admit, attend, command.argv(), sha256);
+    let announce = |veil: &Veil| announce_copy(veil, chatty);
+    let started =
+        enclosure.start(&fence, &payload, mask, terminal, pid_max, admit, attend, command.argv(), sha256, announce);
     let Enclosure { session, veil, guard, .. } = enclosure;
     Ok(match started {
         Ok(namespaces::Started::Running(sandbox)) => {
@@ -376,11 +383,11 @@ fn is_chatty(plan: &Plan, quiet: bool) -> bool {
 }
 
 /// What a copy holds that a live workspace does not, and what it does not.
-fn announce_copy(enclosure: &Enclosure<'_>, chatty: bool) {
-    if enclosure.session.is_none() || enclosure.guard.is_none() || !chatty {
+fn announce_copy(veil: &Veil, chatty: bool) {
+    if !chatty {
         return;
     }
-    let text = if enclosure.veil.everywhere {
+    let text = if veil.everywhere {
         "denied names stay hidden, whatever the host puts there; those with a * in the pattern once they are seen"
     } else {
         "denied names stay hidden in the root of the workspace and where there are some now, whatever the host puts there; \

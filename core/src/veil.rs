@@ -50,6 +50,24 @@ impl Veil {
         true
     }
 
+    /// Every name, relative to the workspace.
+    pub fn names(&self) -> impl Iterator<Item = Vec<u8>> {
+        let whole = |dir: &[u8], name: &[u8]| if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() };
+        self.dirs.iter().flat_map(move |(dir, names)| names.iter().map(move |name| whole(dir, name)))
+    }
+
+    /// Takes over a name from [`Veil::names`].
+    pub fn add(&mut self, path: &[u8]) {
+        let mut dir: &[u8] = b"";
+        self.dirs.entry(Vec::new()).or_default();
+        for (slash, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            dir = &path[..slash];
+            self.dirs.entry(dir.to_vec()).or_default();
+        }
+        let name = path[dir.len()..].strip_prefix(b"/").unwrap_or(path);
+        self.dirs.entry(dir.to_vec()).or_default().insert(name.to_vec());
+    }
+
     /// The path itself, or a directory it is in.
     pub fn hides(&self, workspace: &AbsPath, path: &AbsPath) -> bool {
         below(workspace, path).is_some_and(|below| self.hides_below(below))
@@ -120,4 +138,24 @@ fn open(workspace: BorrowedFd<'_>, dir: &[u8]) -> Result<std::os::fd::OwnedFd, E
 fn owner(workspace: BorrowedFd<'_>, dir: &[u8]) -> Result<(u32, u32), Errno> {
     let stat = rustix::fs::fstat(open(workspace, dir)?)?;
     Ok((stat.st_uid, stat.st_gid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_veil_is_known_by_its_names() {
+        let mut veil = Veil::default();
+        for path in [&b".env"[..], b"a/b/.env", b"a/b/id_rsa", b"a/.env", b"c/\xff/x"] {
+            veil.add(path);
+        }
+        let dirs: Vec<&[u8]> = veil.dirs.keys().map(Vec::as_slice).collect();
+        assert_eq!(dirs, [&b""[..], b"a", b"a/b", b"c", b"c/\xff"]);
+        assert_eq!(veil.dirs[&b"a/b"[..]].len(), 2);
+        assert!(veil.dirs[&b"c"[..]].is_empty());
+        let mut again = Veil::default();
+        veil.names().for_each(|name| again.add(&name));
+        assert_eq!(again.dirs, veil.dirs);
+    }
 }
