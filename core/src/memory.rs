@@ -5,11 +5,11 @@ use rustix::io::Errno;
 
 use crate::sys;
 
-/// Read at once: a stack of a new program is hardly ever larger, and neither is what an exec is asked for with.
-const WINDOW: usize = 16 * 1024;
-const PAGE: u64 = 4096;
+/// Read at once. More would be slower: the kernel brings every page in first, also those that nobody asked for.
+const WINDOW: usize = 4096;
+const PAGE: u64 = WINDOW as u64;
 
-/// A window of it is kept: strings lie side by side.
+/// A page of it is kept: strings lie side by side.
 pub struct Memory {
     thread: u32,
     window: Vec<u8>,
@@ -27,7 +27,7 @@ impl Memory {
         self.window.clear();
     }
 
-    /// From an address as far as it was read. What follows the end of a page may not be there, and need not be.
+    /// From an address to the end of its page: the next one may not be there, and need not be.
     fn rest(&mut self, address: u64) -> Result<&[u8], Errno> {
         let known = self.start..self.start + self.window.len() as u64;
         if !known.contains(&address) {

@@ -39,7 +39,7 @@ def _value(key: str, value: object) -> str:
         return "-"
     if key == "ppid_chain" and isinstance(value, list):
         return _word("->".join(str(one) for one in value))
-    if key == "command" and isinstance(value, list):
+    if key in ("command", "argv") and isinstance(value, list):
         return json.dumps(" ".join(str(one) for one in value))
     return _word(value if isinstance(value, str) else json.dumps(value))
 
