@@ -33,8 +33,8 @@ def interpreter_of(path: str) -> str | None:
 
 
 def script_chain(path: str, directory: str) -> list[tuple[str, str, str | None]]:
-    """The file and the interpreter of each ``#!`` line, as it is named, where that leads, and the argument that the line
-    gives to it: what the kernel brings to run."""
+    """The file and the interpreter of each ``#!`` line, as it is named, where that leads, and the argument that the
+    line gives to it: what the kernel brings to run."""
     chain: list[tuple[str, str, str | None]] = [(path, os.path.realpath(path), None)]
     while len(chain) <= NESTED:
         try:
