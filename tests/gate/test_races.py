@@ -19,7 +19,7 @@ from tests.support.fence import Fence, Word
 from tests.support.gate import Gate, rule
 from tests.support.tester import Outcome
 
-CALLS = int(os.environ.get("PADDOCK_RACES", "1500"))
+CALLS = int(os.environ.get("PADDOCK_RACES", "400"))
 NAIVE_CALLS = 400
 MOST_RUNS = 100
 TIMEOUT_S = 60 + CALLS / 50
