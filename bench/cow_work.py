@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from paddock.changes.apply import apply
@@ -63,8 +63,9 @@ def timed_status(workspace: str) -> float:
     return (time.perf_counter() - begin) * 1000
 
 
-def side_by_side(place: str, workspace: str, rounds: int) -> tuple[list[float], list[float]]:
-    """Native and on the overlay, with names hidden as a run has them, in turn."""
+@contextmanager
+def serving(place: str, workspace: str, hidden: Sequence[str]) -> Iterator[Callable[[], float]]:
+    """Times of git status on an overlay that stays mounted, with these names hidden as a run has them."""
     (asking, ask), (answering, answer) = os.pipe(), os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -74,18 +75,32 @@ def side_by_side(place: str, workspace: str, rounds: int) -> tuple[list[float], 
             while os.read(asking, 1):
                 os.write(answer, f"{timed_status(workspace)}\n".encode())
 
-        os._exit(overlay.on_overlay(place, workspace, serve, HIDDEN))
-    native, copied = [], []
+        os._exit(overlay.on_overlay(place, workspace, serve, hidden))
+    os.close(asking)
+    os.close(answer)
     with open(answering) as answers:
-        for _ in range(rounds + 2):
-            native.append(timed_status(workspace))
+
+        def timed() -> float:
             os.write(ask, b"x")
-            copied.append(float(answers.readline()))
+            return float(answers.readline())
+
+        yield timed
         os.close(ask)
-        os.close(asking)
-        os.close(answer)
         assert os.waitpid(pid, 0)[1] == 0
-    return native[2:], copied[2:]
+
+
+def side_by_side(store: str, workspace: str, rounds: int) -> dict[str, list[float]]:
+    """In turn: native, on an overlay that hides nothing, which is the least there is, and as a run has it."""
+    taken: dict[str, list[float]] = {"native": [], "plain": [], "overlay": []}
+    places = [overlay.make_session(store, name, workspace, plan={"files": None}) for name in ("plain", "overlay")]
+    with serving(places[0], workspace, ()) as plain, serving(places[1], workspace, HIDDEN) as hiding:
+        for _ in range(rounds + 2):
+            taken["native"].append(timed_status(workspace))
+            taken["plain"].append(plain())
+            taken["overlay"].append(hiding())
+    for place in places:
+        release(place)
+    return {name: samples[2:] for name, samples in taken.items()}
 
 
 def session(state: str, workspace: str) -> str:
@@ -121,9 +136,7 @@ def main() -> int:
         release(place)
         for words in (["checkout", "-q", "."], ["clean", "-fdq"]):
             subprocess.run(["git", *words], cwd=workspace, check=True)
-    place = session(state, workspace)
-    taken["native"], taken["overlay"] = side_by_side(place, workspace, 3 * rounds)
-    release(place)
+    taken |= side_by_side(state, workspace, 3 * rounds)
     print(json.dumps(taken))
     return 0
 

@@ -1,5 +1,5 @@
-"""Runs a command under the sandlock library with a policy callback that looks at the arguments of every exec, once per line of stdin,
-and prints what the command printed."""
+"""Runs a command under the sandlock library with a policy callback that looks at the arguments of every exec, once per
+line of stdin, and prints what the command printed."""
 
 from __future__ import annotations
 

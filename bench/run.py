@@ -37,6 +37,7 @@ BATCH = 20
 # Of a sandbox in which something happens: processes that make and remove files without a pause.
 BUSY = 2
 COPY_BUDGET_MS = 1.0
+BARE = ("-nostdlib", "-ffreestanding", "-fno-tree-loop-distribute-patterns", "-fno-stack-protector")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +102,8 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
             "bare": [*true],
             "one more exec (again.c)": [bench.build / "again", *true],
             "the limit (limit.c)": [bench.build / "limit", *true],
+            "one more exec, no C library (bare.c)": [bench.build / "again-bare", *true],
+            "the limit, no C library (bare.c)": [bench.build / "limit-bare", *true],
             "bare namespaces (unshare.c)": [bench.build / "unshare", *true],
             "paddock-core, journal and temp": bench.through_core(full, true),
             "paddock-core, nothing to supervise": bench.through_core(bare_fence, true),
@@ -273,6 +276,28 @@ def work(bench: Bench, rounds: int) -> list[Row]:
     return rows
 
 
+def observed(bench: Bench, rounds: int) -> list[Row]:
+    """What --observe adds. A run ends when everything that was seen is judged, by a Python that was started with it.
+    Nothing is promised."""
+    rows = []
+    for tier, plan in {"landlock": lean(bench.plan), "full": lean(bench.full_plan)}.items():
+        for name, job in {"true": ["/bin/true"], **tree.jobs(bench.workspace)}.items():
+            with (
+                core.sealed(core.canonical(plan)) as plain,
+                core.sealed(core.canonical(core.changed(plan, observe=True))) as observing,
+            ):
+                cases = {
+                    "paddock-core": bench.through_core(plain, job),
+                    "paddock-core, observed": bench.through_core(observing, job),
+                }
+                fds = [plain, observing]
+                bench.time(1, list(cases.values()), fds, bench.workspace)  # warm caches; not counted
+                taken = dict(zip(cases, bench.time(rounds, list(cases.values()), fds, bench.workspace), strict=True))
+            base = statistics.median(taken["paddock-core"])
+            rows += [_row(f"{tier}, {name}: {case}", samples, base, None) for case, samples in taken.items()]
+    return rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     name: str
@@ -325,7 +350,8 @@ def copy_on_write(bench: Bench, rounds: int) -> list[Row]:
         _row(f"diff of {count} changes", taken["diff"], native, None),
         _row(f"apply of {count} changes", taken["apply"], native, None),
         _row("git status: native", taken["native"], native, None),
-        _row("git status: on the overlay", taken["overlay"], native, None),
+        _row("git status: on an overlay alone", taken["plain"], native, None),
+        _row("git status: on the copy", taken["overlay"], native, None),
     ]
 
 
@@ -364,9 +390,7 @@ def gate_plan(bench: Bench, tier: str) -> core.Plan:
 
 
 def gate(bench: Bench, rounds: int) -> list[Row]:
-    taken = execs.execs(
-        bench, gate_plan(bench, "landlock"), gate_plan(bench, "full"), min(execs.STARTS, 10 * rounds)
-    )
+    taken = execs.execs(bench, gate_plan(bench, "landlock"), gate_plan(bench, "full"), min(execs.STARTS, 10 * rounds))
     return [
         Row(
             name=name,
@@ -424,6 +448,9 @@ def set_up() -> Iterator[Bench]:
             for name in ("spawn", "crowd", "many", "again", "limit", "unshare", "window"):
                 flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", "-I", str(build)]
                 subprocess.run(["cc", *flags, "-o", str(build / name), str(HERE / f"{name}.c")], check=True)
+                if name in ("again", "limit"):
+                    sources = [str(HERE / f"{name}.c"), str(HERE / "bare.c")]
+                    subprocess.run(["cc", *flags, *BARE, "-o", str(build / f"{name}-bare"), *sources], check=True)
             yield Bench(
                 user=user,
                 installed=installed,
@@ -462,6 +489,8 @@ def main() -> int:
         works = work(bench, max(5, rounds // 5))
         print("file work, ratio to the limit")
         print(*works, sep="\n", flush=True)
+        print("the same work with --observe, ratio to without")
+        print(*observed(bench, max(3, rounds // 20)), sep="\n", flush=True)
         print("copy-on-write, ratio to git status")
         print(*copy_on_write(bench, max(3, rounds // 20)), sep="\n", flush=True)
         gates = gate(bench, rounds)
@@ -469,7 +498,7 @@ def main() -> int:
         print(*gates, sep="\n", flush=True)
         if options.starts:
             first, last = execs.memory(bench, gate_plan(bench, "full"), options.starts)
-            print(f"  memory of the supervisor over {options.starts} starts: {first} KiB at first, {last} KiB at the end")
+            print(f"  memory of the supervisor over {options.starts} starts: {first} KiB, {last} KiB at the end")
         copies = copied(bench, rounds)
         print("copy-on-write, ratio to a live workspace; at most one millisecond more")
         print(*copies, sep="\n")

@@ -1,7 +1,6 @@
 //! Who started us, as far as the kernel tells: the chain of parents and the terminal.
 
 use std::ffi::CString;
-use std::io::Read as _;
 use std::os::fd::BorrowedFd;
 
 use rustix::fs::{Mode, OFlags};
@@ -40,7 +39,8 @@ pub fn parent_of(pid: i32) -> Option<i32> {
 /// Name and parent of a process, from `/proc/PID/stat`: `PID (NAME) STATE PPID …`, where NAME may hold anything.
 fn stat(pid: i32) -> Option<(Vec<u8>, i32)> {
     let mut buffer = [0; 512];
-    let length = std::fs::File::open(format!("/proc/{pid}/stat")).ok()?.read(&mut buffer).ok()?;
+    let file = rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let length = rustix::io::read(file, &mut buffer).ok()?;
     parse_stat(&buffer[..length])
 }
 

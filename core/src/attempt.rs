@@ -11,7 +11,7 @@ use crate::fence::{self, Fence};
 use crate::files::Files;
 use crate::json::{self, Invalid};
 use crate::kernel_names;
-use crate::namespaces::{self, Started};
+use crate::namespaces::{self, Attend, Started};
 use crate::plan::Plan;
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
@@ -120,7 +120,8 @@ fn enclosed(
 ) -> Result<Result<(), Errno>, Refusal> {
     let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
     let mask = sys::hold_signals();
-    let started = enclosure.start(fence, &payload, &mask, None, None, |_| Ok(()), &mut |_, _| Ok(()), &[], "");
+    let attend: Attend<'_> = &mut |_, _| Ok(());
+    let started = enclosure.start(fence, &payload, &mask, None, None, |_| Ok(()), attend, &[], "", |_| ());
     sys::release_signals(&mask);
     match started? {
         Started::NotExecuted(0) => Ok(Ok(())),

@@ -34,6 +34,8 @@ pub enum Word {
     Started,
     /// The command is about to be executed, and calls that the supervisor answers arrive at the descriptor.
     Listening,
+    /// From the supervisor: names that a copy does not show, relative to it, with a NUL between two.
+    Hide(Vec<u8>),
     /// From the supervisor: a name that has to be covered before the command starts.
     Cover(Cover),
     /// From the supervisor: there is no other.
@@ -55,6 +57,21 @@ impl Word {
         }
     }
 
+    /// As few words as it takes.
+    pub fn hiding(names: impl Iterator<Item = Vec<u8>>) -> Vec<Word> {
+        let mut words: Vec<Vec<u8>> = Vec::new();
+        for name in names {
+            match words.last_mut() {
+                Some(word) if word.len() + 1 + name.len() < LONGEST => {
+                    word.push(0);
+                    word.extend(name);
+                }
+                _ => words.push(name),
+            }
+        }
+        words.into_iter().map(Word::Hide).collect()
+    }
+
     fn bytes(&self) -> Vec<u8> {
         let number = |tag: u8, number: i32| [&[tag][..], &number.to_le_bytes()].concat();
         match self {
@@ -74,6 +91,7 @@ impl Word {
                 let (device, inode) = (identity.device.to_le_bytes(), identity.inode().to_le_bytes());
                 [&[b'C', kind, u8::from(*directory)], &device[..], &inode, path.as_bytes()].concat()
             }
+            Word::Hide(names) => [b"H", &names[..]].concat(),
             Word::Covered => number(b'D', 0),
             Word::Stopped(signal) => number(b'T', *signal),
             Word::Exited(code) => number(b'E', *code),
@@ -86,6 +104,9 @@ impl Word {
         if *tag == b'R' {
             let mut texts = rest.splitn(2, |byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
             return Some(Word::Refused { error: texts.next()?, hint: texts.next()? });
+        }
+        if *tag == b'H' {
+            return Some(Word::Hide(rest.to_vec()));
         }
         if *tag == b'C' {
             return parse_cover(rest).map(Word::Cover);
@@ -122,6 +143,24 @@ fn parse_cover(bytes: &[u8]) -> Option<Cover> {
 /// (the supervisor's end, init's end)
 pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// Closes descriptors without waiting for what their end takes: they go into a socket that only itself holds, and the kernel's
+/// collector of such sockets is the one to wait. Where that fails, we are.
+pub fn abandon(descriptors: Vec<OwnedFd>) {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let Ok((kept, other)) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None) else {
+        return;
+    };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let going: Vec<BorrowedFd<'_>> = descriptors.iter().chain([&kept]).map(OwnedFd::as_fd).collect();
+    if control.push(SendAncillaryMessage::ScmRights(&going)) {
+        let _ = rustix::net::sendmsg(&other, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL);
+    }
+    drop(descriptors);
+    drop(kept);
+    drop(other); // this one's end starts the collector
 }
 
 pub fn send(channel: impl AsFd, word: &Word, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
@@ -174,6 +213,22 @@ mod tests {
     }
 
     #[test]
+    fn names_to_hide_come_together_as_far_as_a_word_reaches() {
+        let (ours, theirs) = pair().unwrap();
+        let names: Vec<Vec<u8>> = (0..2000).map(|number| format!("dir-{number}/.env").into_bytes()).collect();
+        let words = Word::hiding(names.iter().cloned());
+        assert!((2..10).contains(&words.len()), "{}", words.len());
+        let mut heard = Vec::new();
+        for word in &words {
+            send(&theirs, word, &[]).unwrap();
+            let Some((Word::Hide(some), _)) = receive(&ours, true).unwrap() else { panic!("another word") };
+            heard.extend(some.split(|byte| *byte == 0).map(<[u8]>::to_vec));
+        }
+        assert_eq!(heard, names);
+        assert!(Word::hiding(std::iter::empty()).is_empty());
+    }
+
+    #[test]
     fn every_word_arrives_as_it_was_said() {
         let (ours, theirs) = pair().unwrap();
         let words = [
@@ -181,6 +236,7 @@ mod tests {
             Word::NotExecuted(13),
             Word::Started,
             Word::Listening,
+            Word::Hide(b".env\0a/\xff/id_rsa".to_vec()),
             Word::Cover(cover(CoverKind::Mask, false)),
             Word::Cover(cover(CoverKind::Lock, true)),
             Word::Cover(cover(CoverKind::Pin, true)),

@@ -2,11 +2,11 @@
 
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use crate::calls::{Attendants, Calls};
 use crate::cover::Cover;
 use crate::event::Event;
 use crate::gate::Gate;
@@ -15,86 +15,18 @@ use crate::journal::Journal;
 use crate::kernel_names::errno_text;
 use crate::limits::Exceeded;
 use crate::namespaces::Inside;
-use crate::notify::{Answer, Call, Listener, Next};
-use crate::rename::Renames;
+use crate::observe::Observer;
 use crate::stderr::{self, Live};
 use crate::supervise::{CHORES, Chores};
 use crate::text::AbsPath;
 use crate::veil::Veil;
 use crate::watch::Watch;
 
-/// So long calls are answered before everything else gets its turn: a path of many links takes long to follow.
-const CALLS_TURN: Duration = Duration::from_millis(2);
 /// More lines than this about names that were taken away say nothing new.
 const MOST_LINES: usize = 20;
 /// Of names that were changed, and are executed outside later.
 const MOST_SHOWN: usize = 5;
 const MOST_FLAGGED: usize = 200;
-
-/// System calls that wait for our answer, and who knows it.
-pub struct Calls<'a> {
-    listener: Listener,
-    gate: Option<Gate>,
-    renames: Option<Renames<'a>>,
-    /// Nobody is left who could call.
-    over: bool,
-}
-
-impl<'a> Calls<'a> {
-    pub fn new(listener: Listener, gate: Option<Gate>, renames: Option<Renames<'a>>) -> Calls<'a> {
-        if let Some(gate) = &gate {
-            gate.settle();
-        }
-        Calls { listener, gate, renames, over: false }
-    }
-
-    fn are_due(&self) -> bool {
-        let wait = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
-        let mut waiting: Vec<PollFd<'_>> = self.descriptors().into_iter().flatten().map(wait).collect();
-        rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
-            || self.deadline().is_some_and(|deadline| deadline <= Instant::now())
-    }
-
-    fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 3] {
-        let listener = (!self.over).then(|| self.listener.fd());
-        [listener, self.renames.as_ref().and_then(Renames::fd), self.gate.as_ref().and_then(Gate::fd)]
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.gate.as_ref().and_then(Gate::deadline)
-    }
-
-    fn turn(&mut self) -> Result<(), Errno> {
-        if let Some(renames) = &mut self.renames {
-            renames.turn(&self.listener);
-        }
-        let started = Instant::now();
-        while started.elapsed() < CALLS_TURN {
-            if let Some(gate) = &mut self.gate {
-                gate.turn(&self.listener);
-            }
-            match self.listener.next()? {
-                Next::Call(call) => self.take(call),
-                Next::Nothing => break,
-                Next::Over => {
-                    self.over = true;
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, call: Call) {
-        let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
-        match (&mut self.gate, &mut self.renames) {
-            (Some(gate), _) if executes => gate.take(&self.listener, call),
-            (_, Some(renames)) if !executes => renames.take(&self.listener, call),
-            // The filter passes on only what somebody knows an answer to.
-            _ => self.listener.answer(&call, Answer::Fail(Errno::ACCESS)),
-        }
-    }
-}
 
 #[derive(Clone, Copy)]
 pub struct Copied<'a> {
@@ -145,6 +77,12 @@ impl<'a> Duties<'a> {
     /// When everything has ended: what is left in the trees is looked at once more, and nothing can interfere.
     pub fn finish(mut self) -> Option<Exceeded> {
         self.tell_decided();
+        let observer = self.calls.as_mut().and_then(|calls| calls.attendants.observer.as_mut());
+        let missed = observer.and_then(Observer::finish);
+        self.tell_refused();
+        if let Some(missed) = missed {
+            self.complain(&missed, "`paddock why --path PATH --op read|write|exec` answers for a single path");
+        }
         if let Some(renames) = self.calls.take().and_then(|calls| calls.renames) {
             renames.finish();
         }
@@ -193,7 +131,7 @@ impl<'a> Duties<'a> {
 
     /// What the gate has decided: to the journal, and what was refused to people at once, as far as they can take it.
     fn tell_decided(&mut self) {
-        let Some(gate) = self.calls.as_mut().and_then(|calls| calls.gate.as_mut()) else { return };
+        let Some(gate) = self.calls.as_mut().and_then(|calls| calls.attendants.gate.as_mut()) else { return };
         for decided in gate.decided() {
             if let Some(journal) = self.journal
                 && let Err(error) = journal.append(&Event::Exec(&decided))
@@ -202,6 +140,21 @@ impl<'a> Duties<'a> {
             }
             if let Some(line) = decided.refusal().filter(|_| !self.quiet) {
                 self.say_now(decided.process.pid, line);
+            }
+        }
+    }
+
+    /// What the fence has refused, as far as it was observed.
+    fn tell_refused(&mut self) {
+        let observer = self.calls.as_mut().and_then(|calls| calls.attendants.observer.as_mut());
+        for refused in observer.map(Observer::refused).unwrap_or_default() {
+            if let Some(journal) = self.journal
+                && let Err(error) = journal.append(&Event::FileRefused(&refused))
+            {
+                self.complain(&error.to_string(), error.hint());
+            }
+            if !self.quiet {
+                self.say(&refused.line());
             }
         }
     }
@@ -283,8 +236,8 @@ fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<
 
 impl Chores for Duties<'_> {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES] {
-        let [listener, renames, gate] = self.calls.as_ref().map_or([None; 3], Calls::descriptors);
-        [self.guard.as_ref().map(Guard::fd), listener, renames, gate]
+        let [listener, renames, gate, observer] = self.calls.as_ref().map_or([None; 4], Calls::descriptors);
+        [self.guard.as_ref().map(Guard::fd), listener, renames, gate, observer]
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -301,6 +254,7 @@ impl Chores for Duties<'_> {
             return ControlFlow::Break(());
         }
         self.tell_decided();
+        self.tell_refused();
         if let (Some(mut guard), Some((inside, copied))) = (self.guard.take(), self.inside) {
             let turned = guard.turn(&mut |covers| put(inside, copied, covers), &mut |event| self.tell(event));
             self.guard = Some(guard);
@@ -327,6 +281,16 @@ impl Chores for Duties<'_> {
     }
 
     fn is_tracing(&self) -> bool {
-        self.calls.as_ref().and_then(|calls| calls.gate.as_ref()).is_some_and(Gate::is_tracing)
+        self.calls.as_ref().and_then(|calls| calls.attendants.gate.as_ref()).is_some_and(Gate::is_tracing)
+    }
+
+    fn is_asking(&self) -> bool {
+        self.calls.as_ref().and_then(|calls| calls.attendants.gate.as_ref()).is_some_and(Gate::is_asking)
+    }
+
+    fn dismiss(&mut self) {
+        if let Some(Calls { attendants: Attendants { gate: Some(gate), .. }, .. }) = &mut self.calls {
+            gate.dismiss_companion();
+        }
     }
 }

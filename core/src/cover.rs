@@ -13,6 +13,16 @@ pub enum CoverKind {
     Pin,
 }
 
+impl CoverKind {
+    pub fn name(self) -> &'static str {
+        match self {
+            CoverKind::Mask => "mask",
+            CoverKind::Lock => "lock",
+            CoverKind::Pin => "pin",
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cover {
     /// Where it lies, outside and inside; no symlink is on the way.

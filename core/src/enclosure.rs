@@ -8,15 +8,18 @@ use std::os::fd::AsFd as _;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use crate::channel::Word;
 use crate::cover::{Cover, CoverKind};
 use crate::fence::Fence;
 use crate::files::{Files, Placed};
 use crate::ground::Tree;
 use crate::guard::Guard;
+use crate::json::{self, Invalid};
 use crate::mounts;
 use crate::names::{Names, Rule};
 use crate::namespaces::{self, Attend, Payload, Started};
 use crate::plan::{self, Namespaces, Plan};
+use crate::preflight::Preflight;
 use crate::refusal::Refusal;
 use crate::root::Blueprint;
 use crate::session::{Session, SessionError};
@@ -35,10 +38,8 @@ pub struct Enclosure<'p> {
     masked: Vec<Cover>,
     /// Where names that are taken away are kept for review.
     taken: AbsPath,
-    /// What the command was not to see in its copy.
-    hidden: Vec<AbsPath>,
+    /// From the start on: what a copy hides, and who looks out for names.
     pub veil: Veil,
-    /// From the start on.
     pub guard: Option<Guard>,
     pub session: Option<Session>,
 }
@@ -63,12 +64,12 @@ impl<'p> Enclosure<'p> {
         let covers = files.covers(requested)?;
         let taken = taken_dir(plan, id.unwrap_or("none"))?;
         // A mask falls off when the host replaces what it lies on: where that can be, the guard has to hold it, by its name.
-        let live = |cover: &Cover| is_live(&files, session.as_ref(), &cover.path);
+        let live = |cover: &Cover| is_live(&files, copied(plan), &cover.path);
         let (masked, mut covers): (Vec<_>, Vec<_>) =
             covers.into_iter().partition(|cover| cover.kind == CoverKind::Mask && live(cover));
         let pins = files.pins(masked.iter().chain(covers.iter().filter(|cover| live(cover))))?;
         covers.splice(..0, pins);
-        let mut enclosure = Enclosure {
+        Ok(Enclosure {
             plan,
             namespaces,
             requested,
@@ -76,32 +77,30 @@ impl<'p> Enclosure<'p> {
             covers,
             masked,
             taken,
-            hidden: Vec::new(),
             veil: Veil::default(),
             guard: None,
             session,
-        };
-        enclosure.hide()?;
-        Ok(enclosure)
+        })
     }
 
-    /// What is hidden in a copy is a layer of it, so it has to be known before the copy is mounted.
-    fn hide(&mut self) -> Result<(), Refusal> {
-        let Enclosure { requested, files, covers, masked, taken, session: Some(session), .. } = &*self else {
-            return Ok(());
+    /// Finds what is to be hidden and covered, and says so to init.
+    fn look_through(&self) -> Result<Found, Refusal> {
+        let Enclosure { requested, files, covers, masked, taken, session, .. } = self;
+        let (mut guard, found) = arm(requested, files, covers, masked, copied(self.plan), taken.clone())?;
+        let Some(session) = session else {
+            return Ok(Found { guard, covers: found, ..Found::default() });
         };
         let workspace = session.workspace();
-        let (mut guard, found) = arm(requested, files, covers, masked, Some(session), taken.clone())?;
         let masks = covers.iter().chain(&found).filter(|cover| cover.kind == CoverKind::Mask);
         let hidden: Vec<_> = masks.map(|cover| cover.path.clone()).filter(|path| path.is_within(workspace)).collect();
         let veil = weave(requested, files, &hidden, workspace, guard.as_mut())?;
+        // What is hidden needs no mask.
         let shown = |cover: &Cover| cover.kind != CoverKind::Mask || !veil.hides(workspace, &cover.path);
-        let covers = covers.iter().chain(&found).filter(|cover| shown(cover)).cloned().collect();
-        (self.covers, self.hidden, self.veil, self.guard) = (covers, hidden, veil, guard);
-        Ok(())
+        let covers = found.into_iter().filter(shown).collect();
+        Ok(Found { guard, covers, veil, hidden })
     }
 
-    /// `command` and `sha256` are what the note of a session says.
+    /// `command` and `sha256` are what the note of a session says. `announce` is called when it is known what a copy hides.
     #[allow(clippy::too_many_arguments, reason = "what a start is made of")]
     pub fn start(
         &mut self,
@@ -114,37 +113,75 @@ impl<'p> Enclosure<'p> {
         attend: Attend<'_>,
         command: &[CString],
         sha256: &str,
+        announce: impl FnOnce(&Veil),
     ) -> Result<Started, Refusal> {
-        let Enclosure { plan, namespaces, requested, files, covers, masked, taken, hidden, veil, session, .. } = &*self;
-        let session = session.as_ref();
-        if let Some(session) = session {
-            // What the copy is, before anything can be changed in it.
-            session.note(command, hidden, plan, sha256)?;
-        }
+        let Enclosure { plan, namespaces, files, covers, session, .. } = &*self;
         let blueprint = Blueprint {
             plan,
             namespaces,
             files,
             covers,
-            session,
-            veil,
+            session: session.as_ref(),
             terminal,
             pid_max,
             gid: rustix::process::getegid().as_raw(),
         };
-        let mut armed = None;
+        let mut kept = (None, Veil::default());
         let meanwhile = || {
-            if session.is_some() {
-                return Ok(Some(Vec::new()));
+            let Found { guard, covers, veil, hidden } = self.look_through()?;
+            if let Some(session) = session {
+                // What the copy is, before anything can be changed in it.
+                session.note(command, &hidden, plan, sha256)?;
+                if guard.is_some() {
+                    announce(&veil);
+                }
             }
-            let found;
-            (armed, found) = arm(requested, files, covers, masked, None, taken.clone())?;
-            Ok(Some(found))
+            let mut words = Word::hiding(veil.names());
+            words.extend(covers.into_iter().map(Word::Cover));
+            kept = (guard, veil);
+            Ok(Some(words))
         };
         let started = namespaces::start(&blueprint, fence, payload, mask, admit, meanwhile, attend);
-        self.guard = self.guard.take().or(armed);
+        (self.guard, self.veil) = kept;
         started
     }
+}
+
+/// The workspace, if the command works on a copy of it.
+fn copied(plan: &Plan) -> Option<&AbsPath> {
+    plan.workspace.as_ref().map(|workspace| &workspace.path)
+}
+
+/// The command `covers`: what would be laid over names that are there now.
+pub fn report(plan: &Plan) -> Result<String, Refusal> {
+    let mut covers = Vec::new();
+    let mut preflight = Preflight::prepare(plan, None)?;
+    if let (Some(namespaces), Some(requested), Some(files), None) =
+        (&plan.namespaces, &plan.files, preflight.files.take(), &plan.container)
+    {
+        let enclosure = Enclosure::prepare(plan, namespaces, requested, files, None)?;
+        let Enclosure { files, covers: by_path, masked, taken, .. } = enclosure;
+        let (_, found) = arm(requested, &files, &by_path, &masked, copied(plan), taken)?;
+        covers = [by_path, found].concat();
+    }
+    let mut out = String::from("{\"covers\":");
+    json::list(&mut out, &covers, |out, cover| {
+        out.push_str("{\"path\":");
+        json::string(out, cover.path.as_bytes(), Invalid::Surrogate);
+        out.push_str(&format!(",\"kind\":\"{}\"}}", cover.kind.name()));
+    });
+    out.push('}');
+    Ok(out)
+}
+
+/// What a look through the grants gives.
+#[derive(Default)]
+struct Found {
+    guard: Option<Guard>,
+    covers: Vec<Cover>,
+    veil: Veil,
+    /// What the command was not to see in its copy.
+    hidden: Vec<AbsPath>,
 }
 
 /// Where names that were taken away are kept for review.
@@ -159,11 +196,11 @@ fn arm(
     files: &Files<'_>,
     covers: &[Cover],
     masked: &[Cover],
-    session: Option<&Session>,
+    workspace: Option<&AbsPath>,
     taken: AbsPath,
 ) -> Result<(Option<Guard>, Vec<Cover>), Refusal> {
     // Whatever is made in a copy stays there until a person applies it, who is then asked.
-    let copied = |path: &AbsPath| session.is_some_and(|session| path.is_within(session.workspace()));
+    let copied = |path: &AbsPath| workspace.is_some_and(|workspace| path.is_within(workspace));
     let all_copied = files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
     let (protect, flagged): (&[plan::Protected], &[Text]) =
         if all_copied { (&[], &[]) } else { (&requested.protect, &requested.flagged) };
@@ -188,15 +225,16 @@ fn arm(
     let left_out: Vec<AbsPath> =
         covers.iter().filter(|cover| cover.kind != CoverKind::Pin).map(|cover| cover.path.clone()).collect();
     // What can only be read has nothing to protect; it is looked through only where a deny may lie in it.
+    let written = |placed: &Placed<'_>| files.writing(&placed.real).next().is_some();
     let concerned = |placed: &&Placed<'_>| {
-        placed.grant.writes() || requested.deny.iter().any(|pattern| may_lie_in(pattern, &placed.real))
+        written(placed) || requested.deny.iter().any(|pattern| may_lie_in(pattern, &placed.real))
     };
     let directories = files.placed.iter().filter(|placed| placed.directory).filter(concerned);
     let trees: Vec<Tree> = directories
         .map(|placed| Tree {
             path: placed.real.clone(),
-            writable: placed.grant.writes() && !copied(&placed.real),
-            watched: placed.grant.writes(),
+            writable: written(placed) && !copied(&placed.real),
+            watched: written(placed),
         })
         .collect();
     let closed = files.closed_with_other_names(requested);
@@ -205,13 +243,9 @@ fn arm(
 }
 
 /// In a directory that the command writes to as the host does.
-fn is_live(files: &Files<'_>, session: Option<&Session>, path: &AbsPath) -> bool {
-    let holds = |placed: &&Placed<'_>| placed.directory && *path != placed.real && path.is_within(&placed.real);
-    // One directory may be granted twice.
-    let nearest = |placed: &&Placed<'_>| (placed.real.as_bytes().len(), placed.grant.writes());
-    let nearest = files.placed.iter().filter(holds).max_by_key(nearest);
-    nearest.is_some_and(|placed| placed.grant.writes())
-        && !session.is_some_and(|session| path.is_within(session.workspace()))
+fn is_live(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
+    files.writing(path).any(|placed| placed.directory && *path != placed.real)
+        && !workspace.is_some_and(|workspace| path.is_within(workspace))
 }
 
 /// Which names are hidden in a copy: in its root and in every directory that has such a name, or is to have one by its exact path;
@@ -224,7 +258,7 @@ fn weave(
     guard: Option<&mut Guard>,
 ) -> Result<Veil, Refusal> {
     let mut veil = Veil::default();
-    let opened = mounts::open_host(workspace.as_c_str());
+    let opened = mounts::open_host(&workspace.as_c_str());
     let opened = opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
     // What is mounted on the copy shows what it shows.
     let others = || files.placed.iter().map(|placed| &placed.real).filter(|path| *path != workspace);

@@ -9,13 +9,13 @@ use crate::text::Text;
 /// `inherited` are `NAME=value` entries; of two with one name the first counts, as for getenv(3).
 pub fn build(requested: &Environment, inherited: Vec<CString>, temp: Option<&[u8]>) -> Vec<CString> {
     let mut entries: Vec<CString> = Vec::with_capacity(inherited.len() + requested.set.len());
+    let (pass, deny) = (Patterns::of(&requested.pass), Patterns::of(&requested.deny));
     for entry in inherited {
         let Some(name) = name_of(&entry) else { continue };
-        let listed = |patterns: &[Text]| patterns.iter().any(|pattern| matches(pattern.as_bytes(), name));
         let replaced = requested.set.iter().any(|(set, _)| set.as_bytes() == name);
         let known = entries.iter().any(|earlier| name_of(earlier) == Some(name));
         let kept = requested.keep.iter().any(|whole| whole.as_bytes() == name);
-        if !replaced && !known && (kept || (listed(&requested.pass) && !listed(&requested.deny))) {
+        if !replaced && !known && (kept || (pass.list(name) && !deny.list(name))) {
             entries.push(entry);
         }
     }
@@ -53,15 +53,33 @@ fn expand(value: &[u8], temp: &[u8]) -> Vec<u8> {
     expanded
 }
 
+/// Some patterns, and the first letter of each: nearly every one differs from nearly every name there.
+struct Patterns<'p> {
+    letters: Vec<u8>,
+    patterns: &'p [Text],
+}
+
+impl<'p> Patterns<'p> {
+    fn of(patterns: &'p [Text]) -> Patterns<'p> {
+        // An empty one matches an empty name only, and there is none.
+        Patterns {
+            letters: patterns.iter().map(|one| one.as_bytes().first().copied().unwrap_or(b'=')).collect(),
+            patterns,
+        }
+    }
+
+    fn list(&self, name: &[u8]) -> bool {
+        let mut likely = self
+            .letters
+            .iter()
+            .zip(self.patterns)
+            .filter(|(letter, _)| **letter == b'*' || name.first() == Some(letter));
+        likely.any(|(_, pattern)| matches(pattern.as_bytes(), name))
+    }
+}
+
 /// `*` stands for any characters, none included; everything else for itself.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
-    // Nearly every pattern differs from nearly every name in its first letter.
-    if let (Some(first), Some(letter)) = (pattern.first(), name.first())
-        && *first != b'*'
-        && first != letter
-    {
-        return false;
-    }
     let mut parts = pattern.split(|byte| *byte == b'*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else { return false };

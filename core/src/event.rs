@@ -10,6 +10,7 @@ use crate::gate::{Decided, Outcome};
 use crate::json::{self, Invalid};
 use crate::kernel_names;
 use crate::limits::Exceeded;
+use crate::observe::Refused;
 
 /// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
 pub const BODY_LIMIT: usize = 3840;
@@ -20,6 +21,8 @@ const CWD_ROOM: usize = 512;
 const ARGUMENTS_ROOM: usize = 1024;
 const REASON_ROOM: usize = 512;
 const SENTENCE_ROOM: usize = 2048;
+/// Each of four.
+const REFUSED_ROOM: usize = 880;
 const ANCESTRY_ROOM: usize = 768;
 
 /// How much of the fence was asked for, or stands.
@@ -71,6 +74,8 @@ pub enum Event<'a> {
     },
     /// What the gate decided on, and what became of it.
     Exec(&'a Decided),
+    /// What the fence refused, as it was observed and judged.
+    FileRefused(&'a Refused),
     /// A protected name that appeared, and where it is kept now; not whole, if it was too much to copy.
     NameTaken {
         path: &'a [u8],
@@ -120,6 +125,22 @@ impl Event<'_> {
                 let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
             }
             Event::Exec(decided) => decided_fields(&mut out, decided),
+            Event::FileRefused(Refused { op, path, program, reason, allow }) => {
+                out.push_str("\"event\":\"file.refused\",\"op\":");
+                json::string_within(&mut out, op.as_bytes(), Invalid::Text, NAME_ROOM);
+                for (key, text) in [
+                    ("path", Some(path)),
+                    ("program", Some(program)),
+                    ("reason", Some(reason)),
+                    ("allow", allow.as_ref()),
+                ] {
+                    let _ = write!(out, ",\"{key}\":");
+                    match text {
+                        Some(text) => json::string_within(&mut out, text.as_bytes(), Invalid::Text, REFUSED_ROOM),
+                        None => out.push_str("null"),
+                    }
+                }
+            }
             Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
             Event::LimitExceeded(Exceeded { limit, value, means, ended, unwatched }) => {
                 let _ = write!(
@@ -268,6 +289,7 @@ fn strings_within<'a>(out: &mut String, items: impl ExactSizeIterator<Item = &'a
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::text::Text;
     use serde_json::Value;
     use std::collections::BTreeSet;
 
@@ -324,7 +346,12 @@ mod tests {
         let flagged = Event::NameFlagged { path: b"/w/Makefile" };
         let (ran, attack) = (decided(Outcome::Ran { verified: true }), decided(Outcome::Attack("the arguments")));
         let (exec, attack) = (Event::Exec(&ran), Event::Exec(&attack));
-        for event in [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged, exec, attack] {
+        let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
+        let [op, path, program, reason] = ["read", "/w/.env", "/usr/bin/cat", "outside every grant"].map(text);
+        let refused = Refused { op, path, program, reason, allow: None };
+        let refused = Event::FileRefused(&refused);
+        let events = [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged, exec, attack, refused];
+        for event in events {
             let ours = parsed(&event);
             let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();

@@ -120,7 +120,8 @@ impl Fence {
             rlimits: [&plan.rlimits[..], limits].concat(),
             ruleset,
             // A new root is entered at its top; the directory we came from belongs to the old one.
-            workdir: (plan.workdir != plan.cwd || plan.tier == Tier::Full).then(|| plan.workdir.as_c_str().to_owned()),
+            workdir: (plan.workdir != plan.cwd || plan.tier == Tier::Full)
+                .then(|| plan.workdir.as_c_str().into_owned()),
             notifying,
             filter,
         }

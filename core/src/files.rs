@@ -12,7 +12,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use landlock::{CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, RulesetError};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
@@ -34,7 +33,7 @@ pub enum FilesError {
     #[error("the plan needs Landlock ABI {requested}, this kernel has {actual}")]
     OldAbi { requested: i32, actual: i32 },
     #[error("the Landlock ruleset can not be created: {0}")]
-    Create(#[source] RulesetError),
+    Create(#[source] Errno),
     #[error("{path} does not exist ({from})")]
     Missing { path: AbsPath, from: Text },
     #[error("{path} can not be opened: {source} ({from})")]
@@ -153,6 +152,11 @@ impl Opened {
     fn is_dir(&self) -> bool {
         is_dir(&self.stat)
     }
+
+    /// A rule is on the file, whichever of its names it was granted by.
+    fn has_other_names(&self) -> bool {
+        !self.is_dir() && self.stat.st_nlink > 1
+    }
 }
 
 fn is_dir(stat: &Stat) -> bool {
@@ -170,7 +174,7 @@ impl<'p> Files<'p> {
     pub fn prepare(plan: &'p Plan, journal: Option<&Journal>) -> Result<Option<Files<'p>>, FilesError> {
         let Some(requested) = &plan.files else { return Ok(None) };
         let (ruleset, actual_abi) = match &plan.landlock {
-            Some(landlock) => (Some(create_ruleset(landlock)?), sys::landlock_abi().map_err(FilesError::NoLandlock)?),
+            Some(landlock) => create_ruleset(landlock).map(|(ruleset, abi)| (Some(ruleset), abi))?,
             None => (None, 0),
         };
         let here = check_standing(plan)?;
@@ -249,17 +253,20 @@ impl<'p> Files<'p> {
         Ok(covers)
     }
 
+    /// The grants that let a path be written. They add up: one that only reads takes nothing from one around it.
+    pub fn writing<'f>(&'f self, path: &'f AbsPath) -> impl Iterator<Item = &'f Placed<'p>> {
+        // The host's /tmp is shown only where it is granted itself.
+        let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
+        let shown = move |placed: &Placed<'_>| in_temp(&placed.real) || !in_temp(path);
+        self.placed.iter().filter(move |placed| placed.grant.writes() && shown(placed) && path.is_within(&placed.real))
+    }
+
     /// The directories above covered places, in what can be written: one that moved would take the place to a name that a later
     /// run knows nothing of.
     pub fn pins<'c>(&self, covers: impl Iterator<Item = &'c Cover>) -> Result<Vec<Cover>, FilesError> {
         let mut pins: BTreeMap<PathBuf, Cover> = BTreeMap::new();
         for cover in covers {
-            // The host's /tmp is shown only where it is granted itself.
-            let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
-            let shown = |placed: &Placed<'_>| in_temp(&placed.real) || !in_temp(&cover.path);
-            let holds =
-                |placed: &&Placed<'_>| placed.grant.writes() && shown(placed) && cover.path.is_within(&placed.real);
-            let Some(grant) = self.placed.iter().filter(holds).min_by_key(|placed| placed.real.as_bytes().len()) else {
+            let Some(grant) = self.writing(&cover.path).min_by_key(|placed| placed.real.as_bytes().len()) else {
                 continue;
             };
             let above = Path::new(OsStr::from_bytes(cover.path.as_bytes())).ancestors().skip(1);
@@ -354,7 +361,7 @@ impl<'p> Files<'p> {
             Err(source) => return Err(open_error(grant, source)),
         };
         let before = self.granted.len();
-        let excepts = excepts(requested, grant, opened.led_to.as_ref(), &self.linked)?;
+        let excepts = excepts(requested, grant, &opened, &self.linked)?;
         if excepts.is_empty() {
             self.grant_whole(plan, grant, &opened, rights)?;
         } else {
@@ -395,7 +402,7 @@ impl<'p> Files<'p> {
             place.object.is_some_and(|object| own.above.contains(&object)) || place.object == own.object
         };
         if let Some(except) = excepts.iter().find(|except| except.places.iter().any(inside)) {
-            if opened.led_to.is_some() {
+            if opened.led_to.is_some() || opened.has_other_names() {
                 self.warnings.push(format!(
                     "the grant of {} leads into {}, which is denied: it is left out",
                     grant.path, except.path
@@ -547,20 +554,14 @@ impl<'p> Files<'p> {
     }
 }
 
-fn create_ruleset(requested: &plan::Landlock) -> Result<OwnedFd, FilesError> {
+fn create_ruleset(requested: &plan::Landlock) -> Result<(OwnedFd, i32), FilesError> {
     let actual_abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
     if actual_abi < requested.abi {
         return Err(FilesError::OldAbi { requested: requested.abi, actual: actual_abi });
     }
-    let mut ruleset = Ruleset::default()
-        .set_compatibility(CompatLevel::HardRequirement)
-        .handle_access(requested.handled)
-        .map_err(FilesError::Create)?;
-    if !requested.scoped.is_empty() {
-        ruleset = ruleset.scope(requested.scoped).map_err(FilesError::Create)?;
-    }
-    let ruleset: Option<OwnedFd> = ruleset.create().map_err(FilesError::Create)?.into();
-    ruleset.ok_or(FilesError::NoLandlock(Errno::NOSYS))
+    // Rights and scopes are those of an ABI that this kernel has; the plan was checked for that.
+    let ruleset = sys::landlock_create_ruleset(requested.handled.bits(), requested.scoped.bits());
+    Ok((ruleset.map_err(FilesError::Create)?, actual_abi))
 }
 
 fn open_error(grant: &Grant, source: Errno) -> FilesError {
@@ -574,13 +575,13 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
         let stat = rustix::fs::fstat(&fd)?;
         Ok((fd, stat))
     };
-    match opened(grant.path.as_c_str()) {
+    match opened(&grant.path.as_c_str()) {
         Ok((fd, stat)) => Ok(Opened { fd, stat, led_to: None, links: Vec::new() }),
         // There is a symlink on the way. What the walk found is opened without following any more.
         Err(Errno::LOOP) => {
             let followed = place::follow(grant.path.as_bytes())?;
             let real = absolute(followed.real)?;
-            let (fd, stat) = opened(real.as_c_str())?;
+            let (fd, stat) = opened(&real.as_c_str())?;
             Ok(Opened { fd, stat, led_to: Some(real), links: followed.links })
         }
         Err(error) => Err(error),
@@ -637,20 +638,25 @@ pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
     }
 }
 
-/// What must stay outside a grant: its own excepts and, where a symlink is on the way, every closed place. The plan is written
-/// by names; a link may lead a grant to a place that is closed under another name, or a closed name to a place that is granted.
+/// What must stay outside a grant: its own excepts and, where a symlink is on the way or the file has other names, every closed place.
+/// The plan is written by names; a link may lead a grant to a place that is closed under another name, or a closed name to a place that
+/// is granted.
 fn excepts<'p>(
     requested: &'p plan::Files,
     grant: &'p Grant,
-    led_to: Option<&AbsPath>,
+    opened: &Opened,
     linked: &[&'p AbsPath],
 ) -> Result<Vec<Except<'p>>, FilesError> {
     let unwritable: &[AbsPath] = if grant.writes() { &requested.unwritable } else { &[] };
+    let mut paths: Vec<&'p AbsPath> = grant.except.iter().collect();
     let closed = requested.closed.iter().chain(unwritable);
     // Closed names without a link lead where they say, so letters are enough to compare them with where the grant leads.
+    let led_to = opened.led_to.as_ref();
     let met = |path: &AbsPath| led_to.is_some_and(|place| path.is_within(place) || place.is_within(path));
-    let elsewhere = closed.filter(|path| met(path) || linked.contains(path));
-    let mut paths: Vec<&'p AbsPath> = grant.except.iter().chain(elsewhere).collect();
+    let other_names = opened.has_other_names();
+    if other_names || led_to.is_some() || !linked.is_empty() {
+        paths.extend(closed.filter(|path| other_names || met(path) || linked.contains(path)));
+    }
     paths.sort_unstable();
     paths.dedup();
     paths

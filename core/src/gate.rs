@@ -17,11 +17,10 @@ mod verify;
 mod words;
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use sha2::{Digest as _, Sha256};
@@ -31,15 +30,19 @@ use self::places::Places;
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use crate::companion::{self, Companion, Heard, Question};
 use crate::memory::Memory;
-use crate::notify::{Answer, Call, Listener, Next};
+use crate::notify::{Answer, Call, Listener};
 use crate::plan::{self, Action, Plan};
-use crate::sys::{self, trace, trace::Traced};
+use crate::sys::{trace, trace::Traced};
 
 pub const CALLS: [&str; 2] = ["execve", "execveat"];
 
 /// More questions than a person will answer; the files of each are held open.
 const MOST_ASKED: usize = 2048;
 const MOST_KEPT: usize = 1024;
+/// So long a question has to leave the screen.
+const TO_CLEAR: Duration = Duration::from_millis(500);
+/// Denials that are remembered for the process that met them.
+const MOST_DENIED: usize = 64;
 /// So often it is looked whether those who wait for a person are still there.
 const ROLL_CALL: Duration = Duration::from_secs(1);
 
@@ -61,6 +64,8 @@ pub struct Gate {
     queued: Vec<Admitted>,
     /// What a person allowed for the whole run.
     allowed: HashSet<[u8; 32]>,
+    /// What a person denied last, and to which process. One that searches PATH comes again with the same file by another name.
+    denied: VecDeque<(u32, [u8; 32])>,
     decided: Vec<Decided>,
     /// The command, and who started it: one of us.
     command: Option<Process>,
@@ -73,6 +78,8 @@ struct Asked {
     expected: Expected,
     verdict: Verdict,
     deadline: Instant,
+    /// The time is over, and the question leaves the screen before the process goes on and writes there.
+    withdrawn: bool,
 }
 
 /// An exec that was allowed.
@@ -164,33 +171,10 @@ impl Gate {
             traced: Vec::new(),
             queued: Vec::new(),
             allowed: HashSet::new(),
+            denied: VecDeque::with_capacity(MOST_DENIED),
             decided: Vec::new(),
             command: None,
         }))
-    }
-
-    /// Answers for the first program, which starts while somebody else waits for that. Until `other` has something to say.
-    pub fn attend(&mut self, listener: &Listener, other: BorrowedFd<'_>) -> Result<(), Errno> {
-        let children = sys::child_descriptor()?;
-        loop {
-            let left = self.deadline().map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let left = left.and_then(|left| Timespec::try_from(left).ok());
-            let waited_for = [Some(other), Some(listener.fd()), Some(children.as_fd()), self.companion.fd()];
-            let mut ready: Vec<PollFd<'_>> =
-                waited_for.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            match rustix::event::poll(&mut ready, left.as_ref()) {
-                Err(Errno::INTR) => continue,
-                polled => polled?,
-            };
-            if !ready[0].revents().is_empty() {
-                return Ok(());
-            }
-            sys::children_heard();
-            self.turn(listener);
-            if let Next::Call(call) = listener.next()? {
-                self.take(listener, call);
-            }
-        }
     }
 
     /// The command runs. Many questions need many descriptors.
@@ -207,6 +191,16 @@ impl Gate {
     pub fn deadline(&self) -> Option<Instant> {
         let first = self.asked.iter().map(|asked| asked.deadline).min()?;
         Some(first.min(Instant::now() + ROLL_CALL))
+    }
+
+    /// A person is being asked on the command's own terminal.
+    pub fn is_asking(&self) -> bool {
+        self.companion.has_terminal()
+    }
+
+    /// Nobody is left who could ask. A companion gives the terminal back before we go.
+    pub fn dismiss_companion(&mut self) {
+        self.companion = Companion::new(None);
     }
 
     /// Somebody is on his way through, and we are told of it by SIGCHLD.
@@ -238,7 +232,7 @@ impl Gate {
         };
         let command = *self.command.get_or_insert(expected.process);
         let timeout = Duration::from_millis(self.plan.timeout_ms.into());
-        let mut verdict = self.judge(&mut expected, command, arrived + timeout);
+        let (mut verdict, approved) = self.judge(&mut expected, command, arrived + timeout);
         if arrived.elapsed() > timeout && verdict.action != Action::Deny {
             verdict = Verdict { action: Action::Deny, cause: Cause::Late, doubted: None };
         }
@@ -246,21 +240,30 @@ impl Gate {
         match verdict.action {
             Action::Allow => self.admit(listener, call, expected, decision),
             Action::Deny => self.deny(listener, &call, expected, decision),
+            Action::Ask if approved.is_some() => {
+                let by = approved.and_then(|rule| self.plan.approved.get(rule)).map(|rule| rule.source.to_string());
+                self.admit(listener, call, expected, Decision { by, ..decision });
+            }
             Action::Ask if self.allowed.contains(&fingerprint(&expected)) => {
                 let by = Some("session".to_owned());
                 self.admit(listener, call, expected, Decision { by, ..decision });
+            }
+            Action::Ask if self.denied.contains(&(expected.process.pid, fingerprint(&expected))) => {
+                let reason = Some("it was denied just now".to_owned());
+                self.deny(listener, &call, expected, Decision { reason, ..decision });
             }
             Action::Ask => self.ask(listener, call, expected, verdict),
         }
     }
 
-    fn judge(&self, expected: &mut Expected, command: Process, deadline: Instant) -> Verdict {
+    /// With the approval that answers, where it is a question.
+    fn judge(&self, expected: &mut Expected, command: Process, deadline: Instant) -> (Verdict, Option<usize>) {
         let digests = RefCell::new(Vec::new());
         let chain: Vec<File<'_>> = expected.chain.iter().map(Link::as_file).collect();
         let parent = if self.rules.name_parents() { self.parent_of(expected.process, command) } else { None };
         let parent_argv = parent.as_ref().map(|(_, argv)| expect::words(argv)).unwrap_or_default();
         let granted = |file: &File<'_>| self.places.as_ref().is_none_or(|places| places.hold(file.real));
-        let verdict = self.rules.judge(&Exec {
+        let exec = Exec {
             chain: &chain,
             argv: &expected.arguments(),
             cwd: &expected.cwd,
@@ -285,9 +288,11 @@ impl Gate {
                 }
                 Ok(digest)
             },
-        });
+        };
+        let verdict = self.rules.judge(&exec);
+        let approved = if verdict.action == Action::Ask { self.rules.approves(&exec) } else { None };
         expected.digests = digests.into_inner();
-        verdict
+        (verdict, approved)
     }
 
     /// The program and the arguments of whoever started it. None: it has ended, or can not be seen.
@@ -363,7 +368,7 @@ impl Gate {
         match asked {
             Ok(()) => {
                 let deadline = Instant::now() + Duration::from_secs(self.plan.ask_timeout_s.into());
-                self.asked.push(Asked { id, call, expected, verdict, deadline });
+                self.asked.push(Asked { id, call, expected, verdict, deadline, withdrawn: false });
             }
             Err(why) => {
                 let decision = self.decision(&verdict);
@@ -415,6 +420,10 @@ impl Gate {
         gone.iter().for_each(|id| self.companion.withdraw(*id));
         self.asked.retain(|asked| !gone.contains(&asked.id));
         let late = format!("nobody answered within {} s", self.plan.ask_timeout_s);
+        for asked in self.asked.iter_mut().filter(|asked| asked.deadline <= now && !asked.withdrawn) {
+            self.companion.withdraw(asked.id);
+            (asked.withdrawn, asked.deadline) = (true, now + TO_CLEAR);
+        }
         self.dismiss(listener, |asked| asked.deadline <= now, &late);
     }
 
@@ -430,7 +439,11 @@ impl Gate {
         }
         match answer {
             companion::Answer::Once | companion::Answer::Session => self.admit(listener, call, expected, decision),
-            companion::Answer::Deny => self.deny(listener, &call, expected, decision),
+            companion::Answer::Deny => {
+                self.denied.truncate(MOST_DENIED - 1);
+                self.denied.push_front((expected.process.pid, fingerprint(&expected)));
+                self.deny(listener, &call, expected, decision);
+            }
         }
     }
 

@@ -10,6 +10,7 @@ pub mod obeyed;
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
+use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -148,18 +149,16 @@ fn read(object: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(beneath::link_to(object, &mut link), flags, Mode::empty())?;
     buffer.clear();
-    buffer.resize(LONGEST + 1, 0);
-    let mut length = 0;
+    buffer.reserve(LONGEST + 1);
     loop {
-        match rustix::io::pread(&file, &mut buffer[length..], length as u64)? {
-            0 => break,
-            count => length += count,
-        }
+        let length = buffer.len();
         if length > LONGEST {
             return Err(Errno::FBIG);
         }
+        if rustix::io::pread(&file, spare_capacity(buffer), length as u64)? == 0 {
+            break;
+        }
     }
-    buffer.truncate(length);
     Ok(rustix::fs::fstat(&file)?.st_nlink as u64)
 }
 

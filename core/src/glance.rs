@@ -1,9 +1,13 @@
-//! One look at the home directory.
+//! One look at the home directory, and at those in it that programs share.
 //!
-//! A plan names a hundred places under it that most homes do not have. Listing the directory once answers for all of them; a
-//! system call for each would be a fifth of a launch.
+//! A plan names a hundred places under it that most homes do not have. Listing a few directories once answers for nearly all of
+//! them; a system call for each would be a fifth of a launch.
+
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags};
+use rustix::io::Errno;
+use rustix::path::Arg;
 
 use crate::text::AbsPath;
 
@@ -11,13 +15,19 @@ use crate::text::AbsPath;
 const MOST_ENTRIES: usize = 1000;
 const BUFFER: usize = 32 * 1024;
 
+/// Where the places of a plan lie side by side. Each comes behind the one that it is in.
+const SHARED: [&str; 3] = [".config", ".local", ".local/share"];
+
 pub struct Glance<'p> {
     home: &'p AbsPath,
-    /// Unknown when the home can not be listed in one go.
-    entries: Option<Vec<(Box<[u8]>, FileType)>>,
+    /// By their path below the home. A directory that can not be listed in one go is not here.
+    listings: Vec<(&'static str, Listing)>,
 }
 
-/// What the listing says of a path.
+/// In the order of their names.
+type Listing = Vec<(Box<[u8]>, FileType)>;
+
+/// What the listings say of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// Neither the path nor what leads to it exists.
@@ -29,29 +39,52 @@ pub enum Seen {
 
 impl<'p> Glance<'p> {
     pub fn at(home: &'p AbsPath) -> Glance<'p> {
-        Glance { home, entries: list(home) }
+        let mut glance = Glance { home, listings: Vec::with_capacity(1 + SHARED.len()) };
+        let mut buffer = Vec::with_capacity(BUFFER);
+        let Ok(dir) = open(CWD, home.as_c_str()) else { return glance };
+        glance.listings.extend(list(&dir, &mut buffer).map(|listing| ("", listing)));
+        for name in SHARED {
+            if glance.entry(name.as_bytes()) == Some((Some(FileType::Directory), true))
+                && let Some(listing) = open(&dir, name).ok().and_then(|dir| list(&dir, &mut buffer))
+            {
+                glance.listings.push((name, listing));
+            }
+        }
+        glance
     }
 
     pub fn of(&self, path: &AbsPath) -> Seen {
         let below = path.as_bytes().strip_prefix(self.home.as_bytes()).and_then(|rest| rest.strip_prefix(b"/"));
-        let (Some(entries), Some(below)) = (&self.entries, below) else { return Seen::Unknown };
-        let mut names = below.splitn(2, |byte| *byte == b'/');
-        let first = names.next().unwrap_or_default();
-        match (entries.binary_search_by(|(name, _)| (**name).cmp(first)), names.next()) {
-            (Err(_), _) => Seen::Missing,
-            (Ok(at), None) if !matches!(entries[at].1, FileType::Symlink | FileType::Unknown) => Seen::Itself,
-            (Ok(_), _) => Seen::Unknown,
+        match below.and_then(|below| self.entry(below)) {
+            Some((None, _)) => Seen::Missing,
+            Some((Some(kind), true)) if !matches!(kind, FileType::Symlink | FileType::Unknown) => Seen::Itself,
+            _ => Seen::Unknown,
         }
+    }
+
+    /// What the innermost listing on the way says of the next name, and whether the path ends with that.
+    fn entry(&self, below: &[u8]) -> Option<(Option<FileType>, bool)> {
+        let inside = |dir: &str| match dir {
+            "" => Some(below),
+            dir => below.strip_prefix(dir.as_bytes())?.strip_prefix(b"/"),
+        };
+        let innermost = self.listings.iter().rev().find_map(|(dir, listing)| Some((listing, inside(dir)?)));
+        let (listing, rest) = innermost?;
+        let mut names = rest.splitn(2, |byte| *byte == b'/');
+        let first = names.next().unwrap_or_default();
+        let found = listing.binary_search_by(|(name, _)| (**name).cmp(first));
+        Some((found.ok().map(|at| listing[at].1), names.next().is_none()))
     }
 }
 
-/// In the order of their names.
-fn list(home: &AbsPath) -> Option<Vec<(Box<[u8]>, FileType)>> {
+fn open(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let dir = rustix::fs::openat2(CWD, home.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS).ok()?;
-    let mut buffer = Vec::with_capacity(BUFFER);
-    let mut listing = RawDir::new(&dir, buffer.spare_capacity_mut());
-    let mut entries: Vec<(Box<[u8]>, FileType)> = Vec::with_capacity(64);
+    rustix::fs::openat2(at, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+fn list(dir: &OwnedFd, buffer: &mut Vec<u8>) -> Option<Listing> {
+    let mut listing = RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut entries: Listing = Vec::with_capacity(32);
     while let Some(entry) = listing.next() {
         let entry = entry.ok()?;
         entries.push((entry.file_name().to_bytes().into(), entry.file_type()));
@@ -76,7 +109,10 @@ mod tests {
     fn a_listing_answers_for_what_is_missing_and_for_plain_names_only() {
         let name = format!("/tmp/paddock-glance-{}", std::process::id());
         std::fs::create_dir_all(format!("{name}/dir/below")).unwrap();
-        std::os::unix::fs::symlink("dir", format!("{name}/link")).unwrap();
+        std::fs::create_dir_all(format!("{name}/.local/share/tool")).unwrap();
+        for (target, link) in [("dir", "link"), ("dir", ".config"), ("tool", ".local/share/linked")] {
+            std::os::unix::fs::symlink(target, format!("{name}/{link}")).unwrap();
+        }
         let home = path(&name);
         let glance = Glance::at(&home);
         for (below, expected) in [
@@ -87,6 +123,18 @@ mod tests {
             ("/link/below", Seen::Unknown),
             ("/missing", Seen::Missing),
             ("/missing/below", Seen::Missing),
+            ("/.local", Seen::Itself),
+            ("/.local/share", Seen::Itself),
+            ("/.local/state", Seen::Missing),
+            ("/.local/state/below", Seen::Missing),
+            ("/.local/share/tool", Seen::Itself),
+            ("/.local/share/tool/below", Seen::Unknown),
+            ("/.local/share/linked", Seen::Unknown),
+            ("/.local/share/linked/below", Seen::Unknown),
+            ("/.local/share/missing", Seen::Missing),
+            ("/.local/shared", Seen::Missing),
+            ("/.config", Seen::Unknown),
+            ("/.config/missing", Seen::Unknown),
             ("-evil/dir", Seen::Unknown),
             ("", Seen::Unknown),
         ] {

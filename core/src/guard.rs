@@ -12,7 +12,6 @@ mod tests;
 mod visit;
 
 use std::ffi::{CStr, CString};
-use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -22,12 +21,10 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, sendmsg, socketpair,
-};
 use rustix::time::ClockId;
 
 use crate::beneath;
+use crate::channel;
 use crate::cover::{Cover, CoverKind};
 use crate::ground::{Ground, Tree};
 use crate::names::Names;
@@ -272,22 +269,9 @@ impl Guard {
     }
 
     /// Lets go of the watches, without waiting for it: the kernel takes tens of milliseconds to be sure that nobody looks at one
-    /// any more, and whoever closes the descriptor last waits that long. So it goes into a socket that only itself holds, and the
-    /// kernel's collector of such sockets is the one to wait. Where that fails, we are.
+    /// any more.
     pub fn disband(self) {
-        let Ok((kept, other)) =
-            socketpair(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)
-        else {
-            return;
-        };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let descriptors = [kept.as_fd(), self.inotify.as_fd()];
-        control.push(SendAncillaryMessage::ScmRights(&descriptors));
-        let _ = sendmsg(&other, &[IoSlice::new(b"x")], &mut control, SendFlags::NOSIGNAL);
-        drop(self);
-        drop(kept);
-        drop(other); // this one's end starts the collector
+        channel::abandon(vec![self.inotify]);
     }
 
     /// Looks through everything that is watched.

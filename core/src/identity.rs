@@ -73,11 +73,12 @@ fn run_mapper(program: &AbsPath, init: Pid, map: &[IdRange], mask: &SignalMask) 
     let failed = |source| IdentityError::Start { program: program.clone(), source };
     let numbers = map.iter().flat_map(|range| [range.inside, range.outside, range.count]);
     let words = [init.as_raw_nonzero().get().unsigned_abs()].into_iter().chain(numbers);
-    let argv = [Ok(program.as_c_str().to_owned())].into_iter().chain(words.map(|word| CString::new(word.to_string())));
+    let argv =
+        [Ok(program.as_c_str().into_owned())].into_iter().chain(words.map(|word| CString::new(word.to_string())));
     let argv = ExecStrings::new(argv.collect::<Result<_, _>>().map_err(|_| failed(Errno::INVAL))?);
     // It needs nothing of our environment, and is set-user-id.
     let environment = ExecStrings::new(Vec::new());
-    let path: &CStr = program.as_c_str();
+    let path: &CStr = &program.as_c_str();
     let mut failure = None;
     let child = sys::spawn_sharing_memory(|| {
         sys::release_signals(mask);

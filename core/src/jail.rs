@@ -212,9 +212,9 @@ fn missing(path: &AbsPath, from: &Text) -> impl FnOnce(Errno) -> JailError {
 /// A name of the container, resolved in it: no link can lead out. Without `follow`, none may be there at all.
 fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<OwnedFd, Errno> {
     if follow {
-        return mounts::follow_inside(root, path.as_c_str());
+        return mounts::follow_inside(root, &path.as_c_str());
     }
-    let opened = mounts::open_inside(root, path.as_c_str())?;
+    let opened = mounts::open_inside(root, &path.as_c_str())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
         FileType::Symlink => Err(Errno::LOOP),
         _ => Ok(opened),
@@ -223,7 +223,7 @@ fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<Owne
 
 fn open_rootdir(path: &AbsPath) -> Result<OwnedFd, JailError> {
     let failed = |source| JailError::Rootdir { path: path.clone(), source };
-    let rootdir = mounts::open_host(path.as_c_str()).map_err(failed)?;
+    let rootdir = mounts::open_host(&path.as_c_str()).map_err(failed)?;
     let stat = rustix::fs::fstat(&rootdir).map_err(failed)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(failed(Errno::NOTDIR));
@@ -356,7 +356,7 @@ impl Interior<'_, '_> {
         let failed = |source| JailError::Rootdir { path: path.clone(), source };
         let seen = rustix::fs::fstat(&self.jail.rootdir).map_err(failed)?;
         // What was opened before belongs to the mounts of another namespace.
-        let opened = mounts::open_host(path.as_c_str()).map_err(failed)?;
+        let opened = mounts::open_host(&path.as_c_str()).map_err(failed)?;
         if Identity::from(&rustix::fs::fstat(&opened).map_err(failed)?) != Identity::from(&seen) {
             return Err(failed(Errno::STALE));
         }

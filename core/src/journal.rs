@@ -147,7 +147,7 @@ impl Journal {
     fn append_locked(&self, body: &str) -> Result<String, JournalError> {
         let now = Utc::now();
         let name = match &self.fixed_name {
-            Some(name) => name.as_c_str().to_owned(),
+            Some(name) => name.as_c_str().into_owned(),
             None => CString::from_name(&format!("{}.jsonl", now.date())),
         };
         let file = match self.file.take() {

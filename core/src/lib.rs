@@ -9,6 +9,7 @@ mod attempt;
 mod beneath;
 mod bpf;
 mod caller;
+mod calls;
 mod carry;
 mod census;
 mod cgroup;
@@ -44,11 +45,13 @@ mod mounts;
 mod names;
 mod namespaces;
 mod notify;
+mod observe;
 mod place;
 mod plan;
 mod preflight;
 mod privileges;
 mod probe;
+mod python;
 mod reach;
 mod refusal;
 mod rename;
@@ -75,7 +78,10 @@ mod watch;
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 
+use rustix::net::SocketType;
+
 use crate::attempt::Operation;
+use crate::companion::Companion;
 use crate::plan::{Plan, PlanError};
 use crate::refusal::Refusal;
 
@@ -103,15 +109,22 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
     match arguments.next().as_deref() {
         Some(b"run") => {
             let plan_fd = arguments.plan_fd()?;
+            let companion = Companion::new(arguments.companion()?);
             let quiet = arguments.flag(b"--quiet");
             let argv = arguments.command()?;
-            run::run(&plan_fd, uid, argv, quiet)
+            run::run(&plan_fd, uid, argv, quiet, companion)
         }
         Some(b"preflight") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
             let (plan, _) = Plan::read(&plan_fd, uid)?;
             print(&preflight::report(&plan, uid)?)
+        }
+        Some(b"covers") => {
+            let plan_fd = arguments.plan_fd()?;
+            arguments.end()?;
+            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            print(&enclosure::report(&plan)?)
         }
         Some(b"attempt") => {
             let plan_fd = arguments.plan_fd()?;
@@ -130,6 +143,10 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"regexes") => {
             arguments.end()?;
             print(&gate::judge::regexes(&question()?)?)
+        }
+        Some(b"exactly") => {
+            arguments.end()?;
+            print(&gate::judge::exactly(&question()?)?)
         }
         Some(b"probe") => {
             arguments.end()?;
@@ -180,9 +197,22 @@ impl Arguments {
         if !self.flag(b"--plan-fd") {
             return Err(Refusal::Usage("--plan-fd N is missing"));
         }
-        let word = self.next().and_then(|word| String::from_utf8(word).ok());
-        let number = word.and_then(|word| word.parse().ok()).ok_or(Refusal::Usage("--plan-fd takes a number"))?;
+        let number = self.number().ok_or(Refusal::Usage("--plan-fd takes a number"))?;
         sys::inherited_descriptor(number).ok_or(PlanError::NotOpen(number).into())
+    }
+
+    /// The socket of whoever answers questions.
+    fn companion(&mut self) -> Result<Option<OwnedFd>, Refusal> {
+        if !self.flag(b"--companion") {
+            return Ok(None);
+        }
+        let socket = self.number().and_then(sys::inherited_descriptor);
+        let whole = |socket: &OwnedFd| rustix::net::sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET);
+        socket.filter(whole).map(Some).ok_or(Refusal::Usage("--companion takes a SOCK_SEQPACKET socket"))
+    }
+
+    fn number(&mut self) -> Option<i32> {
+        self.next().and_then(|word| String::from_utf8(word).ok())?.parse().ok()
     }
 
     fn operation(&mut self) -> Result<Operation, Refusal> {

@@ -33,6 +33,10 @@ pub fn new_fs(kind: &CStr, options: &[(&CStr, &CStr)], attributes: MountAttrFlag
 
 /// A detached copy of what is mounted at and below an open file or directory. Nothing that happens to the original shows in it.
 pub fn clone_tree(at: impl AsFd, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    if let Ok(tree) = sys::open_tree_attr(at.as_fd(), attributes.bits().into()) {
+        return Ok(tree);
+    }
+    // An older kernel, or an outer filter that does not know the call.
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH
@@ -105,7 +109,7 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
 /// Covers a name. Errno::STALE: something else has that name by now. A copy has identities of its own, and its names do not
 /// change behind our back.
 pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<(), Errno> {
-    let target = open_inside(root, cover.path.as_c_str())?;
+    let target = open_inside(root, &cover.path.as_c_str())?;
     let stat = rustix::fs::fstat(&target)?;
     if !copied && cover.identity != Identity::from(&stat) {
         return Err(Errno::STALE);

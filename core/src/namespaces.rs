@@ -141,7 +141,7 @@ impl Furnish for Blueprint<'_> {
 }
 
 /// Starts init and, behind it, the command. `admit` is called with init's number before it does anything. `meanwhile` is what has to
-/// be done before the command starts, and not before init does; it says what is to be covered, where init waits for that. Done one
+/// be done before the command starts, and not before init does; it says what is to be hidden and covered, where init waits for that. Done one
 /// after the other, the two would be a quarter of a launch more. `attend` answers calls of the command until the descriptor can be read.
 pub fn start(
     interior: &dyn Furnish,
@@ -149,7 +149,7 @@ pub fn start(
     payload: Payload<'_>,
     mask: &SignalMask,
     admit: impl FnOnce(Pid) -> Result<(), Errno>,
-    meanwhile: impl FnOnce() -> Result<Option<Vec<Cover>>, Refusal>,
+    meanwhile: impl FnOnce() -> Result<Option<Vec<Word>>, Refusal>,
     attend: Attend<'_>,
 ) -> Result<Started, Refusal> {
     let (ours, theirs) = channel::pair().map_err(NamespacesError::Channel)?;
@@ -163,7 +163,7 @@ pub fn start(
     let Some(channel) = supervisors_end else { return Err(NamespacesError::Lost.into()) };
     let admitted = admit(init).and_then(|()| channel::send(&channel, &Word::Started, &[]));
     let told = match admitted {
-        Ok(()) => meanwhile().map(|covers| tell(&channel, covers)),
+        Ok(()) => meanwhile().map(|words| tell(&channel, words)),
         Err(errno) => Ok(Err(errno)),
     };
     let mut listener = None;
@@ -220,10 +220,10 @@ pub fn hear(
     }
 }
 
-fn tell(channel: &OwnedFd, covers: Option<Vec<Cover>>) -> Result<(), Errno> {
-    let Some(covers) = covers else { return Ok(()) };
-    for cover in covers {
-        channel::send(channel, &Word::Cover(cover), &[])?;
+fn tell(channel: &OwnedFd, words: Option<Vec<Word>>) -> Result<(), Errno> {
+    let Some(words) = words else { return Ok(()) };
+    for word in words {
+        channel::send(channel, &word, &[])?;
     }
     channel::send(channel, &Word::Covered, &[])
 }
@@ -237,6 +237,12 @@ pub fn bury(init: Pid) {
 impl Sandbox {
     pub fn inside(&self) -> &Inside {
         &self.inside
+    }
+
+    /// After its end: its mounts go too, without anybody waiting for that.
+    pub fn dismantle(self) {
+        let Sandbox { proc, volatile, inside: Inside { user, mount }, .. } = self;
+        channel::abandon([mount, user, proc].into_iter().chain(volatile).collect());
     }
 }
 

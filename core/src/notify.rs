@@ -97,6 +97,11 @@ impl Listener {
 }
 
 impl Call {
+    #[cfg(test)]
+    pub fn made_by(thread: u32, number: i32, arguments: [u64; 6]) -> Call {
+        Call { id: 0, thread, number, arguments }
+    }
+
     /// The path at an address of the caller's, without its NUL. One that the kernel would not take is an error here too.
     pub fn path(&self, address: u64) -> Result<Vec<u8>, Errno> {
         let mut path = Vec::with_capacity(256);

@@ -6,18 +6,19 @@ mod gate;
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::process::Resource;
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, Visitor};
+use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::limits;
 use crate::rights::{self, Rights, Scopes};
-use crate::syscalls::{self, Syscall};
-use crate::text::{AbsPath, Text};
+use crate::sys;
+use crate::syscalls::{self, Finder, Syscall};
+use crate::text::{self, AbsPath, Text};
 
 pub use container::{Container, IdRange};
 pub use gate::{Action, Gate, Key, Rule};
@@ -61,6 +62,8 @@ pub struct Plan {
     /// Which programs may be started; None: whatever the files let.
     #[serde(deserialize_with = "present")]
     pub gate: Option<Gate>,
+    /// What the fence refuses is to be told.
+    pub observe: bool,
     pub workdir: AbsPath,
     /// Where the plan was compiled, and where this process has to stand.
     pub cwd: AbsPath,
@@ -128,6 +131,7 @@ pub struct Landlock {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Files {
+    #[serde(deserialize_with = "grants")]
     pub grants: Vec<Grant>,
     /// Places that no grant may open, and places that none may make writable, by whatever name it gets there. The excepts
     /// of the grants say the same of the names as they are written; these count where symlinks are on the way.
@@ -343,7 +347,7 @@ impl PlanError {
 
 impl Plan {
     /// The plan and the exact bytes it was read from.
-    pub fn read(plan_fd: &OwnedFd, uid: u32) -> Result<(Plan, Vec<u8>), PlanError> {
+    pub fn read(plan_fd: &OwnedFd, uid: u32) -> Result<(Plan, &'static [u8]), PlanError> {
         let needed = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
         match rustix::fs::fcntl_get_seals(plan_fd) {
             Ok(seals) if seals.contains(needed) => {}
@@ -353,15 +357,9 @@ impl Plan {
         if size > SIZE_LIMIT {
             return Err(PlanError::TooLong(size));
         }
-        let mut bytes = vec![0; size as usize];
-        let mut filled = 0;
-        while filled < bytes.len() {
-            match rustix::io::pread(plan_fd, &mut bytes[filled..], filled as u64).map_err(PlanError::Read)? {
-                0 => return Err(PlanError::Read(Errno::IO)),
-                count => filled += count,
-            }
-        }
-        Ok((Plan::parse(&bytes, uid)?, bytes))
+        let bytes = sys::map_sealed(plan_fd.as_fd(), size as usize).map_err(PlanError::Read)?;
+        text::keep(bytes);
+        Ok((Plan::parse(bytes, uid)?, bytes))
     }
 
     pub fn parse(bytes: &[u8], uid: u32) -> Result<Plan, PlanError> {
@@ -570,8 +568,9 @@ fn name_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Strin
 fn syscall_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'static Syscall>, D::Error> {
     let mut listed = vec![false; syscalls::TABLE.len()];
     let mut found = Vec::with_capacity(128);
+    let mut finder = Finder::new();
     for name in Vec::<Text>::deserialize(deserializer)? {
-        let known = std::str::from_utf8(name.as_bytes()).ok().and_then(syscalls::find);
+        let known = std::str::from_utf8(name.as_bytes()).ok().and_then(|name| finder.find(name));
         let syscall = known.ok_or_else(|| de::Error::custom(format_args!("unknown system call \"{name}\"")))?;
         if std::mem::replace(&mut listed[syscall.row], true) {
             return Err(de::Error::custom(format_args!("\"{name}\" is listed twice")));
@@ -593,8 +592,13 @@ fn family_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Fam
 
 fn right_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Rights, D::Error> {
     let mut rights = Rights::empty();
-    for name in name_set(deserializer)? {
-        rights |= rights::right(&name).ok_or_else(|| de::Error::custom(format_args!("unknown right \"{name}\"")))?;
+    for name in Vec::<Text>::deserialize(deserializer)? {
+        let right = std::str::from_utf8(name.as_bytes()).ok().and_then(rights::right);
+        let right = right.ok_or_else(|| de::Error::custom(format_args!("unknown right \"{name}\"")))?;
+        if rights.contains(right) {
+            return Err(de::Error::custom(format_args!("\"{name}\" is listed twice")));
+        }
+        rights |= right;
     }
     Ok(rights)
 }
@@ -605,6 +609,29 @@ fn scope_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Scopes, D::Er
         scopes |= rights::scope(&name).ok_or_else(|| de::Error::custom(format_args!("unknown scope \"{name}\"")))?;
     }
     Ok(scopes)
+}
+
+struct GrantsVisitor;
+
+impl<'de> Visitor<'de> for GrantsVisitor {
+    type Value = Vec<Grant>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of grants")
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Self::Value, S::Error> {
+        // As many as a profile has. A list that grows while other things are allocated is copied again and again.
+        let mut grants = Vec::with_capacity(128);
+        while let Some(grant) = list.next_element()? {
+            grants.push(grant);
+        }
+        Ok(grants)
+    }
+}
+
+fn grants<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Grant>, D::Error> {
+    deserializer.deserialize_seq(GrantsVisitor)
 }
 
 fn rlimits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(Resource, u64)>, D::Error> {

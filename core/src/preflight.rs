@@ -11,6 +11,7 @@ use crate::gate;
 use crate::jail::Jail;
 use crate::journal::Journal;
 use crate::json::{self, Invalid};
+use crate::observe;
 use crate::plan::{self, Grant, Plan};
 use crate::refusal::Refusal;
 use crate::rename;
@@ -35,6 +36,7 @@ impl<'p> Preflight<'p> {
         let mut notified = Vec::new();
         notified.extend(plan.workspace.iter().flat_map(|_| rename::CALLS));
         notified.extend(plan.gate.iter().flat_map(|_| gate::CALLS));
+        notified.extend(observe::calls(plan.tier).filter(|_| plan.observe));
         let notifying = match &notified[..] {
             [] => None,
             names => Some(seccomp::notifying(Arch::NATIVE, names)?),

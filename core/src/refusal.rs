@@ -13,6 +13,7 @@ use crate::journal::JournalError;
 use crate::limits::LimitsError;
 use crate::names::NamesError;
 use crate::namespaces::NamespacesError;
+use crate::observe::ObserveError;
 use crate::plan::PlanError;
 use crate::session::SessionError;
 use crate::supervise::SuperviseError;
@@ -53,6 +54,8 @@ pub enum Refusal {
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
+    Observe(#[from] ObserveError),
+    #[error(transparent)]
     Supervise(#[from] SuperviseError),
     #[error("the probe's files can not be made: {0}")]
     Scene(Errno),
@@ -83,8 +86,8 @@ impl Refusal {
         }
         match self {
             Refusal::Usage(_) => {
-                "paddock-core run --plan-fd N [--quiet] -- COMMAND… | preflight --plan-fd N | \
-                 attempt --plan-fd N --op read|write|exec PATH | judge --plan-fd N | regexes | host | probe"
+                "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | \
+                 attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | judge --plan-fd N | regexes | exactly | host | probe"
             }
             Refusal::DirectoryOnStandard(_) | Refusal::NoStandard(..) => {
                 "redirect it from or to a file, a pipe or a terminal"
@@ -102,6 +105,7 @@ impl Refusal {
             Refusal::Guard(error) => error.hint(),
             Refusal::Limits(error) => error.hint(),
             Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
+            Refusal::Observe(_) => "reinstall paddock, or run without --observe",
             Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) => {
                 "`paddock doctor` tries every mechanism on this machine"
             }

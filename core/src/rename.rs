@@ -88,6 +88,11 @@ impl<'a> Renames<'a> {
         self.mover.as_ref().map(|mover| mover.handle.as_fd())
     }
 
+    /// Is the call one of [`CALLS`]?
+    pub fn knows(call: &Call) -> bool {
+        i64::from(call.number) == libc::SYS_landlock_restrict_self || Asked::of(call).is_some()
+    }
+
     /// A call arrived.
     pub fn take(&mut self, listener: &Listener, call: Call) {
         let Some(asked) = Asked::of(&call) else {

@@ -13,7 +13,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
-use crate::beneath;
 use crate::channel::{self, Word};
 use crate::cover::Cover;
 use crate::files::{Files, Placed};
@@ -23,7 +22,7 @@ use crate::namespaces::Furnished;
 use crate::place::{Identity, Link};
 use crate::plan::{Grant, Namespaces, Plan};
 use crate::rights::{self, Rights};
-use crate::session::Session;
+use crate::session::{Layers, Session};
 use crate::sys;
 use crate::text::AbsPath;
 use crate::veil::Veil;
@@ -70,7 +69,6 @@ pub struct Blueprint<'a> {
     pub covers: &'a [Cover],
     /// Where the workspace is a copy.
     pub session: Option<&'a Session>,
-    pub veil: &'a Veil,
     /// The caller's terminal, by name.
     pub terminal: Option<&'a CStr>,
     pub pid_max: Option<u32>,
@@ -133,12 +131,14 @@ const PROC_LOCKS: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq
 /// Detached mounts and where they will go.
 struct Clones<'a> {
     trees: Vec<Tree<'a>>,
+    /// Of the workspace, if that is a copy: its tree waits for what is hidden in it.
+    layers: Option<Layers>,
     devices: Devices,
 }
 
 struct Tree<'a> {
     placed: &'a Placed<'a>,
-    /// None: it is a part of the copy, and shows what that has.
+    /// None: it is the copy, or a part of it, and shows what that has.
     mount: Option<OwnedFd>,
     opens: Opens,
 }
@@ -173,7 +173,12 @@ pub type Devices = Vec<(CString, OwnedFd)>;
 pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel: &OwnedFd) -> Result<Furnished> {
     // Copies come first: from here on the stage may hide what they are taken from.
     let mut clones = take_clones(blueprint)?;
-    let whole = clones.trees.iter().position(|tree| tree.placed.real.as_bytes() == b"/");
+    let is_whole = |tree: &Tree<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
+    let whole = clones.trees.iter().position(is_whole);
+    let veil = match &clones.layers {
+        Some(_) => Some(Layers::stage().map_err(failed("can not make a file system in memory for", b"/"))?),
+        None => None,
+    };
     let base = match whole.and_then(|index| clones.trees.remove(index).mount) {
         Some(mount) => mount,
         None => new_tmpfs(c"0755", None, PLAIN)?,
@@ -194,15 +199,29 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
         }
     }
     for tree in &clones.trees {
-        put_in_place(root, tree)?;
+        if let Some(mount) = &tree.mount {
+            put_in_place(root, tree, mount)?;
+        }
+    }
+    // The supervisor was looking for names meanwhile.
+    let hear = || Told::by(channel).map_err(failed("can not learn what to cover below", b"/"));
+    let mut told = None;
+    if let (Some(layers), Some(veil)) = (&clones.layers, &veil) {
+        let known = told.insert(hear()?);
+        for tree in clones.trees.iter().filter(|tree| tree.mount.is_none()) {
+            put_copied(root, blueprint, tree, layers, &known.hidden, veil.as_fd())?;
+        }
     }
     add_rules(root, blueprint, ruleset)?;
     for cover in blueprint.covers {
         put_cover(root, blueprint, cover)?;
     }
-    // The supervisor was looking for the names meanwhile.
-    while let Some(cover) = next_cover(channel).map_err(failed("can not learn what to cover below", b"/"))? {
-        put_cover(root, blueprint, &cover)?;
+    let told = match told {
+        Some(told) => told,
+        None => hear()?,
+    };
+    for cover in &told.covers {
+        put_cover(root, blueprint, cover)?;
     }
     if whole.is_none() {
         // A link, not a place of its own: what is in it is gone with the run all the same.
@@ -215,12 +234,27 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
     Ok(Furnished { proc, volatile: vec![tmp, shm] })
 }
 
-fn next_cover(channel: &OwnedFd) -> std::result::Result<Option<Cover>, Errno> {
-    match channel::receive(channel, true)? {
-        Some((Word::Cover(cover), _)) => Ok(Some(cover)),
-        Some((Word::Covered, _)) => Ok(None),
-        Some(_) => Err(Errno::PROTO),
-        None => Err(Errno::SRCH),
+/// What the supervisor found.
+#[derive(Default)]
+struct Told {
+    hidden: Veil,
+    covers: Vec<Cover>,
+}
+
+impl Told {
+    fn by(channel: &OwnedFd) -> std::result::Result<Told, Errno> {
+        let mut told = Told::default();
+        loop {
+            match channel::receive(channel, true)? {
+                Some((Word::Hide(names), _)) => {
+                    names.split(|byte| *byte == 0).for_each(|name| told.hidden.add(name));
+                }
+                Some((Word::Cover(cover), _)) => told.covers.push(cover),
+                Some((Word::Covered, _)) => return Ok(told),
+                Some(_) => return Err(Errno::PROTO),
+                None => return Err(Errno::SRCH),
+            }
+        }
     }
 }
 
@@ -235,6 +269,7 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> 
 
 fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
     let mut trees: Vec<Tree<'a>> = Vec::with_capacity(blueprint.files.placed.len());
+    let mut layers = None;
     let mut placed: Vec<&'a Placed<'a>> = blueprint.files.placed.iter().collect();
     // Parents before what lies in them; of two grants on one place the writing one, which is all it takes.
     placed.sort_by_key(|placed| (placed.real.as_bytes(), !placed.grant.writes()));
@@ -248,15 +283,15 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
             continue;
         }
         let path = placed.real.as_c_str();
-        let opened = mounts::open_host(path).map_err(failed("can not open", path.to_bytes()))?;
+        let opened = mounts::open_host(&path).map_err(failed("can not open", path.to_bytes()))?;
         let stat = rustix::fs::fstat(&opened).map_err(failed("can not look at", path.to_bytes()))?;
         if Identity::from(&stat) != placed.identity {
             return Err(failed("was replaced while paddock started:", path.to_bytes())(Errno::STALE));
         }
         let mount = match blueprint.session {
             Some(session) if placed.real == *session.workspace() => {
-                let copy = session.mount(opened.as_fd(), blueprint.veil, opens.attributes());
-                Some(copy.map_err(failed(NO_COPY, path.to_bytes()))?)
+                layers = Some(session.layers(opened).map_err(failed(NO_COPY, path.to_bytes()))?);
+                None
             }
             Some(session) if placed.real.is_within(session.workspace()) => None,
             _ => {
@@ -269,10 +304,10 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
     let mut devices = take_devices(blueprint.terminal)?;
     for grant in &blueprint.files.made {
         if within(&grant.path, b"/dev") && !is_own_device(&grant.path) {
-            take_device(&mut devices, grant.path.as_c_str(), grant.path.as_c_str(), grant.optional)?;
+            take_device(&mut devices, &grant.path.as_c_str(), &grant.path.as_c_str(), grant.optional)?;
         }
     }
-    Ok(Clones { trees, devices })
+    Ok(Clones { trees, layers, devices })
 }
 
 /// The devices that every program expects, and the caller's terminal.
@@ -327,13 +362,6 @@ pub fn set_on_stage(base: &OwnedFd) -> Result<OwnedFd> {
         .ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))?;
     mounts::attach(base, stage).map_err(failed("can not build on", name.to_bytes()))?;
     rustix::fs::open(*name, flags, Mode::empty()).map_err(failed("can not open", name.to_bytes()))
-}
-
-/// Takes away again what was put there.
-pub fn leave_stage(staged: &OwnedFd) -> Result<()> {
-    let mut buffer = [0; 32];
-    rustix::mount::unmount(beneath::link_to(staged, &mut buffer), UnmountFlags::DETACH)
-        .map_err(failed("can not clear", b"the stage"))
 }
 
 fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<OwnedFd> {
@@ -439,17 +467,31 @@ fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
     Ok(())
 }
 
-fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>) -> Result<()> {
+/// The copy itself, or a part of it that a grant opens further.
+fn put_copied(
+    root: BorrowedFd<'_>,
+    blueprint: &Blueprint<'_>,
+    tree: &Tree<'_>,
+    layers: &Layers,
+    hidden: &Veil,
+    veil: BorrowedFd<'_>,
+) -> Result<()> {
+    let path = tree.placed.real.as_bytes();
+    if blueprint.session.is_some_and(|session| tree.placed.real == *session.workspace()) {
+        let copy = layers.mount(hidden, veil, tree.opens.attributes()).map_err(failed(NO_COPY, path))?;
+        return attach_at(root, path, &copy);
+    }
+    let own = mounts::open_inside(root, &relative(path)?);
+    let opened = own.and_then(|own| mounts::attach(mounts::clone_again(&own, tree.opens.attributes())?, own));
+    match opened {
+        Err(Errno::NOENT) => Ok(()), // removed in the copy
+        opened => opened.map_err(failed("can not open up", path)),
+    }
+}
+
+fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>, mount: &OwnedFd) -> Result<()> {
     let path = tree.placed.real.as_bytes();
     let name = relative(path)?;
-    let Some(mount) = &tree.mount else {
-        let own = mounts::open_inside(root, &name);
-        let opened = own.and_then(|own| mounts::attach(mounts::clone_again(&own, tree.opens.attributes())?, own));
-        return match opened {
-            Err(Errno::NOENT) => Ok(()), // removed in the copy
-            opened => opened.map_err(failed("can not open up", path)),
-        };
-    };
     if tree.placed.directory {
         return attach_at(root, path, mount);
     }
@@ -468,26 +510,22 @@ fn put_device(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
 fn make_link(root: BorrowedFd<'_>, link: &Link) -> Result<()> {
     let at = link.at.as_os_str().as_bytes();
     let name = relative(at)?;
-    if rustix::fs::readlinkat(root, &name, Vec::new()).is_ok() {
-        return Ok(());
-    }
-    if let Some(parent) = link.at.parent() {
-        make_dir(root, parent.as_os_str().as_bytes())?;
-    }
-    rustix::fs::symlinkat(&link.target, root, &name).map_err(failed("can not link", at))
+    let made = match rustix::fs::symlinkat(&link.target, root, &name) {
+        Err(Errno::NOENT) => {
+            make_dir(root, parent_of(at))?;
+            rustix::fs::symlinkat(&link.target, root, &name)
+        }
+        Err(Errno::EXIST) if rustix::fs::readlinkat(root, &name, Vec::new()).is_ok() => Ok(()),
+        made => made,
+    };
+    made.map_err(failed("can not link", at))
 }
 
 /// A mount at a path; directories that lead there are made where they are missing.
 fn attach_at(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
-    let name = relative(path)?;
-    let onto = match mounts::open_inside(root, &name) {
-        Err(Errno::NOENT) => {
-            make_dir(root, path)?;
-            mounts::open_inside(root, &name)
-        }
-        opened => opened,
-    };
-    let onto = onto.map_err(failed("can not open", path))?;
+    // Nearly always it is missing.
+    make_dir(root, path)?;
+    let onto = mounts::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
     mounts::attach(tree, onto).map_err(failed("can not mount", path))
 }
 

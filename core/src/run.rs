@@ -10,8 +10,9 @@ use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
 use crate::ancestry;
+use crate::calls::{Attendants, Calls};
 use crate::census::Tree;
-use crate::chores::{Calls, Copied, Duties};
+use crate::chores::{Copied, Duties};
 use crate::command::Command;
 use crate::companion::Companion;
 use crate::enclosure::Enclosure;
@@ -26,6 +27,7 @@ use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::limits::{Exceeded, Limits};
 use crate::namespaces::{self, Attend};
+use crate::observe::Observer;
 use crate::plan::{Level, Plan, Tier};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
@@ -40,7 +42,7 @@ use crate::veil::Veil;
 pub const EXIT_NOT_EXECUTABLE: i32 = 126;
 pub const EXIT_NOT_FOUND: i32 = 127;
 
-pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool) -> Result<i32, Refusal> {
+pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool, companion: Companion) -> Result<i32, Refusal> {
     sys::ignore_file_size_signal();
     let (plan, plan_bytes) = Plan::read(plan_fd, uid)?;
     let session = random_name()?;
@@ -51,13 +53,12 @@ pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool) -> Resu
         Some(requested) => Some(Journal::open(requested, uid, session.clone())?),
         None => None,
     };
-    let started_at = Instant::now();
+    let started_at = journal.as_ref().map(|_| Instant::now());
     // The plan's name, for whatever is written down.
     let written = plan.journal.is_some() || plan.workspace.is_some();
-    let sha256 = if written { journal::hash(&plan_bytes) } else { String::new() };
-    drop(plan_bytes);
-    let outcome = fenced(plan, &sha256, argv, quiet, journal.as_ref(), &session);
-    let Some(journal) = &journal else { return Ok(outcome?.exit_code) };
+    let sha256 = if written { journal::hash(plan_bytes) } else { String::new() };
+    let outcome = fenced(plan, plan_fd, &sha256, argv, quiet, journal.as_ref(), &session, companion);
+    let (Some(journal), Some(started_at)) = (&journal, started_at) else { return Ok(outcome?.exit_code) };
     match &outcome {
         Ok(outcome) => {
             let last_words = outcome.events(started_at.elapsed().as_millis());
@@ -99,16 +100,19 @@ impl Outcome {
     }
 }
 
+#[allow(clippy::too_many_arguments, reason = "what a run is made of")]
 fn fenced(
     plan: Plan,
+    plan_fd: &OwnedFd,
     sha256: &str,
     argv: Vec<CString>,
     quiet: bool,
     journal: Option<&Journal>,
     session: &str,
+    companion: Companion,
 ) -> Result<Outcome, Refusal> {
     // Everything that can be wrong with paths, rules and filter is found before anything is made.
-    let gate = Gate::of(&plan, Companion::new(None))?;
+    let gate = Gate::of(&plan, companion)?;
     let preflight = Preflight::prepare(&plan, journal)?;
     let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
     plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
@@ -127,13 +131,17 @@ fn fenced(
         return Ok(not_executed(command.name(), errno, &[]));
     }
 
+    let observer = Observer::start(&plan, plan_fd)?;
     // From here on there is something to clean up: no signal may end us before.
     let mask = sys::hold_signals();
     let temp = match &plan.temp {
         Some(requested) => Some(Temp::make(&requested.parent, plan.user.uid, session)?),
         None => None,
     };
-    let mut gate = gate;
+    let mut attendants = Attendants::new(&plan, gate, observer);
+    if let (Some(observer), Some(temp)) = (&mut attendants.observer, &temp) {
+        observer.grant(temp.path().to_bytes());
+    }
     let name = argv.first().map_or(Vec::new(), |name| name.as_bytes().to_vec());
     let started = (|| {
         let mut preflight = preflight;
@@ -147,10 +155,7 @@ fn fenced(
         let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
         let fence = Fence::new(&plan, ruleset, preflight.notifying, preflight.filter, limits.rlimits());
         let command = command(&plan, argv, temp.as_ref());
-        let attend: Attend<'_> = &mut |listener, other| match &mut gate {
-            Some(gate) => gate.attend(listener, other),
-            None => Ok(()),
-        };
+        let attend: Attend<'_> = &mut |listener, other| attendants.attend(listener, other);
         if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
             let jail = Jail::prepare(&plan, namespaces, container)?;
             return start_jailed(jail, &fence, &command, terminal.as_deref(), &limits, &mask, attend);
@@ -158,8 +163,8 @@ fn fenced(
         match (&plan.namespaces, &plan.files, preflight.files) {
             (Some(namespaces), Some(requested), Some(files)) => {
                 let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
-                announce_copy(&enclosure, is_chatty(&plan, quiet));
-                start_enclosed(enclosure, fence, &command, sha256, terminal.as_deref(), &limits, &mask, attend)
+                let chatty = is_chatty(&plan, quiet);
+                start_enclosed(enclosure, fence, &command, sha256, terminal.as_deref(), &limits, &mask, attend, chatty)
             }
             _ => start_as_child(&fence, &command, &limits, &mask, attend),
         }
@@ -167,9 +172,9 @@ fn fenced(
     // While the command runs, only what its end needs stays in memory.
     drop(plan);
     let outcome = match started {
-        Ok(Ok(running)) => running.until_the_end(gate, limits, journal, quiet),
+        Ok(Ok(running)) => running.until_the_end(attendants, limits, journal, quiet),
         Ok(Err(errno)) => {
-            let decided = gate.map(|mut gate| gate.decided()).unwrap_or_default();
+            let decided = attendants.gate.as_mut().map(Gate::decided).unwrap_or_default();
             journal.map_or(Ok(()), |journal| record_decided(journal, &decided))?;
             Ok(not_executed(&name, errno, &decided))
         }
@@ -198,7 +203,7 @@ impl Running {
 
     fn until_the_end(
         mut self,
-        gate: Option<Gate>,
+        attendants: Attendants,
         limits: Limits,
         journal: Option<&Journal>,
         quiet: bool,
@@ -236,7 +241,7 @@ impl Running {
             }
             _ => None,
         };
-        let calls = listener.map(|listener| Calls::new(listener, gate, renames));
+        let calls = listener.map(|listener| Calls::new(listener, attendants, renames));
         let mut duties = Duties::new(self.guard, inside, watch, calls, journal, quiet);
         sys::give_back_memory();
         let end = supervise::wait(&self.subject, &mut duties)?;
@@ -247,12 +252,17 @@ impl Running {
         for one in exceeded.iter().filter(|exceeded| exceeded.ended) {
             stderr::say("paddock", &format!("ended: {one}"));
         }
-        if let Some(session) = self.session {
-            let id = session.id.clone();
-            if session.close() && !quiet {
-                let text = format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
-                stderr::say("paddock", &text);
+        match (self.session, self.subject) {
+            (Some(session), _) => {
+                let id = session.id.clone();
+                if session.close() && !quiet {
+                    let text = format!("changes wait in session {id}: paddock diff, paddock apply, paddock discard");
+                    stderr::say("paddock", &text);
+                }
             }
+            // A copy is not taken apart behind the back of whoever applies it.
+            (None, Subject::Sandbox(sandbox)) => sandbox.dismantle(),
+            (None, Subject::Child(_) | Subject::Kept(_)) => {}
         }
         Ok(Outcome { exit_code: end.exit_code(), signal: end.signal(), not_executed: None, exceeded })
     }
@@ -285,11 +295,14 @@ fn start_enclosed(
     limits: &Limits,
     mask: &SignalMask,
     attend: Attend<'_>,
+    chatty: bool,
 ) -> Result<Attempt, Refusal> {
     let payload = || command.exec().raw_os_error();
     let admit = |init| limits.admit(init).map_err(|error| error.errno());
     let pid_max = limits.pid_max();
-    let started = enclosure.start(&fence, &payload, mask, terminal, pid_max, admit, attend, command.argv(), sha256);
+    let announce = |veil: &Veil| announce_copy(veil, chatty);
+    let started =
+        enclosure.start(&fence, &payload, mask, terminal, pid_max, admit, attend, command.argv(), sha256, announce);
     let Enclosure { session, veil, guard, .. } = enclosure;
     Ok(match started {
         Ok(namespaces::Started::Running(sandbox)) => {
@@ -370,11 +383,11 @@ fn is_chatty(plan: &Plan, quiet: bool) -> bool {
 }
 
 /// What a copy holds that a live workspace does not, and what it does not.
-fn announce_copy(enclosure: &Enclosure<'_>, chatty: bool) {
-    if enclosure.session.is_none() || enclosure.guard.is_none() || !chatty {
+fn announce_copy(veil: &Veil, chatty: bool) {
+    if !chatty {
         return;
     }
-    let text = if enclosure.veil.everywhere {
+    let text = if veil.everywhere {
         "denied names stay hidden, whatever the host puts there; those with a * in the pattern once they are seen"
     } else {
         "denied names stay hidden in the root of the workspace and where there are some now, whatever the host puts there; \

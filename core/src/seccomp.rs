@@ -60,20 +60,13 @@ impl Filter {
         let mut ranges = vec![Range { first: 0, action: unknown }];
         let mut listed = vec![false; syscalls::TABLE.len()];
         requested.syscalls.iter().for_each(|syscall| listed[syscall.row] = true);
-        let mut special = vec![false; syscalls::TABLE.len()];
-        SPECIAL.into_iter().filter_map(syscalls::find).for_each(|syscall| special[syscall.row] = true);
         let mut refused = Vec::new();
         let mut blocked = 0;
         for (number, syscall) in arch.syscalls() {
             let on_block_list = listed[syscall.row] == (requested.default == plan::Default::Allow);
-            let action = match special[syscall.row] {
-                true if syscall.name == "kill" && !on_block_list => match shared_group {
-                    true => Action::Arguments(NAMED_PROCESSES),
-                    false => Action::Allow,
-                },
-                true => answer(syscall.name, on_block_list, requested.namespaces, &sockets),
-                false if on_block_list => Action::Errno(libc::EPERM),
-                false => Action::Allow,
+            let action = match syscall.name {
+                "kill" if !on_block_list && shared_group => Action::Arguments(NAMED_PROCESSES),
+                name => answer(name, on_block_list, requested.namespaces, &sockets),
             };
             blocked += usize::from(on_block_list);
             if let Action::Errno(_) = action {
@@ -84,13 +77,12 @@ impl Filter {
         }
         let absent = requested.syscalls.iter().filter(|syscall| syscall.number(arch).is_none());
         let absent = absent.map(|syscall| syscall.name).collect();
-        refused.sort_unstable();
         Ok(Filter { program: bpf::assemble(arch, &ranges)?, blocked, absent, refused })
     }
 
     /// Whatever the arguments are.
     pub fn refuses(&self, name: &str) -> bool {
-        self.refused.binary_search(&name).is_ok()
+        self.refused.contains(&name)
     }
 }
 
@@ -123,21 +115,6 @@ impl<'a> Sockets<'a> {
         }
     }
 }
-
-/// The calls that the list alone does not decide on.
-const SPECIAL: [&str; 11] = [
-    "io_uring_setup",
-    "io_uring_enter",
-    "io_uring_register",
-    "clone3",
-    "ioctl",
-    "socket",
-    "socketpair",
-    "prlimit64",
-    "clone",
-    "unshare",
-    "kill",
-];
 
 fn answer<'a>(name: &str, blocked: bool, namespaces: bool, sockets: &'a Sockets<'_>) -> Action<'a> {
     match name {

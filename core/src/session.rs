@@ -107,8 +107,8 @@ impl Session {
         &self.workspace
     }
 
-    /// The overlay, mounted nowhere yet. In the first process of the new namespaces only.
-    pub fn mount(&self, lower: BorrowedFd<'_>, veil: &Veil, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    /// What the overlay is made of. In the first process of the new namespaces only.
+    pub fn layers(&self, lower: OwnedFd) -> Result<Layers, Errno> {
         // What was opened before belongs to the mounts of another namespace, which the overlay does not take.
         let again = |name: &str, known: &OwnedFd| {
             let opened = rustix::fs::open(format!("{}/{name}", self.path), DIR, Mode::empty())?;
@@ -116,20 +116,7 @@ impl Session {
             if same { Ok(opened) } else { Err(Errno::STALE) }
         };
         let (upper, work) = (again("upper", &self.upper)?, again("work", &self.work)?);
-        if veil.is_empty() {
-            return mount_overlay(&[lower], upper.as_fd(), work.as_fd(), &[], attributes);
-        }
-        // The overlay takes only what is mounted somewhere, and keeps it when it is not any more.
-        let layer = mounts::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
-        let stage = root::set_on_stage(&layer).map_err(|error| error.errno())?;
-        veil.lay(lower, stage.as_fd())?;
-        // With a layer of another file system files would show the numbers of theirs and change them with the first write, but
-        // for this; where the copy is on another file system than the workspace they do so anyway.
-        let one = rustix::fs::fstat(lower)?.st_dev == rustix::fs::fstat(&upper)?.st_dev;
-        let numbers: &[_] = if one { &[(c"xino", c"on")] } else { &[] };
-        let overlay = mount_overlay(&[stage.as_fd(), lower], upper.as_fd(), work.as_fd(), numbers, attributes)?;
-        root::leave_stage(&stage).map_err(|error| error.errno())?;
-        Ok(overlay)
+        Ok(Layers { lower, upper, work })
     }
 
     /// Says what the session is, for those who come later. A resumed one keeps its beginning: changes of the host count from there.
@@ -223,6 +210,36 @@ impl Session {
             let _ = rustix::fs::rmdir(self.path.as_str()); // stays where something was taken away
         }
         false
+    }
+}
+
+/// Opened in the namespace that the overlay is mounted in.
+pub struct Layers {
+    lower: OwnedFd,
+    upper: OwnedFd,
+    work: OwnedFd,
+}
+
+impl Layers {
+    /// A file system in memory for the layer between. The overlay takes only what is mounted somewhere; it lies where the new root
+    /// will be built on it, and goes with the old one.
+    pub fn stage() -> Result<OwnedFd, Errno> {
+        let veil = mounts::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
+        root::set_on_stage(&veil).map_err(|error| error.errno())
+    }
+
+    /// The overlay, mounted nowhere yet.
+    pub fn mount(&self, veil: &Veil, stage: BorrowedFd<'_>, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+        let Layers { lower, upper, work } = self;
+        if veil.is_empty() {
+            return mount_overlay(&[lower.as_fd()], upper.as_fd(), work.as_fd(), &[], attributes);
+        }
+        veil.lay(lower.as_fd(), stage)?;
+        // With a layer of another file system files would show the numbers of theirs and change them with the first write, but
+        // for this; where the copy is on another file system than the workspace they do so anyway.
+        let one = rustix::fs::fstat(lower)?.st_dev == rustix::fs::fstat(upper)?.st_dev;
+        let numbers: &[_] = if one { &[(c"xino", c"on")] } else { &[] };
+        mount_overlay(&[stage, lower.as_fd()], upper.as_fd(), work.as_fd(), numbers, attributes)
     }
 }
 

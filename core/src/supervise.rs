@@ -161,7 +161,7 @@ pub enum Subject {
 }
 
 /// As many descriptors as chores may wait for.
-pub const CHORES: usize = 4;
+pub const CHORES: usize = 5;
 
 /// Work to be done beside the waiting.
 pub trait Chores {
@@ -173,6 +173,10 @@ pub trait Chores {
     fn look(&mut self) -> bool;
     /// Is a turn due whenever a process stops or ends, and may we not stop ourselves meanwhile?
     fn is_tracing(&self) -> bool;
+    /// Has somebody taken the terminal from the command, to ask a person? Who stops because of that is continued by whoever took it.
+    fn is_asking(&self) -> bool;
+    /// The command has ended: those who help us go, before everything that is left is killed.
+    fn dismiss(&mut self);
 }
 
 /// Returns when the command has ended and nothing that it started is left.
@@ -185,6 +189,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     let end = loop {
         match subject.status().map_err(SuperviseError::Wait)? {
             Some(Status::Ended(end)) => break end,
+            Some(Status::Stopped(libc::SIGTTIN | libc::SIGTTOU | libc::SIGSTOP)) if chores.is_asking() => {}
             Some(Status::Stopped(signal)) => {
                 foreground = subject.pid().and_then(foreground_of);
                 stopped = Some(signal);
@@ -215,6 +220,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
             subject.kill();
         }
     };
+    chores.dismiss();
     match subject {
         Subject::Child(_) => end_descendants(),
         Subject::Kept(kept) => {

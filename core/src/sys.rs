@@ -8,9 +8,11 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
+use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
@@ -18,6 +20,8 @@ use crate::bpf::Instruction;
 
 #[cfg(not(test))]
 mod arena;
+#[cfg(all(target_arch = "x86_64", target_env = "musl"))]
+mod memory;
 pub mod trace;
 
 #[cfg(not(test))]
@@ -46,12 +50,24 @@ extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     crate::start((1..argc as usize).map(|index| word(index).to_owned()).collect())
 }
 
-/// Lets the kernel have what nobody uses any more: freed memory, and the part of the stack that earlier calls reached.
+/// Lets the kernel have what nobody uses any more: freed memory, the part of the stack that earlier calls reached, and what is read
+/// again from its file when somebody asks for it.
 #[inline(never)]
 pub fn give_back_memory() {
     #[cfg(not(test))]
     ARENA.give_back();
+    give_back_mapped();
     give_back_stack();
+}
+
+/// What [`map_sealed`] gave out.
+static MAPPED: OnceLock<&'static [u8]> = OnceLock::new();
+
+fn give_back_mapped() {
+    if let Some(mapped) = MAPPED.get() {
+        // SAFETY: a mapping of a file that does not change: whoever looks there again finds the same.
+        unsafe { libc::madvise(mapped.as_ptr().cast_mut().cast(), mapped.len(), libc::MADV_DONTNEED) };
+    }
 }
 
 /// Goes on with nothing but `rest` and what it is given, and ends the process with what it returns. Whatever else is in this
@@ -62,6 +78,7 @@ pub fn go_on_alone(rest: fn(Pid, OwnedFd) -> i32, pid: Pid, descriptor: OwnedFd)
     unsafe {
         ARENA.forget();
     }
+    give_back_mapped();
     give_back_stack();
     let status = rest(pid, descriptor);
     // SAFETY: ends this process; see `fork`.
@@ -89,6 +106,26 @@ pub fn inherited_descriptor(number: i32) -> Option<OwnedFd> {
     }
     // SAFETY: the number is open and above 2, and nothing else in this program owns it: it is taken once, at start.
     Some(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// The content of a file that can neither be changed nor cut any more, for as long as this process lives.
+pub fn map_sealed(file: BorrowedFd<'_>, length: usize) -> Result<&'static [u8]> {
+    let needed = SealFlags::WRITE | SealFlags::SHRINK;
+    if !rustix::fs::fcntl_get_seals(file)?.contains(needed) || rustix::fs::fstat(file)?.st_size < length as i64 {
+        return Err(Errno::PERM);
+    }
+    if length == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: a new mapping, at a place that the kernel chooses.
+    let start = unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
+    if start == libc::MAP_FAILED {
+        return Err(last_errno());
+    }
+    // SAFETY: the mapping holds so many bytes, nobody ever unmaps it, and the seals keep its content as it is.
+    let mapped = unsafe { std::slice::from_raw_parts(start.cast(), length) };
+    let _ = MAPPED.set(mapped);
+    Ok(mapped)
 }
 
 /// The environment as this process got it, malformed entries included.
@@ -170,8 +207,6 @@ pub fn spawn_sharing_memory<F: FnMut() -> i32>(child: F) -> Result<Pid> {
 /// The same with more flags of clone(2): in new namespaces (CLONE_NEW*).
 pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> {
     const STACK_SIZE: usize = 64 * 1024;
-    #[repr(align(16))]
-    struct Stack([MaybeUninit<u8>; STACK_SIZE]);
 
     extern "C" fn enter<F: FnMut() -> i32>(closure: *mut c_void) -> c_int {
         // SAFETY: `closure` is the F below; its owner is suspended until this process is gone, so nobody else uses it.
@@ -180,12 +215,13 @@ pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> 
         unsafe { libc::_exit(status) }
     }
 
-    let mut stack = Stack([MaybeUninit::uninit(); STACK_SIZE]);
+    // Not on our own stack: whoever makes room there touches every page of it.
+    let mut stack = Box::<[u128]>::new_uninit_slice(STACK_SIZE / size_of::<u128>());
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | flags;
     // SAFETY: the stack grows down from its end and outlives the child, because CLONE_VFORK suspends the only thread
     // that could free it; for the same reason child and parent never touch memory at the same time.
     let pid = unsafe {
-        let top = stack.0.as_mut_ptr_range().end;
+        let top = stack.as_mut_ptr_range().end;
         libc::clone(enter::<F>, top.cast(), flags, ptr::from_mut(&mut child).cast())
     };
     check(pid.into())?;
@@ -224,15 +260,39 @@ pub fn fork_into(flags: c_int, child: impl FnOnce() -> i32) -> Result<Pid> {
     }
 }
 
+/// `struct mount_attr` of linux/mount.h.
+#[repr(C)]
+struct MountAttributes {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// A detached copy of what is mounted at and below an open file or directory, with attributes (MOUNT_ATTR_*) and cut off from
+/// what happens elsewhere, in one call (Linux 6.15).
+pub fn open_tree_attr(at: BorrowedFd<'_>, set: u64) -> Result<OwnedFd> {
+    const SYS_OPEN_TREE_ATTR: libc::c_long = 467;
+    let wanted = MountAttributes { set, clear: 0, propagation: libc::MS_PRIVATE, user_namespace: 0 };
+    let flags =
+        libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | (libc::AT_EMPTY_PATH | libc::AT_RECURSIVE) as libc::c_uint;
+    // SAFETY: the struct has the layout of mount_attr, its size is passed, and the kernel copies it before it returns.
+    let fd = check(unsafe {
+        libc::syscall(
+            SYS_OPEN_TREE_ATTR,
+            at.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            ptr::from_ref(&wanted),
+            size_of::<MountAttributes>(),
+        )
+    })?;
+    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
 /// Sets attributes (MOUNT_ATTR_*) on a mount, or on it and all below, takes others away, and cuts it off from what happens elsewhere.
 pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, set: u64, clear: u64) -> Result<()> {
-    #[repr(C)]
-    struct MountAttributes {
-        set: u64,
-        clear: u64,
-        propagation: u64,
-        user_namespace: u64,
-    }
     let wanted = MountAttributes { set, clear, propagation: libc::MS_PRIVATE, user_namespace: 0 };
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
     // SAFETY: the struct has the layout of mount_attr, its size is passed, and the kernel copies it before it returns.
@@ -275,6 +335,24 @@ pub fn landlock_abi() -> Result<i32> {
     // SAFETY: with the version flag, attributes must be NULL and of size 0; nothing is created.
     check(unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, none, 0, LANDLOCK_CREATE_RULESET_VERSION) })
         .map(|abi| abi as i32)
+}
+
+/// A ruleset that handles these rights and scopes.
+pub fn landlock_create_ruleset(files: u64, scoped: u64) -> Result<OwnedFd> {
+    #[repr(C)]
+    struct Attributes {
+        files: u64,
+        network: u64,
+        scoped: u64,
+    }
+    let attributes = Attributes { files, network: 0, scoped };
+    // SAFETY: the struct has the layout of landlock_ruleset_attr, its size is passed, and the kernel copies it before it returns. One
+    // that knows less of it wants the rest to be zero.
+    let fd = check(unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, ptr::from_ref(&attributes), size_of::<Attributes>(), 0)
+    })?;
+    // SAFETY: the kernel just made this descriptor for us, marked close-on-exec; nobody else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// Adds a rule for everything at and below an open file or directory.
@@ -449,6 +527,16 @@ pub fn hold_signals() -> SignalMask {
 pub fn release_signals(mask: &SignalMask) {
     // SAFETY: the mask was filled by sigprocmask.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, &mask.0, ptr::null_mut()) };
+}
+
+/// For a program that is started by us, and is not the command: no signal is held in it.
+pub fn release_every_signal() {
+    let mut none = MaybeUninit::uninit();
+    // SAFETY: sigemptyset initialises the whole set before it is used.
+    unsafe {
+        libc::sigemptyset(none.as_mut_ptr());
+        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
+    }
 }
 
 /// Stops this process by a held signal, as the terminal would have, so that our parent sees the same stop. Returns when it was

@@ -61,3 +61,24 @@ impl Syscall {
 pub fn find(name: &str) -> Option<&'static Syscall> {
     TABLE.binary_search_by(|syscall| syscall.name.cmp(name)).ok().map(|index| &TABLE[index])
 }
+
+/// The same for names that come in their order, as a plan lists them: each lies behind the one before.
+pub struct Finder {
+    ahead: std::slice::Iter<'static, Syscall>,
+}
+
+impl Finder {
+    pub fn new() -> Finder {
+        Finder { ahead: TABLE.iter() }
+    }
+
+    pub fn find(&mut self, name: &str) -> Option<&'static Syscall> {
+        match self.ahead.find(|syscall| syscall.name == name) {
+            Some(syscall) => Some(syscall),
+            None => {
+                *self = Finder::new();
+                find(name)
+            }
+        }
+    }
+}

@@ -4,23 +4,58 @@
 //! U+DC80–U+DCFF). serde_json hands such a string over as WTF-8 when bytes are asked for; here they become
 //! the single bytes they stand for. Any other lone surrogate, and NUL, is refused.
 
-use std::ffi::CStr;
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::ffi::{CStr, CString};
 use std::fmt;
+use std::sync::OnceLock;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-/// A string of a plan: any bytes but NUL, and one NUL at the end. A CString would write to its memory when it is dropped, and a
-/// plan is dropped when a copy of this process shares that memory: each page would be there twice from then on.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Text(Box<[u8]>);
+/// A string of a plan: any bytes but NUL.
+#[derive(Clone)]
+pub struct Text(Bytes);
+
+#[derive(Clone)]
+enum Bytes {
+    /// A part of the plan that is carried out.
+    Kept(&'static [u8]),
+    /// With one NUL at the end. A CString would write to its memory when it is dropped, and a plan is dropped when a copy of this
+    /// process shares that memory: each page would be there twice from then on.
+    Own(Box<[u8]>),
+}
+
+/// The plan that is carried out. It stays in memory as it was read, and what is parsed from it points there: a copy of each string
+/// would be a tenth of a launch.
+static KEPT: OnceLock<&'static [u8]> = OnceLock::new();
+
+/// Makes the strings of this plan, when it is parsed, parts of it.
+pub fn keep(plan: &'static [u8]) {
+    // As it is written by those who write plans; what is in it then needs no look for NUL and for surrogates. Any other is copied.
+    if plan.is_ascii() && !plan.contains(&0) {
+        let _ = KEPT.set(plan);
+    }
+}
+
+fn kept(part: &[u8]) -> Option<&'static [u8]> {
+    let plan = KEPT.get()?;
+    let start = part.as_ptr().addr().checked_sub(plan.as_ptr().addr())?;
+    plan.get(start..start.checked_add(part.len())?)
+}
 
 impl Text {
     pub fn as_bytes(&self) -> &[u8] {
-        &self.0[..self.0.len() - 1]
+        match &self.0 {
+            Bytes::Kept(bytes) => bytes,
+            Bytes::Own(bytes) => &bytes[..bytes.len() - 1],
+        }
     }
 
-    pub fn as_c_str(&self) -> &CStr {
-        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    pub fn as_c_str(&self) -> Cow<'_, CStr> {
+        match &self.0 {
+            Bytes::Kept(bytes) => Cow::Owned(CString::new(*bytes).unwrap_or_default()),
+            Bytes::Own(bytes) => Cow::Borrowed(CStr::from_bytes_until_nul(bytes).unwrap_or_default()),
+        }
     }
 
     pub fn from_bytes(mut bytes: Vec<u8>) -> Result<Text, TextError> {
@@ -28,7 +63,27 @@ impl Text {
             return Err(TextError::Nul);
         }
         bytes.push(0);
-        Ok(Text(bytes.into_boxed_slice()))
+        Ok(Text(Bytes::Own(bytes.into_boxed_slice())))
+    }
+}
+
+impl PartialEq for Text {
+    fn eq(&self, other: &Text) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Text {}
+
+impl PartialOrd for Text {
+    fn partial_cmp(&self, other: &Text) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Text {
+    fn cmp(&self, other: &Text) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
     }
 }
 
@@ -95,6 +150,13 @@ impl<'de> Visitor<'de> for TextVisitor {
         f.write_str("a string")
     }
 
+    fn visit_borrowed_bytes<E: de::Error>(self, bytes: &'de [u8]) -> Result<Text, E> {
+        match kept(bytes) {
+            Some(bytes) => Ok(Text(Bytes::Kept(bytes))),
+            None => self.visit_bytes(bytes),
+        }
+    }
+
     fn visit_bytes<E: de::Error>(self, wtf8: &[u8]) -> Result<Text, E> {
         unescape(wtf8).and_then(Text::from_bytes).map_err(E::custom)
     }
@@ -118,8 +180,16 @@ impl AbsPath {
     pub fn new(text: Text) -> Result<AbsPath, TextError> {
         match text.as_bytes() {
             b"/" => Ok(AbsPath(text)),
-            [b'/', relative @ ..] => {
-                if relative.split(|byte| *byte == b'/').any(|part| matches!(part, b"" | b"." | b"..")) {
+            path @ [b'/', ..] => {
+                // What follows a slash is what the plan's hundreds of paths have in common: little of it has to be looked at.
+                let slash = |(at, byte): (usize, &u8)| (*byte == b'/').then_some(at + 1);
+                let mut names = path.iter().enumerate().filter_map(slash).map(|start| &path[start..]);
+                let odd = |name: &[u8]| match name {
+                    [] | [b'/', ..] => true,
+                    [b'.', rest @ ..] => matches!(rest, [] | [b'/', ..] | [b'.'] | [b'.', b'/', ..]),
+                    _ => false,
+                };
+                if names.any(odd) {
                     return Err(TextError::NotNormalised(text));
                 }
                 Ok(AbsPath(text))
@@ -132,7 +202,7 @@ impl AbsPath {
         self.0.as_bytes()
     }
 
-    pub fn as_c_str(&self) -> &CStr {
+    pub fn as_c_str(&self) -> Cow<'_, CStr> {
         self.0.as_c_str()
     }
 

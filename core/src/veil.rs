@@ -50,15 +50,41 @@ impl Veil {
         true
     }
 
+    /// Every name, relative to the workspace.
+    pub fn names(&self) -> impl Iterator<Item = Vec<u8>> {
+        let whole = |dir: &[u8], name: &[u8]| if dir.is_empty() { name.to_vec() } else { [dir, b"/", name].concat() };
+        self.dirs.iter().flat_map(move |(dir, names)| names.iter().map(move |name| whole(dir, name)))
+    }
+
+    /// Takes over a name from [`Veil::names`].
+    pub fn add(&mut self, path: &[u8]) {
+        let mut dir: &[u8] = b"";
+        self.dirs.entry(Vec::new()).or_default();
+        for (slash, _) in path.iter().enumerate().filter(|(_, byte)| **byte == b'/') {
+            dir = &path[..slash];
+            self.dirs.entry(dir.to_vec()).or_default();
+        }
+        let name = path[dir.len()..].strip_prefix(b"/").unwrap_or(path);
+        self.dirs.entry(dir.to_vec()).or_default().insert(name.to_vec());
+    }
+
+    /// The path itself, or a directory it is in.
     pub fn hides(&self, workspace: &AbsPath, path: &AbsPath) -> bool {
+        below(workspace, path).is_some_and(|below| self.hides_below(below))
+    }
+
+    fn hides_below(&self, path: &[u8]) -> bool {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
         let named = |(dir, name): (&[u8], &[u8])| self.dirs.get(dir).is_some_and(|names| names.contains(name));
-        split(workspace, path).is_some_and(named)
+        ends.map(|end| split_last(&path[..end])).any(named)
     }
 
     /// Makes the layer in an empty file system.
     pub fn lay(&self, workspace: BorrowedFd<'_>, layer: BorrowedFd<'_>) -> Result<(), Errno> {
         let mut path = Vec::with_capacity(256);
-        for (dir, names) in &self.dirs {
+        // What lies in a hidden directory is hidden with it.
+        let shown = || self.dirs.iter().filter(|(dir, _)| !self.hides_below(dir));
+        for (dir, names) in shown() {
             if !dir.is_empty() {
                 rustix::fs::mkdirat(layer, &dir[..], Mode::RWXU)?;
             }
@@ -74,7 +100,7 @@ impl Veil {
             }
         }
         // From the innermost out: each name that is made changes the times of its directory.
-        for dir in self.dirs.keys().rev() {
+        for (dir, _) in shown().rev() {
             let real = rustix::fs::fstat(open(workspace, dir)?)?;
             let name = CString::new(if dir.is_empty() { &b"."[..] } else { dir }).map_err(|_| Errno::INVAL)?;
             rustix::fs::chmodat(layer, &name, Mode::from_raw_mode(real.st_mode & 0o7777), AtFlags::empty())?;
@@ -91,11 +117,18 @@ impl Veil {
 
 /// The directory, relative to the workspace, and the name there.
 pub fn split<'p>(workspace: &AbsPath, path: &'p AbsPath) -> Option<(&'p [u8], &'p [u8])> {
-    let below = path.as_bytes().strip_prefix(workspace.as_bytes())?.strip_prefix(b"/")?;
-    Some(match below.iter().rposition(|byte| *byte == b'/') {
-        Some(slash) => (&below[..slash], &below[slash + 1..]),
-        None => (b"", below),
-    })
+    below(workspace, path).map(split_last)
+}
+
+fn below<'p>(workspace: &AbsPath, path: &'p AbsPath) -> Option<&'p [u8]> {
+    path.as_bytes().strip_prefix(workspace.as_bytes())?.strip_prefix(b"/")
+}
+
+fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
 }
 
 fn open(workspace: BorrowedFd<'_>, dir: &[u8]) -> Result<std::os::fd::OwnedFd, Errno> {
@@ -105,4 +138,24 @@ fn open(workspace: BorrowedFd<'_>, dir: &[u8]) -> Result<std::os::fd::OwnedFd, E
 fn owner(workspace: BorrowedFd<'_>, dir: &[u8]) -> Result<(u32, u32), Errno> {
     let stat = rustix::fs::fstat(open(workspace, dir)?)?;
     Ok((stat.st_uid, stat.st_gid))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_veil_is_known_by_its_names() {
+        let mut veil = Veil::default();
+        for path in [&b".env"[..], b"a/b/.env", b"a/b/id_rsa", b"a/.env", b"c/\xff/x"] {
+            veil.add(path);
+        }
+        let dirs: Vec<&[u8]> = veil.dirs.keys().map(Vec::as_slice).collect();
+        assert_eq!(dirs, [&b""[..], b"a", b"a/b", b"c", b"c/\xff"]);
+        assert_eq!(veil.dirs[&b"a/b"[..]].len(), 2);
+        assert!(veil.dirs[&b"c"[..]].is_empty());
+        let mut again = Veil::default();
+        veil.names().for_each(|name| again.add(&name));
+        assert_eq!(again.dirs, veil.dirs);
+    }
 }

@@ -1,7 +1,7 @@
 """The line between the two languages: where the native program is, and the three ways to start it.
 
 A plan crosses in a sealed memfd, so that what was compiled is what the core reads. Python never forks: it
-spawns the core to ask a question, or becomes the core to run a command.
+spawns the core to ask a question or to run a command beside it, or becomes the core to run a command.
 """
 
 from __future__ import annotations
@@ -87,6 +87,32 @@ def become(plan: Plan, command: Sequence[str], *, quiet: bool) -> NoReturn:
         except OSError as error:
             # E2BIG: the arguments of the command plus ours exceed the kernel's limit.
             raise CoreError(f"can not start {path}: {error.strerror}") from error
+
+
+def start(plan: Plan, command: Sequence[str], *, quiet: bool, companion: int | None) -> int:
+    """The core beside this process, running ``command`` behind the fence: its process id. ``companion``: the socket by
+    which it asks."""
+    path = program()
+    plan_at, companion_at = 3, 4
+    with _sealed(plan) as plan_fd:
+        actions = [(os.POSIX_SPAWN_DUP2, _out_of_the_way(plan_fd), plan_at)]
+        argv = [NAME, "run", "--plan-fd", str(plan_at)]
+        try:
+            if companion is not None:
+                actions.append((os.POSIX_SPAWN_DUP2, _out_of_the_way(companion), companion_at))
+                argv += ["--companion", str(companion_at)]
+            flags = ["--quiet"] if quiet else []
+            return os.posix_spawn(path, [*argv, *flags, "--", *command], os.environ, file_actions=actions)
+        except OSError as error:
+            raise CoreError(f"can not start {path}: {error.strerror}") from error
+        finally:
+            for _, copy, _ in actions:
+                os.close(copy)
+
+
+def _out_of_the_way(fd: int) -> int:
+    """A copy above the numbers that a new process gets: what is put there first must not be what is put there next."""
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
 
 
 @contextlib.contextmanager

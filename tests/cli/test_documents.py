@@ -1,12 +1,14 @@
 """Every command in the documents runs (C-156), as the tester, in a directory of its own.
 
 A block's info string says what it is: ``sh`` holds commands, ``console`` a transcript whose commands follow a ``$``,
-``toml`` the project's policy. ``stand-ins: claude`` names what can not be had here, an agent or the network, and is
-played by a script. No command needs root. The root directory ``/srv/jail`` of the documents is one that the test makes.
+``toml`` the project's policy, ``python`` a program against the API, ``text`` what is seen. ``stand-ins: claude`` names
+what can not be had here, an agent or the network, and is played by a script. No command needs root. The root directory
+``/srv/jail`` of the documents is one that the test makes.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import paddock
 from tests.support.aside import remove
 from tests.support.features import need
 from tests.support.ground import Ground
@@ -69,11 +72,25 @@ def blocks() -> Iterator[Block]:
 
 
 BLOCKS = list(blocks())
+RUN = ("sh", "console")
 
 
 def test_every_block_says_what_it_is() -> None:
-    assert {block.language for block in BLOCKS} == {"sh", "console", "toml"}
-    assert all(block.script for block in BLOCKS if block.language != "toml")
+    assert {block.language for block in BLOCKS} == {*RUN, "toml", "python", "text"}
+    assert all(block.script for block in BLOCKS if block.language in RUN)
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=str)
+def test_every_program_of_the_documents_calls_what_there_is(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not run: its policy and its command are the reader's."""
+    takes = inspect.signature(paddock.run_sync)
+
+    def run_sync(*arguments: object, **named: object) -> paddock.Result:
+        takes.bind(*arguments, **named)
+        return paddock.Result(exit_code=0)
+
+    monkeypatch.setattr(paddock, "run_sync", run_sync, raising=False)
+    exec(compile(block.text, str(block), "exec"), {})
 
 
 @pytest.fixture
@@ -94,7 +111,7 @@ def home(tester: Tester, ground: Ground) -> Iterator[Path]:
         place.write_text(text)
     (tester.home / BIN).mkdir(parents=True)
     tops = {BIN, *(name.split("/")[0] for name in made)}
-    for top in tops:
+    for top in (*tops, ".local"):
         tester.give(tester.home / top)
     try:
         yield tester.home
@@ -103,7 +120,7 @@ def home(tester: Tester, ground: Ground) -> Iterator[Path]:
             remove(tester.home / top)
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language != "toml"], ids=str)
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language in RUN], ids=str)
 def test_every_command_of_the_documents_runs(
     block: Block, tester: Tester, installation: Installation, ground: Ground, home: Path
 ) -> None:

@@ -245,3 +245,16 @@ def test_a_symlink_as_workspace_grants_what_it_points_to_and_nothing_beside(fenc
     assert allowed.answer == "ok", str(allowed)
     assert (ground.project / "new.txt").exists()
     assert denied.answer == "EACCES", str(denied)
+
+
+def test_a_grant_of_another_name_does_not_open_a_denied_file(fence: Fence, full: Fence) -> None:
+    """A rule is on the file itself: granted by one name, it would be open by the denied one."""
+    denied = fence.ground.put(fence.ground.outside / "denied", "secret\n")
+    other = fence.ground.outside / "other"
+    other.hardlink_to(denied)
+    flags = ("--read", other, "--deny", denied)
+    for tier in (fence, full):
+        for name in (denied, other):
+            assert tier.inside(tier.probe("read", name), *flags).answer in ("EACCES", "ENOENT")
+            assert tier.inside(tier.probe("read", other), "--read", other).answer == "ok secret"
+    assert fence.outside(fence.probe("read", denied)).answer == "ok secret"

@@ -46,6 +46,20 @@ def test_a_protected_name_that_is_there_stays_as_it_is(full: Fence, name: str) -
     assert full.outside(["sh", "-c", f"echo evil > {place}"]).exit_code == 0
 
 
+@pytest.mark.parametrize("flag", ["--read", "-x"])
+def test_a_narrower_grant_inside_takes_no_protection_away(full: Fence, flag: str) -> None:
+    """Grants add up: what the workspace lets be written can still be written there, and so has to be protected."""
+    inner = full.ground.make(full.ground.project / "inner")
+    there = full.ground.put(inner / ".envrc", "as it was\n")
+    script = f"echo started\necho evil > {there}\necho evil > {inner}/.mcp.json\necho fine > {inner}/work"
+    assert full.inside(["sh", "-c", script], flag, f"{inner}/**").started
+    assert (inner / "work").read_text() == "fine\n", "it can be written there"
+    assert there.read_text() == "as it was\n"
+    assert not (inner / ".mcp.json").exists()
+    assert full.outside(["sh", "-c", script]).exit_code == 0
+    assert (there.read_text(), (inner / ".mcp.json").exists()) == ("evil\n", True)
+
+
 def test_a_protected_name_that_appears_is_taken_away(full: Fence) -> None:
     project = full.ground.project
     script = f"echo started\nmkdir -p {project}/new/.vscode\necho evil > {project}/new/.vscode/tasks.json"

@@ -9,8 +9,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::places::Places;
 use super::rules::{self, Cause, Exec, File, Parent, Rules, Verdict};
+use super::words;
 use crate::json::{self, Invalid};
-use crate::plan::{Gate, Plan, PlanError, Rule};
+use crate::plan::{Action, Gate, Plan, PlanError, Rule};
 use crate::refusal::Refusal;
 use crate::text::Text;
 
@@ -61,7 +62,7 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     let argv: Vec<_> = asked.argv.iter().map(Text::as_bytes).collect();
     let parent_argv: Vec<_> = asked.parent.iter().flat_map(|parent| parent.argv.iter().map(Text::as_bytes)).collect();
     let granted = Places::of(plan).is_none_or(|places| chain.iter().all(|file| places.hold(file.real)));
-    let verdict = rules.judge(&Exec {
+    let exec = Exec {
         chain: &chain,
         argv: &argv,
         cwd: asked.cwd.as_bytes(),
@@ -69,8 +70,10 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
         parent: asked.parent.as_ref().map(|parent| Parent { exe: parent.exe.as_bytes(), argv: &parent_argv }),
         granted,
         digest: &|index| digest_of(&asked.chain[index].real),
-    });
-    Ok(told(&verdict, gate))
+    };
+    let verdict = rules.judge(&exec);
+    let approved = if verdict.action == Action::Ask { rules.approves(&exec) } else { None };
+    Ok(told(&verdict, approved, gate))
 }
 
 fn digest_of(path: &Text) -> Result<[u8; 32], String> {
@@ -100,7 +103,7 @@ pub fn digest(file: impl AsFd, deadline: Option<Instant>) -> Result<[u8; 32], St
     }
 }
 
-fn told(verdict: &Verdict, gate: &Gate) -> String {
+fn told(verdict: &Verdict, approved: Option<usize>, gate: &Gate) -> String {
     let (cause, rule, why) = match &verdict.cause {
         Cause::Rule(rule) => ("rule", Some(*rule), None),
         Cause::Default => ("default", None, None),
@@ -114,6 +117,8 @@ fn told(verdict: &Verdict, gate: &Gate) -> String {
     text_or_null(&mut out, why);
     out.push_str(",\"doubted\":");
     rule_or_null(&mut out, verdict.doubted.and_then(|index| gate.rules.get(index)));
+    out.push_str(",\"approved\":");
+    rule_or_null(&mut out, approved.and_then(|index| gate.approved.get(index)));
     out.push('}');
     out
 }
@@ -134,6 +139,15 @@ fn text_or_null(out: &mut String, text: Option<&[u8]>) {
         Some(text) => json::string(out, text, Invalid::Surrogate),
         None => out.push_str("null"),
     }
+}
+
+/// The expression for one list of arguments and no other.
+#[inline(never)]
+pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
+    let argv: Vec<Text> = serde_json::from_slice(asked).map_err(PlanError::Json)?;
+    let mut out = String::new();
+    json::string(&mut out, words::exactly(argv.iter().map(Text::as_bytes)).as_bytes(), Invalid::Surrogate);
+    Ok(out)
 }
 
 /// For each of a list of expressions what is wrong with it, or null.

@@ -95,6 +95,7 @@ pub enum RuleError {
 #[derive(Debug)]
 pub struct Rules {
     rules: Vec<Rule>,
+    approved: Vec<Rule>,
     globs: Globs,
     default: Action,
     on_error: Action,
@@ -168,14 +169,15 @@ impl Rules {
     pub fn compile(gate: &Gate) -> Result<Rules, RuleError> {
         let mut globs = Globs::new();
         let rules = gate.rules.iter().map(|rule| Rule::compile(rule, &mut globs)).collect::<Result<_, _>>()?;
+        let approved = gate.approved.iter().map(|rule| Rule::compile(rule, &mut globs)).collect::<Result<_, _>>()?;
         let Gate { default, on_error, exec_only_granted: only_granted, .. } = *gate;
-        Ok(Rules { rules, globs, default, on_error, only_granted })
+        Ok(Rules { rules, approved, globs, default, on_error, only_granted })
     }
 
     /// Does one of them ask who started the program?
     pub fn name_parents(&self) -> bool {
         let parental = |(_, test): &(bool, Test)| matches!(test, Test::ParentExe(_) | Test::ParentArgv(_));
-        self.rules.iter().any(|rule| rule.keys.iter().any(parental))
+        self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(parental))
     }
 
     pub fn judge(&self, exec: &Exec<'_>) -> Verdict {
@@ -188,8 +190,7 @@ impl Rules {
                     return Verdict { action: self.on_error, cause: Cause::Error { rule: index, why }, doubted };
                 }
             };
-            let unplaced = rule.action == Action::Allow && !rule.identifies && self.is_own(exec);
-            match held.min(if unplaced { Holds::Partly } else { Holds::Surely }) {
+            match held.min(if self.is_unplaced(rule, exec) { Holds::Partly } else { Holds::Surely }) {
                 Holds::No => {}
                 Holds::Partly if rule.action == Action::Allow => doubted = doubted.or(Some(index)),
                 Holds::Partly | Holds::Surely => {
@@ -201,6 +202,18 @@ impl Rules {
             return Verdict { action: Action::Deny, cause: Cause::NotGranted, doubted };
         }
         Verdict { action: self.default, cause: Cause::Default, doubted }
+    }
+
+    /// The approval that answers the question whether this may run, if there is one. What can not be judged is not approved.
+    pub fn approves(&self, exec: &Exec<'_>) -> Option<usize> {
+        let readings = readings(exec);
+        let surely = |rule: &Rule| matches!(rule.holds_in(&readings, &self.globs), Ok(Holds::Surely));
+        self.approved.iter().position(|rule| !self.is_unplaced(rule, exec) && surely(rule))
+    }
+
+    /// It would allow by a name what the command could have made itself.
+    fn is_unplaced(&self, rule: &Rule, exec: &Exec<'_>) -> bool {
+        rule.action == Action::Allow && !rule.identifies && self.is_own(exec)
     }
 
     /// The command could have made the program itself, and that matters.

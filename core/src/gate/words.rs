@@ -3,6 +3,8 @@
 //! The arguments are joined by blanks. Inside one a blank is written `\x20`, a backslash `\\`, a control character `\xNN` (`\t`, `\n`
 //! and `\r` by their letters): so every blank stands between two arguments, and no argument can be taken for two.
 
+use std::fmt::Write as _;
+
 pub fn joined<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
     let mut text = Vec::new();
     for (index, argument) in arguments.into_iter().enumerate() {
@@ -28,6 +30,24 @@ fn push(text: &mut Vec<u8>, byte: u8) {
     }
 }
 
+/// The expression that fits these arguments and no others. ASCII, whatever they hold.
+pub fn exactly<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> String {
+    let mut expression = String::from("^");
+    for byte in joined(arguments) {
+        match byte {
+            b'\\' | b'.' | b'+' | b'*' | b'?' | b'(' | b')' | b'|' | b'[' | b']' | b'{' | b'}' | b'^' | b'$' => {
+                expression.extend(['\\', char::from(byte)]);
+            }
+            b' '..=b'~' => expression.push(char::from(byte)),
+            _ => {
+                let _ = write!(expression, "\\x{byte:02x}");
+            }
+        }
+    }
+    expression.push('$');
+    expression
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +65,36 @@ mod tests {
             (vec![], b""),
         ] {
             assert_eq!(joined(arguments.iter().copied()), expected);
+        }
+    }
+
+    #[test]
+    fn an_exact_expression_fits_nothing_else() {
+        let every: Vec<u8> = (1..=255).collect();
+        for arguments in [
+            vec![&b"git"[..], b"push", b"--force", b"origin"],
+            vec![b"sh", b"-c", b"a.b+c*d?(e)|[f]{g}^h$ i\\j#k&l~m"],
+            vec![b"x", &every],
+            vec![b""],
+            vec![],
+        ] {
+            let text = joined(arguments.iter().copied());
+            let expression = exactly(arguments.iter().copied());
+            let compiled = crate::gate::rules::regex(expression.as_bytes()).unwrap();
+            assert!(expression.is_ascii() && compiled.is_match(&text), "{expression}");
+            for at in 0..=text.len() {
+                let mut other = text.clone();
+                other.insert(at, b'x');
+                assert!(!compiled.is_match(&other), "{expression}");
+                if at < text.len() {
+                    other = text.clone();
+                    other[at] ^= 1;
+                    assert!(!compiled.is_match(&other), "{expression}");
+                    other = text.clone();
+                    other.remove(at);
+                    assert!(!compiled.is_match(&other), "{expression}");
+                }
+            }
         }
     }
 

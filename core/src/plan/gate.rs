@@ -22,6 +22,8 @@ pub struct Gate {
     pub exec_only_granted: bool,
     /// The first that matches decides.
     pub rules: Vec<Rule>,
+    /// What a person approved for good: they answer questions, and nothing else.
+    pub approved: Vec<Rule>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -88,17 +90,25 @@ impl Gate {
         if self.timeout_ms == 0 || self.ask_timeout_s == 0 {
             return Err(PlanError::Gate("no time to answer"));
         }
-        for (index, rule) in self.rules.iter().enumerate() {
-            if rule.id.as_bytes().is_empty() {
-                return Err(PlanError::Gate("an empty id"));
-            }
-            if self.rules[..index].iter().any(|earlier| earlier.id == rule.id) {
-                return Err(PlanError::Gate("one id twice"));
-            }
-            if rule.matches.is_empty() || rule.matches.iter().any(|one| one.values.is_empty()) {
-                return Err(PlanError::Gate("nothing to match"));
-            }
+        if self.approved.iter().any(|rule| rule.action != Action::Allow) {
+            return Err(PlanError::Gate("an approval that does not allow"));
         }
-        Ok(())
+        check(&self.rules)?;
+        check(&self.approved)
     }
+}
+
+fn check(rules: &[Rule]) -> Result<(), PlanError> {
+    for (index, rule) in rules.iter().enumerate() {
+        if rule.id.as_bytes().is_empty() {
+            return Err(PlanError::Gate("an empty id"));
+        }
+        if rules[..index].iter().any(|earlier| earlier.id == rule.id) {
+            return Err(PlanError::Gate("one id twice"));
+        }
+        if rule.matches.is_empty() || rule.matches.iter().any(|one| one.values.is_empty()) {
+            return Err(PlanError::Gate("nothing to match"));
+        }
+    }
+    Ok(())
 }

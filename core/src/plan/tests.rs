@@ -172,6 +172,10 @@ fn contradictions_are_refused() {
         ("/gate/rules/0/id", json!("")),
         ("/gate/rules/0/id", json!("tools")),
         ("/gate/rules/0/match", json!([])),
+        ("/gate/approved/0/id", json!("")),
+        ("/gate/approved/0/match", json!([])),
+        ("/gate/approved/0/action", json!("deny")),
+        ("/gate/approved/0/action", json!("ask")),
         ("/gate/rules/0/match/0/values", json!([])),
         ("/gate/rules/0/match/0/key", json!("exe_name")),
     ] {

@@ -27,6 +27,8 @@ pub struct Arena {
 
 struct State {
     used: usize,
+    /// From here on nothing was ever used: it is as the kernel gave it, zero.
+    fresh: usize,
     /// How many pieces lie in each page, or in a part of it.
     pieces: [u16; SIZE / PAGE],
 }
@@ -55,7 +57,7 @@ unsafe impl Sync for Arena {}
 
 impl Arena {
     pub const fn new() -> Arena {
-        let state = State { used: 0, pieces: [0; SIZE / PAGE] };
+        let state = State { used: 0, fresh: 0, pieces: [0; SIZE / PAGE] };
         Arena { buffer: UnsafeCell::new(Buffer([0; SIZE])), state: UnsafeCell::new(state) }
     }
 
@@ -97,7 +99,7 @@ impl Arena {
     pub unsafe fn forget(&self) {
         // SAFETY: single-threaded, see Sync above.
         let state = unsafe { &mut *self.state.get() };
-        *state = State { used: 0, pieces: [0; SIZE / PAGE] };
+        *state = State { used: 0, fresh: SIZE, pieces: [0; SIZE / PAGE] };
         self.give_back();
     }
 }
@@ -114,6 +116,7 @@ unsafe impl GlobalAlloc for Arena {
         match start.checked_add(layout.size()) {
             Some(end) if end <= SIZE && layout.align() <= PAGE => {
                 state.used = end;
+                state.fresh = state.fresh.max(end);
                 state.enter(start..end);
                 // SAFETY: start is below SIZE or, for a size of 0, at most SIZE.
                 unsafe { self.start().add(start) }
@@ -121,6 +124,19 @@ unsafe impl GlobalAlloc for Arena {
             // SAFETY: the caller's contract is handed on.
             _ => unsafe { System.alloc(layout) },
         }
+    }
+
+    #[inline(never)]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: single-threaded, see Sync above.
+        let fresh = unsafe { (*self.state.get()).fresh };
+        // SAFETY: the caller's contract is handed on.
+        let piece = unsafe { self.alloc(layout) };
+        if !piece.is_null() && self.offset_of(piece).is_none_or(|offset| offset < fresh) {
+            // SAFETY: the piece has so many bytes.
+            unsafe { piece.write_bytes(0, layout.size()) };
+        }
+        piece
     }
 
     #[inline(never)]
@@ -147,6 +163,7 @@ unsafe impl GlobalAlloc for Arena {
             Some(offset) if offset + layout.size() == state.used && offset + new_size <= SIZE => {
                 state.leave(offset..offset + layout.size());
                 state.used = offset + new_size;
+                state.fresh = state.fresh.max(state.used);
                 state.enter(offset..state.used);
                 pointer
             }

@@ -32,6 +32,8 @@ COMMANDS = MappingProxyType(
     }
 )
 
+INTERNAL = ("companion", "observer")  # started by the core
+
 _USAGE = """\
 usage: paddock run [options] -- COMMAND …      paddock -- COMMAND …   (the same)
        paddock COMMAND --help
@@ -94,7 +96,7 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments[0] == "--":
         arguments = ["run", *arguments]
     name, rest = arguments[0], arguments[1:]
-    if name not in COMMANDS:
+    if name not in (*COMMANDS, *INTERNAL):
         import difflib
 
         near = difflib.get_close_matches(name, COMMANDS, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from paddock.cli.options import Parser, add_policy_options, request_of, split_command
 from paddock.cli.text import complain, say
@@ -19,6 +20,7 @@ def execute(arguments: list[str]) -> int:
     add_policy_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="print what would be applied; run nothing")
     parser.add_argument("--json", action="store_true", help="with --dry-run: for programs")
+    parser.add_argument("--observe", action="store_true", help="tell what the fence refuses, and what would allow it")
     parser.add_argument("--quiet", action="store_true", help="no start line; warnings are still said")
     if command is None and not {"-h", "--help"} & set(options):
         raise UsageError("run: put -- before the command", hint="paddock run [options] -- COMMAND …")
@@ -29,7 +31,8 @@ def execute(arguments: list[str]) -> int:
         raise UsageError("run: the command is empty", hint="paddock run [options] -- COMMAND …")
     origin, consulted = watched(Origin.of_process())
     memo = Memo.ahead_of(origin, options, command[0])
-    prepared = prepare(request_of(parsed, command=command[0]), origin, to_run=not parsed.dry_run)
+    request = replace(request_of(parsed, command=command[0]), observe=parsed.observe)
+    prepared = prepare(request, origin, to_run=not parsed.dry_run)
     if not parsed.dry_run:
         memo.keep(prepared, consulted, quiet=parsed.quiet)
         sweep(origin.uid)

@@ -151,6 +151,7 @@ def _programs(gate: Gate | None) -> list[str]:
         return []
     lines = [f"{rule.action.value:5} {rule.id}: {_matches(rule)}  {rule.source}" for rule in gate.rules]
     lines.append(f"{gate.default.value:5} all else; {gate.on_error.value} what can not be judged")
+    lines += [f"approved, where it would be asked: {_matches(rule)}  {rule.source}" for rule in gate.approved]
     if gate.exec_only_granted:
         lines.append(
             "what a command could have made itself: only by a rule that names its place or content, or exec_globs"

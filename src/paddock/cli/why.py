@@ -32,7 +32,7 @@ def execute(arguments: list[str]) -> int:
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--path")
     asked.add_argument("--exec", dest="program", metavar="COMMAND", help='one command with its arguments: "git push"')
-    parser.add_argument("--op", choices=[one.value for one in Operation], help="on the path (default: read)")
+    parser.add_argument("--op", choices=[one.value for one in _FLAG], help="on the path (default: read)")
     parser.add_argument("--cwd", metavar="DIR", help="where the program is started")
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
@@ -98,6 +98,7 @@ def _program(options: argparse.Namespace) -> int:
                     "action": decision.action.value if decision else None,
                     "cause": decision.cause if decision else None,
                     "rule": asdict(rule) if rule else None,
+                    "approved": asdict(decision.approved) if decision and decision.approved else None,
                     "reason": answered.reason,
                     "files_refuse": os.strerror(answered.failure) if answered.failure else None,
                 }

@@ -42,13 +42,18 @@ class RuleOf:
 class Decision:
     """``cause``: ``rule``, ``default``, ``not-granted`` (allowed by default, but the command could have made the
     program) or ``error`` (``rule`` could not be judged: ``error`` says why). ``doubted``: the rule that would have
-    allowed it and held only by a name that does not count."""
+    allowed it and held only by a name that does not count. ``approved``: what answers the question, if it is one."""
 
     action: Action
     cause: str
     rule: RuleOf | None
     error: str | None
     doubted: RuleOf | None
+    approved: RuleOf | None = None
+
+    @property
+    def allowed(self) -> bool:
+        return self.action is Action.ALLOW or self.approved is not None
 
 
 def judge_exec(plan: Plan, asked: Exec) -> Decision:
@@ -60,6 +65,7 @@ def judge_exec(plan: Plan, asked: Exec) -> Decision:
             rule=_rule(answer["rule"]),
             error=None if answer["error"] is None else str(answer["error"]),
             doubted=_rule(answer["doubted"]),
+            approved=_rule(answer["approved"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error

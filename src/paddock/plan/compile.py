@@ -86,11 +86,22 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=seccomp,
         gate=gate,
+        observe=_observes(policy, host, fenced=files is not None),
         cwd=host.cwd,
         workdir=_workdir(policy, host, files),
         require_enforced=strict,
         notices=tuple(said),
     )
+
+
+def _observes(policy: Policy, host: Host, *, fenced: bool) -> bool:
+    if not policy.observe:
+        return False
+    if not fenced:
+        raise PolicyError("files are not fenced, so nothing of them is refused", where="--observe")
+    if not host.user_notification:
+        raise HostError("--observe needs seccomp's user notification, which this machine does not give")
+    return True
 
 
 def is_strict(policy: Policy) -> bool:

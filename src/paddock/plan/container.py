@@ -159,6 +159,7 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
         sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=seccomp,
         gate=None,
+        observe=False,
         cwd=host.cwd,
         workdir=policy.workdir.value if policy.workdir else "/",
         require_enforced=is_strict(policy),

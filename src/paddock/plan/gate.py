@@ -5,7 +5,7 @@ from __future__ import annotations
 from paddock.errors import HostError, PolicyError
 from paddock.host.model import Host
 from paddock.plan.model import Gate, GateMatch, GateRule
-from paddock.policy.model import Action, Policy, Source, Switch
+from paddock.policy.model import Action, Policy, Rule, Source, Switch
 
 TIMEOUT_MS = 250
 ASK_TIMEOUT_S = 300
@@ -45,14 +45,16 @@ def gate_of(policy: Policy, host: Host, *, fenced: bool) -> Gate | None:
         ask_timeout_s=meta.ask_timeout_s.value if meta.ask_timeout_s else ASK_TIMEOUT_S,
         trace=trace is not None and trace.value,
         exec_only_granted=fenced,
-        rules=tuple(
-            GateRule(
-                id=rule.id,
-                action=rule.action,
-                reason=rule.reason,
-                source=str(rule.source),
-                match=tuple(GateMatch(key=one.key, not_=one.negate, values=one.values) for one in rule.matches),
-            )
-            for rule in policy.rules
-        ),
+        rules=tuple(map(_rule, policy.rules)),
+        approved=tuple(map(_rule, policy.approved)),
+    )
+
+
+def _rule(rule: Rule) -> GateRule:
+    return GateRule(
+        id=rule.id,
+        action=rule.action,
+        reason=rule.reason,
+        source=str(rule.source),
+        match=tuple(GateMatch(key=one.key, not_=one.negate, values=one.values) for one in rule.matches),
     )

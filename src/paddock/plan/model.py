@@ -242,6 +242,7 @@ class Gate:
     trace: bool  # programs inside may trace each other
     exec_only_granted: bool  # what a command could have made starts only by a rule that names its place or content
     rules: tuple[GateRule, ...]
+    approved: tuple[GateRule, ...] = ()  # they answer questions, and nothing else
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +264,7 @@ class Plan:
     sessions: str  # where sessions keep what outlives them: names taken away, copies of workspaces
     seccomp: Seccomp | None
     gate: Gate | None  # None: whatever the files let be executed
+    observe: bool  # what the fence refuses is to be told
     cwd: str  # where the plan was compiled, and where the core has to stand
     workdir: str
     require_enforced: bool

@@ -67,6 +67,7 @@ def from_command_line(request: Request, origin: Origin) -> Policy:
         container=tuple(_container(request.container or (), values)),
         tier=request.tier,
         resume=request.resume,
+        observe=request.observe,
         workdir=None if workdir is None else Sourced(values.path(workdir, flag("--workdir")), flag("--workdir")),
     )
 

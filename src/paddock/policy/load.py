@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import reduce
 
 from paddock.errors import PolicyError
+from paddock.policy.approved import Approved, load_approved
 from paddock.policy.expand import wrong
 from paddock.policy.flags import flag, from_command_line
 from paddock.policy.glob import Glob, component_matches
@@ -44,9 +45,16 @@ def load(request: Request, origin: Origin) -> Policy:
         env=_kept_only_if_denied(whole.env),
         rules=_rules_where_links_lead(whole.rules),
     )
-    policy = replace(whole, notes=(*whole.notes, *_syscall_notes(whole, origin)))
+    approved = load_approved(origin) if whole.rules or whole.meta.default_action else Approved()
+    policy = replace(
+        whole,
+        approved=approved.rules,
+        files=(*whole.files, *approved.identity),
+        notes=(*whole.notes, *_syscall_notes(whole, origin)),
+    )
     if request.trust_required:
-        _require_agreement_to_what_a_command_could_rewrite(policy, layers.files, origin)
+        files = [*layers.files, *([approved.file] if approved.file else [])]
+        _require_agreement_to_what_a_command_could_rewrite(policy, files, origin)
     return policy
 
 

@@ -45,6 +45,7 @@ def merge(under: Policy, over: Policy) -> Policy:
         off=_add(under.off, over.off, _itself),
         tier=under.tier if over.tier is None else over.tier,
         resume=under.resume if over.resume is None else over.resume,
+        observe=under.observe or over.observe,
         workdir=_later(under.workdir, over.workdir),
         notes=_add(under.notes, over.notes, _itself),
     )

@@ -263,10 +263,12 @@ class Policy:
     limits: tuple[Limit, ...] = ()
     audit: Audit = Audit()
     rules: tuple[Rule, ...] = ()
+    approved: tuple[Rule, ...] = ()  # answers of earlier runs (policy/approved.py); only to questions
     tools: tuple[Setting, ...] = ()
     container: tuple[Setting, ...] = ()  # by the names of the line format: rootdir, uid, cap-allow …
     off: tuple[Switch, ...] = ()
     tier: Tier | None = None  # what the command line names; no file can
     resume: str | None = None  # the copy-on-write session to go on with
+    observe: bool = False  # what the fence refuses is told
     workdir: Sourced[str] | None = None
     notes: tuple[str, ...] = ()  # what a person should know: "ai-agent comes from ~/.config/paddock/ai-agent.conf"

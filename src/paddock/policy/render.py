@@ -62,6 +62,11 @@ def to_toml(policy: Policy) -> str:
     return (f"{FLAGS_NOTE} {flags}\n\n" if flags else "") + "\n".join(blocks)
 
 
+def rule_to_toml(rule: Rule) -> str:
+    """One rule as it stands in a file."""
+    return _table("[[rule]]", _rule(rule))
+
+
 def _only_flags(policy: Policy) -> Iterator[str]:
     yield from (f"--env-pass {name}" for name in _sorted(policy.env.keep))
     yield from (f"--off {switch.value}" for switch in policy.off)
@@ -71,6 +76,8 @@ def _only_flags(policy: Policy) -> Iterator[str]:
         yield f"--tier {policy.tier.value}"
     if policy.resume:
         yield f"--resume {policy.resume}"
+    if policy.observe:
+        yield "--observe"
 
 
 def _meta(policy: Policy) -> Values:

@@ -42,6 +42,7 @@ class Request:
     tier: Tier | None = None
     cow: bool = False
     resume: str | None = None  # a copy-on-write session to go on with
+    observe: bool = False  # tell what the fence refuses
     audit: bool = False
     audit_stderr: bool = False
     audit_dir: str | None = None

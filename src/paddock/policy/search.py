@@ -19,6 +19,7 @@ from paddock.policy.trust import FileText, read_builtin, read_policy
 
 SUFFIXES = (".toml", ".conf")
 BUILTIN_RUNG = 2
+APPROVED = "approved"  # what was approved for good lies there too, and is no profile
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
 
 
@@ -83,6 +84,8 @@ class Search:
 
     def _in_directory(self, name: str, rung: int) -> Found | None:
         directory = self.directories[rung]
+        if name == APPROVED:
+            return None
         paths = [path for suffix in SUFFIXES if exists(path := os.path.join(directory, name + suffix))]
         if not paths:
             return None
@@ -143,4 +146,8 @@ def _entries(directory: str) -> list[str]:
         entries = os.listdir(directory)
     except OSError:  # absent, or not ours to list: then it offers no name
         return []
-    return [entry for entry in entries if entry.endswith(SUFFIXES) and not entry.startswith(".")]
+    return [
+        entry
+        for entry in entries
+        if entry.endswith(SUFFIXES) and not entry.startswith(".") and os.path.splitext(entry)[0] != APPROVED
+    ]

@@ -36,6 +36,10 @@ class Prepared:
         """Become the command, fenced. Whatever fails from here on is said and journaled by the core."""
         core.become(self.plan, command, quiet=quiet)
 
+    def start(self, command: Sequence[str], *, quiet: bool = False, companion: int | None = None) -> int:
+        """The same beside this process: the process id of the core."""
+        return core.start(self.plan, command, quiet=quiet, companion=companion)
+
     def to_make(self) -> tuple[str, ...]:
         """Directories that a run would make: granted, and not there."""
         return tuple(to_make(self.policy, self.plan))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from paddock import core
 from paddock.errors import Bug, CoreError
 from paddock.plan import Plan
-from paddock.plan.judge import PRIVATE, Judgement, Operation, existing, judge
+from paddock.plan.judge import PRIVATE, Cover, CoverKind, Judge, Judgement, Operation, existing
 from paddock.plan.paths import within
 from paddock.policy.model import Tier
 
@@ -35,8 +35,20 @@ class Answer:
     tried: Tried
 
 
+def judge_for(plan: Plan, *, to_make: Container[str] = ()) -> Judge:
+    """The reasoning, with the core's word on what it lays over the names that are there now."""
+    if plan.tier is not Tier.FULL or plan.files is None:
+        return Judge(plan, to_make=to_make)
+    try:
+        told = core.ask("covers", plan=plan)["covers"]
+        covers = [Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in told]
+    except (KeyError, TypeError, ValueError) as error:
+        raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
+    return Judge(plan, covers=covers, to_make=to_make)
+
+
 def answer(plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()) -> Answer:
-    judgement = judge(plan, path, operation, to_make=to_make)
+    judgement = judge_for(plan, to_make=to_make)(path, operation)
     tried = _try(plan, path, operation)
     _agree(judgement, tried, path)
     if tried.outcome == "allowed" and not judgement.allowed:

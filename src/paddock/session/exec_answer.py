@@ -26,11 +26,12 @@ class ExecAnswer:
 
     @property
     def allowed(self) -> bool:
-        return self.failure is None and (self.decision is None or self.decision.action is Action.ALLOW)
+        return self.failure is None and (self.decision is None or self.decision.allowed)
 
     @property
     def asked(self) -> bool:
-        return self.failure is None and self.decision is not None and self.decision.action is Action.ASK
+        decision = self.decision
+        return self.failure is None and decision is not None and decision.action is Action.ASK and not decision.allowed
 
 
 def answer_exec(plan: Plan, words: Sequence[str], cwd: str, environ: Mapping[str, str]) -> ExecAnswer:
@@ -56,6 +57,8 @@ def answer_exec(plan: Plan, words: Sequence[str], cwd: str, environ: Mapping[str
 
 
 def _because(decision: Decision) -> str:
+    if decision.approved:
+        return f"approved earlier ({decision.approved.source}); {_asking(decision)} asks"
     match decision.cause:
         case "rule":
             return _named(decision.rule)
@@ -67,12 +70,16 @@ def _because(decision: Decision) -> str:
             return f"no rule is about it, and default_action is {decision.action.value}"
 
 
+def _asking(decision: Decision) -> str:
+    return _named(decision.rule) if decision.rule else "default_action"
+
+
 def _named(rule: RuleOf | None) -> str:
     return f"rule {rule.id!r} ({rule.source})" if rule else "a rule"
 
 
 def _hint(decision: Decision, chain: tuple[str, ...], words: Sequence[str]) -> str | None:
-    if decision.action is Action.ALLOW:
+    if decision.allowed:
         return None
     if decision.doubted:
         return (

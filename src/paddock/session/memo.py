@@ -5,10 +5,10 @@ starts the core without Python. It knows no options and compiles nothing; on any
 depends on is said in this file:
 
 - key: version, uid, directory, kernel, the front door itself, the command's name, the options as written
-- contents: policy files, the directories where one could appear, the project file, the lists of trusted files, of
-  what earlier runs could write and of journals, the passwd and group files, git's own files that were looked into,
-  Paddock's own profiles, tables and code; each by all that a change would touch (device, inode, mode, owner, size, both
-  times)
+- contents: policy files (with what was approved for good, if there are exec rules), the directories where one could
+  appear, the project file, the lists of trusted files, of what earlier runs could write and of journals, the passwd and
+  group files, git's own files that were looked into, Paddock's own profiles, tables and code; each by all that a change
+  would touch (device, inode, mode, owner, size, both times)
 - places: directories of policy files, what becomes writable (and the links that lead there), where exec rules lead,
   those that a grant had made, where the person finds Paddock, git's directories; by what is there and who may write
   it; the root directory, which is another one in a container

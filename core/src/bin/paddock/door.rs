@@ -19,7 +19,8 @@ use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-const PYTHON_HALF: &str = "paddock-python";
+use crate::python;
+
 const CORE: &str = "paddock-core";
 const SIZE_LIMIT: u64 = 4 << 20;
 
@@ -36,40 +37,12 @@ pub fn enter() -> ExitCode {
         // Only a failed exec comes back; Python will try the same and say what is wrong.
         let _failed = remembered.start(&door);
     }
-    let script = door.with_file_name(PYTHON_HALF);
-    let Some(python) = interpreter_of(&script) else {
+    let script = door.with_file_name(python::SCRIPT);
+    let Some(python) = python::interpreter_of(&script) else {
         return refuse(&format!("{} does not name the Python it is for", script.display()), "reinstall paddock");
     };
-    // -E, -P, -s: no variable, no directory of the caller's and no start-up file of the home may say what Python runs. An agent
-    // can write these kinds of place. (The script finds a package that was installed for one user only by itself.)
-    let failure = Command::new(&python).args(["-E", "-P", "-s"]).arg(&script).args(&arguments).exec();
+    let failure = Command::new(&python).args(python::ALONE).arg(&script).args(&arguments).exec();
     refuse(&format!("can not start {}: {failure}", python.display()), "reinstall paddock")
-}
-
-/// The interpreter of the script, as the installer wrote it for the environment the package is in: on the first line, or,
-/// where its path is too long for the kernel or holds a space, in a line that makes a shell start it (pip's distlib):
-///
-/// ```text
-/// #!/bin/sh
-/// '''exec' "/a long path/bin/python3" "$0" "$@"
-/// ```
-///
-/// Anything that is no Python would not know the options that shut the caller's variables out.
-fn interpreter_of(script: &Path) -> Option<PathBuf> {
-    let text = fs::read(script).ok()?;
-    let mut lines = text.split(|byte| *byte == b'\n');
-    let mut words = lines.next()?.strip_prefix(b"#!")?.trim_ascii();
-    if words == b"/bin/sh" {
-        let quoted = lines.next()?.strip_prefix(b"'''exec' ")?.strip_suffix(b" \"$0\" \"$@\"")?;
-        words = quoted.strip_prefix(b"\"").and_then(|path| path.strip_suffix(b"\"")).unwrap_or(quoted);
-        (!words.iter().any(|byte| b"\"'\\$`".contains(byte))).then_some(())?;
-    } else {
-        words = words.split(u8::is_ascii_whitespace).next()?;
-    }
-    let path = PathBuf::from(OsStr::from_bytes(words));
-    let name = path.file_name()?.as_bytes();
-    let python = [&b"python"[..], b"pypy", b"graalpy"].iter().any(|kind| name.starts_with(kind));
-    (path.is_absolute() && python).then_some(path)
 }
 
 fn refuse(what: &str, hint: &str) -> ExitCode {
@@ -285,28 +258,5 @@ mod tests {
         assert!(!weaker.holds(Path::new("/nonexistent/door")));
         // Not "nothing there": nobody can say.
         assert!(!memo(&format!("/{}", "x".repeat(300)), None).holds(Path::new("/nonexistent/door")));
-    }
-
-    #[test]
-    fn only_a_python_is_started() {
-        let script = std::env::temp_dir().join(format!("paddock-first-line-{}", std::process::id()));
-        for (text, interpreter) in [
-            ("#!/opt/venv/bin/python\nimport sys\n", Some("/opt/venv/bin/python")),
-            ("#!/usr/bin/python3.13t -sP\nimport sys\n", Some("/usr/bin/python3.13t")),
-            ("#!/bin/sh\n'''exec' \"/a b/bin/python3\" \"$0\" \"$@\"\n' '''\n", Some("/a b/bin/python3")),
-            ("#!/bin/sh\n'''exec' /long/bin/python3 \"$0\" \"$@\"\n' '''\n", Some("/long/bin/python3")),
-            ("#!/bin/sh\n'''exec' \"$(evil)/python3\" \"$0\" \"$@\"\n' '''\n", None),
-            ("#!/bin/sh\n'''exec' \"/bin/sh\" \"$0\" \"$@\"\n' '''\n", None),
-            ("#!/bin/sh\nexec python3 \"$0\"\n", None),
-            ("#!/bin/bash\n", None),
-            ("#!/usr/bin/env python3\n", None),
-            ("#!python\n", None),
-            ("import sys\n", None),
-            ("", None),
-        ] {
-            fs::write(&script, text).unwrap();
-            assert_eq!(interpreter_of(&script).as_deref(), interpreter.map(Path::new), "{text}");
-        }
-        fs::remove_file(&script).unwrap();
     }
 }

@@ -6,6 +6,10 @@ use std::process::ExitCode;
 #[cfg(supported)]
 mod door;
 
+#[cfg(supported)]
+#[path = "../../python.rs"]
+mod python;
+
 #[cfg(not(supported))]
 #[path = "../../unsupported.rs"]
 mod unsupported;

@@ -5,7 +5,19 @@ use serde_json::{Value, json};
 use super::*;
 
 fn gate(default: &str, rules: Value) -> Gate {
-    let rules: Vec<Value> = rules
+    gate_with(default, rules, json!([]))
+}
+
+fn gate_with(default: &str, rules: Value, approved: Value) -> Gate {
+    serde_json::from_value(json!({
+        "default": default, "on_error": "deny", "timeout_ms": 250, "ask_timeout_s": 300, "trace": false,
+        "exec_only_granted": true, "rules": written_out(rules), "approved": written_out(approved),
+    }))
+    .unwrap()
+}
+
+fn written_out(rules: Value) -> Vec<Value> {
+    rules
         .as_array()
         .unwrap()
         .iter()
@@ -20,12 +32,7 @@ fn gate(default: &str, rules: Value) -> Gate {
             let matches = matches.collect::<Vec<_>>();
             json!({"id": format!("r{index}"), "action": rule["action"], "reason": null, "source": "x", "match": matches})
         })
-        .collect();
-    serde_json::from_value(json!({
-        "default": default, "on_error": "deny", "timeout_ms": 250, "ask_timeout_s": 300, "trace": false,
-        "exec_only_granted": true, "rules": rules,
-    }))
-    .unwrap()
+        .collect()
 }
 
 fn compiled(default: &str, rules: Value) -> Rules {
@@ -87,12 +94,20 @@ impl Call {
     }
 
     fn judged(&self, rules: &Rules) -> Verdict {
+        self.with_exec(|exec| rules.judge(exec))
+    }
+
+    fn approved(&self, rules: &Rules) -> Option<usize> {
+        self.with_exec(|exec| rules.approves(exec))
+    }
+
+    fn with_exec<T>(&self, asked: impl FnOnce(&Exec<'_>) -> T) -> T {
         let files = self.chain.iter().zip(&self.told);
         let chain: Vec<File<'_>> =
             files.map(|((named, real), argument)| File { named, real, argument: argument.as_deref() }).collect();
         let argv: Vec<&[u8]> = self.argv.iter().map(Vec::as_slice).collect();
         let parent_argv: Vec<&[u8]> = self.parent.iter().flat_map(|(_, argv)| argv.iter().map(Vec::as_slice)).collect();
-        rules.judge(&Exec {
+        asked(&Exec {
             chain: &chain,
             argv: &argv,
             cwd: &self.cwd,
@@ -321,6 +336,49 @@ fn what_the_command_could_have_made_needs_a_rule_that_names_its_place_or_content
     let mut gate = gate("allow", json!([{"action": "deny", "exe_basename": "curl"}]));
     gate.exec_only_granted = false;
     assert_eq!(tool().judged(&Rules::compile(&gate).unwrap()).action, Action::Allow);
+}
+
+#[test]
+fn an_approval_answers_what_it_holds_for_surely_and_beats_no_rule() {
+    let approved = json!([
+        {"action": "allow", "exe": "/usr/bin/git", "argv_regex": "^git push$", "cwd_glob": "/home/ada/project"},
+        {"action": "allow", "exe_basename": "make"},
+    ]);
+    let rules = json!([
+        {"action": "deny", "exe": "/usr/bin/git", "argv_contains": "--force"},
+        {"action": "ask", "exe": "/usr/bin/git"},
+    ]);
+    let compiled = Rules::compile(&gate_with("deny", rules, approved)).unwrap();
+    let git = |argv: &str| Call::new("/usr/bin/git", argv);
+    let elsewhere = Call { cwd: b"/home/ada/project/x".to_vec(), ..git("git push") };
+    for (call, expected) in [
+        (git("git push"), Some(0)),
+        (git("git push --force"), None),
+        (git("git push\n"), None),
+        (git("/usr/bin/git push"), None),
+        // By another name it holds only partly.
+        (Call::new("/usr/bin/git2", "git push").given("/usr/bin/git"), None),
+        (elsewhere, None),
+        (Call::new("/usr/bin/make", "make"), Some(1)),
+        (Call::new("/home/ada/project/make", "make").own(), None),
+        (Call::new("/bin/ls", "ls"), None),
+    ] {
+        assert_eq!(call.approved(&compiled), expected, "{:?}", call.argv);
+    }
+    // Rules decide first, and whoever asks for approvals does so for a question alone.
+    assert_eq!(git("git push --force").judged(&compiled).cause, Cause::Rule(0));
+    assert_eq!(git("git push").judged(&compiled).action, Action::Ask);
+    assert_eq!(Call::new("/usr/bin/make", "make").judged(&compiled).action, Action::Deny);
+}
+
+#[test]
+fn an_approval_that_can_not_be_judged_is_none() {
+    let approved = json!([{"action": "allow", "exe_sha256": "00".repeat(32)}]);
+    let compiled = Rules::compile(&gate_with("ask", json!([]), approved)).unwrap();
+    let mut cat = Call::new("/bin/cat", "cat");
+    assert_eq!(cat.approved(&compiled), Some(0));
+    cat.digests = vec![None];
+    assert_eq!(cat.approved(&compiled), None);
 }
 
 #[test]

@@ -1,0 +1,147 @@
+//! System calls of the command that wait for our answer, and whoever knows it: the gate for execs, renames in a copy; the observer only looks.
+
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+
+use crate::gate::Gate;
+use crate::notify::{Answer, Call, Listener, Next};
+use crate::observe::Observer;
+use crate::plan::Plan;
+use crate::rename::Renames;
+use crate::sys;
+
+/// So long calls are answered before everything else gets its turn: a path of many links takes long to follow.
+const CALLS_TURN: Duration = Duration::from_millis(2);
+
+/// Who has to do with calls from the first program on.
+pub struct Attendants {
+    pub gate: Option<Gate>,
+    pub observer: Option<Observer>,
+    /// Somebody will answer for renaming, who is not there yet; and calls for him.
+    renames_come: bool,
+    early: Vec<Call>,
+}
+
+impl Attendants {
+    pub fn new(plan: &Plan, gate: Option<Gate>, observer: Option<Observer>) -> Attendants {
+        Attendants { gate, observer, renames_come: plan.workspace.is_some(), early: Vec::new() }
+    }
+
+    /// Answers for the first program, which starts while somebody else waits for that. Until `other` has something to say.
+    pub fn attend(&mut self, listener: &Listener, other: BorrowedFd<'_>) -> Result<(), Errno> {
+        let children = sys::child_descriptor()?;
+        loop {
+            let deadline = self.gate.as_ref().and_then(Gate::deadline);
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let left = left.and_then(|left| Timespec::try_from(left).ok());
+            let companion = self.gate.as_ref().and_then(Gate::fd);
+            let waited_for = [Some(other), Some(listener.fd()), Some(children.as_fd()), companion];
+            let mut ready: Vec<PollFd<'_>> =
+                waited_for.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            match rustix::event::poll(&mut ready, left.as_ref()) {
+                Err(Errno::INTR) => continue,
+                polled => polled?,
+            };
+            if !ready[0].revents().is_empty() {
+                return Ok(());
+            }
+            sys::children_heard();
+            if let Some(gate) = &mut self.gate {
+                gate.turn(listener);
+            }
+            if let Next::Call(call) = listener.next()? {
+                self.take(listener, call, None);
+            }
+        }
+    }
+
+    fn take(&mut self, listener: &Listener, call: Call, renames: Option<&mut Renames<'_>>) {
+        let seen = self.observer.as_mut().map(|observer| observer.look(listener, &call));
+        let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
+        match (&mut self.gate, renames) {
+            (Some(gate), _) if executes => gate.take(listener, call),
+            (_, Some(renames)) if Renames::knows(&call) => renames.take(listener, call),
+            (_, None) if self.renames_come && Renames::knows(&call) => self.early.push(call),
+            // Whoever only looks lets everything go on.
+            _ if seen.is_some() => listener.answer(&call, Answer::Continue),
+            // The filter passes on only what somebody knows an answer to.
+            _ => listener.answer(&call, Answer::Fail(Errno::ACCESS)),
+        }
+        if let (Some(observer), Some(seen)) = (&mut self.observer, seen) {
+            observer.note(seen);
+        }
+    }
+}
+
+/// System calls that wait for our answer, and who knows it.
+pub struct Calls<'a> {
+    listener: Listener,
+    pub attendants: Attendants,
+    pub renames: Option<Renames<'a>>,
+    /// Nobody is left who could call.
+    over: bool,
+}
+
+impl<'a> Calls<'a> {
+    pub fn new(listener: Listener, attendants: Attendants, renames: Option<Renames<'a>>) -> Calls<'a> {
+        if let Some(gate) = &attendants.gate {
+            gate.settle();
+        }
+        let attendants = Attendants { renames_come: false, ..attendants };
+        let mut calls = Calls { listener, attendants, renames, over: false };
+        for call in std::mem::take(&mut calls.attendants.early) {
+            match &mut calls.renames {
+                Some(renames) => renames.take(&calls.listener, call),
+                None => calls.listener.answer(&call, Answer::Continue),
+            }
+        }
+        calls
+    }
+
+    pub fn are_due(&self) -> bool {
+        let wait = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
+        let mut waiting: Vec<PollFd<'_>> = self.descriptors().into_iter().flatten().map(wait).collect();
+        rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+            || self.deadline().is_some_and(|deadline| deadline <= Instant::now())
+    }
+
+    pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 4] {
+        let listener = (!self.over).then(|| self.listener.fd());
+        let Attendants { gate, observer, .. } = &self.attendants;
+        let observer = observer.as_ref().and_then(Observer::fd);
+        [listener, self.renames.as_ref().and_then(Renames::fd), gate.as_ref().and_then(Gate::fd), observer]
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        let gate = self.attendants.gate.as_ref().and_then(Gate::deadline);
+        let observer = self.attendants.observer.as_ref().and_then(Observer::deadline);
+        gate.into_iter().chain(observer).min()
+    }
+
+    pub fn turn(&mut self) -> Result<(), Errno> {
+        if let Some(renames) = &mut self.renames {
+            renames.turn(&self.listener);
+        }
+        let started = Instant::now();
+        if let Some(observer) = &mut self.attendants.observer {
+            observer.turn();
+        }
+        while started.elapsed() < CALLS_TURN {
+            if let Some(gate) = &mut self.attendants.gate {
+                gate.turn(&self.listener);
+            }
+            match self.listener.next()? {
+                Next::Call(call) => self.attendants.take(&self.listener, call, self.renames.as_mut()),
+                Next::Nothing => break,
+                Next::Over => {
+                    self.over = true;
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+"""Always: an answer becomes a rule in the person's own ``approved.toml`` (policy/approved.py reads it)."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+
+from paddock import core
+from paddock.approve.model import Question
+from paddock.errors import PolicyError
+from paddock.policy import Origin
+from paddock.policy.approved import load_approved, place, read_approved
+from paddock.policy.model import Action, Match, Rule, Source
+from paddock.policy.render import rule_to_toml
+
+SIZE_LIMIT = 256 * 1024  # every plan with rules carries all of it
+_ID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._+-")
+
+
+def rule_for(question: Question, origin: Origin) -> Rule:
+    """The rule for this program with these arguments in this directory, and for nothing else. A PolicyError says why
+    there is none: not everything that runs can be written down."""
+    shown = place(origin)
+    expression = str(core.ask("exactly", question=json.dumps(question.argv)))
+    matches = (("exe", question.exe), ("argv_regex", expression), ("cwd_glob", question.cwd))
+    taken = {rule.id for rule in load_approved(origin).rules}
+    name = "".join(letter for letter in os.path.basename(question.exe) if letter in _ID) or "program"
+    number = next(number for number in range(1, len(taken) + 2) if f"{name}-{number}" not in taken)
+    rule = Rule(
+        id=f"{name}-{number}",
+        action=Action.ALLOW,
+        matches=tuple(Match(key=key, values=(value,), negate=False) for key, value in matches),
+        reason=None,
+        source=Source(file=shown, line=1, key="rule[0]"),
+    )
+    # Read as it will be read: a path with a "*" in it would mean others as well.
+    read = read_approved(rule_to_toml(rule), shown, origin)
+    if "*" in question.cwd or tuple(one.matches for one in read) != (rule.matches,):
+        raise PolicyError("a name in it can not be written in a rule", where=shown)
+    return rule
+
+
+def keep(rule: Rule, origin: Origin) -> None:
+    """Add the rule to the file, as a whole or not at all. What is there stays as it is written."""
+    path = place(origin)
+    try:
+        with _locked(origin.config_dir):
+            known = load_approved(origin)
+            if any(one.matches == rule.matches for one in known.rules):
+                return
+            if known.file and (known.file.path != known.file.written or not os.path.isfile(path)):
+                raise PolicyError("is a symbolic link: it would be replaced", where=path)
+            before = known.file.text if known.file else ""
+            text = "\n\n".join(part for part in (before.rstrip("\n"), rule_to_toml(rule)) if part)
+            if len(text.encode()) > SIZE_LIMIT:
+                raise PolicyError(f"would be longer than {SIZE_LIMIT} bytes", where=path, hint="take out what is old")
+            if [one.matches for one in read_approved(text, path, origin)] != [r.matches for r in (*known.rules, rule)]:
+                raise PolicyError("can not be added to", where=path, hint="see how it ends")
+            _replace(path, text)
+    except OSError as error:
+        raise PolicyError(f"can not be written: {error.strerror}", where=path) from None
+
+
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _replace(path: str, text: str) -> None:
+    """A crash leaves the old one or the new one."""
+    fresh = f"{path}.{os.getpid()}"
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        os.fchmod(fd, 0o600)  # whatever the umask left of it
+        file.write(text)
+        file.flush()
+        os.fsync(fd)
+    os.replace(fresh, path)

@@ -1,0 +1,241 @@
+"""A person at the terminal answers.
+
+The command has the terminal, and reads from it. For as long as a question is on the screen its foreground is our own
+process group, so that what is typed comes to us; whoever of the command reads meanwhile is stopped (SIGTTIN), and
+continued when the terminal goes back. An answer is a line, not a key: a person who is typing something
+else when the question comes must not answer it by accident.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import termios
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from paddock.approve.always import keep, rule_for
+from paddock.approve.inbox import Inbox
+from paddock.approve.model import Question, Verdict
+from paddock.approve.text import Screen, shown
+from paddock.errors import PaddockError
+from paddock.policy import Origin
+from paddock.policy.approved import place
+from paddock.policy.render import rule_to_toml
+
+BY = "terminal"
+TTY = "/dev/tty"
+BACKGROUND_S = 0.5  # nothing tells when a job comes to the foreground
+INTERRUPT = b"\x03"
+
+_CHOICES = {
+    "o": Verdict.ONCE,
+    "once": Verdict.ONCE,
+    "s": Verdict.SESSION,
+    "session": Verdict.SESSION,
+    "d": Verdict.DENY,
+    "deny": Verdict.DENY,
+    "": Verdict.DENY,
+}
+_ASKED = "[o]nce, for this [s]ession, [a]lways, [d]eny? (Enter: deny) "
+_CONFIRM = "write it? [y]es, Enter: no "
+
+
+class _NotOurs(Exception):  # noqa: N818 (nothing went wrong)
+    """The terminal went to somebody else. The question stays."""
+
+
+class _Withdrawn(Exception):  # noqa: N818
+    pass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """``core``: the process whose questions these are. Only from its own people the terminal is taken."""
+
+    origin: Origin
+    core: int
+
+    def serve(self, inbox: Inbox) -> None:
+        # Neither reading nor taking the terminal may stop us, and no key may end us while we have it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTIN, signal.SIGTTOU, signal.SIGTSTP})
+        for key in (signal.SIGINT, signal.SIGQUIT):
+            signal.signal(key, signal.SIG_IGN)
+        fd = os.open(TTY, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        told = False
+        while not inbox.closed:
+            inbox.wait(timeout_s=BACKGROUND_S if told else None)
+            inbox.read()
+            if not inbox.open():
+                told = False
+            elif self._may_take(fd):
+                told = False
+                last = None
+                with contextlib.suppress(_NotOurs), _taken(fd, self.core):
+                    last = self._ask_all(fd, inbox)
+                if last:
+                    inbox.answer(*last, BY)
+            elif not told:
+                told = True
+                Screen(fd).write("\npaddock: a question waits for you; bring the job to the foreground\n")
+
+    def _may_take(self, fd: int) -> bool:
+        """A shell whose background job asks keeps its terminal: it would take the loss for the end of its input."""
+        holder = os.tcgetpgrp(fd)
+        if holder == _group(self.core):
+            return True
+        # Every member: a command can join the group of the shell.
+        members = [pid for pid, group in _processes() if group == holder]
+        return bool(members) and all(_descends(pid, self.core) for pid in members)
+
+    def _ask_all(self, fd: int, inbox: Inbox) -> tuple[Question, Verdict] | None:
+        """Returns the last answer. It is for when the terminal is back: until then the core knows that we have it, and
+        takes no stop for the person's."""
+        screen = Screen(fd)
+        screen.ring()
+        while questions := inbox.open():
+            question, more = questions[0], len(questions) - 1
+            with contextlib.suppress(_Withdrawn), screen.page():
+                verdict = self._asked(fd, screen, inbox, question, more)
+                if inbox.open() == [question]:
+                    return question, verdict
+                inbox.answer(question, verdict, BY)
+        return None
+
+    def _asked(self, fd: int, screen: Screen, inbox: Inbox, question: Question, more: int) -> Verdict:
+        columns, rows = screen.size
+        screen.write(shown(question, more, columns=columns, rows=rows))
+        while True:
+            line = self._line(fd, screen, inbox, question, _ASKED)
+            if line is None:
+                return Verdict.DENY
+            if line in _CHOICES:
+                return _CHOICES[line]
+            if line in ("a", "always"):
+                if self._kept(fd, screen, inbox, question):
+                    return Verdict.SESSION
+            elif line in ("w", "whole"):
+                screen.write(shown(question, more, columns=columns, rows=None))
+
+    def _kept(self, fd: int, screen: Screen, inbox: Inbox, question: Question) -> bool:
+        try:
+            rule = rule_for(question, self.origin)
+            screen.write(f"to {place(self.origin)}:\n{rule_to_toml(rule)}")
+            if self._line(fd, screen, inbox, question, _CONFIRM) not in ("y", "yes"):
+                return False
+            keep(rule, self.origin)
+        except PaddockError as error:
+            screen.write(f"{error.message}: no rule was written\n")
+            return False
+        return True
+
+    def _line(self, fd: int, screen: Screen, inbox: Inbox, question: Question, asked: str) -> str | None:
+        """None: Ctrl-C, or the end of the input."""
+        # What was typed before the question was there is no answer to it.
+        termios.tcflush(fd, termios.TCIFLUSH)
+        screen.write(asked)
+        while True:
+            ready = inbox.wait(fd)
+            inbox.read()
+            if inbox.closed or not inbox.is_open(question):
+                # Half an answer is not for the command.
+                termios.tcflush(fd, termios.TCIFLUSH)
+                raise _Withdrawn
+            if not ready:
+                continue
+            try:
+                line = os.read(fd, 4096)
+            except OSError:  # not our foreground any more, or no terminal
+                raise _NotOurs from None
+            screen.typed()
+            if not line or INTERRUPT in line:
+                return None
+            return line.decode(errors="replace").strip().lower()
+
+
+@contextlib.contextmanager
+def _taken(fd: int, core: int) -> Iterator[None]:
+    """The terminal is ours, and is set as a person expects it; afterwards both are as before."""
+    holder, settings = os.tcgetpgrp(fd), termios.tcgetattr(fd)
+    os.tcsetpgrp(fd, os.getpgrp())
+    try:
+        _interrupt_readers(holder, core)
+        termios.tcsetattr(fd, termios.TCSANOW, _plain(settings))
+        yield
+    finally:
+        # Somebody else may have taken it meanwhile; then it is theirs to set.
+        with contextlib.suppress(OSError, termios.error):
+            if os.tcgetpgrp(fd) == os.getpgrp():
+                termios.tcsetattr(fd, termios.TCSADRAIN, settings)
+                try:
+                    os.tcsetpgrp(fd, holder)
+                except OSError:  # that group is gone
+                    os.tcsetpgrp(fd, _group(core))
+        with contextlib.suppress(OSError):
+            os.killpg(holder, signal.SIGCONT)
+
+
+_Settings = list[int | list[bytes | int]]
+
+
+def _plain(settings: _Settings) -> _Settings:
+    """Lines with echo. Ctrl-C ends a line like Enter, and stands in it: no signal has to be waited for."""
+    iflag, _, cflag, _, ispeed, ospeed, old = settings
+    assert isinstance(iflag, int)
+    assert isinstance(old, list)
+    characters = list(old)
+    disabled = b"\0"
+    characters[termios.VEOF], characters[termios.VEOL], characters[termios.VEOL2] = b"\x04", INTERRUPT, disabled
+    characters[termios.VERASE], characters[termios.VKILL] = b"\x7f", b"\x15"
+    cleared = termios.INLCR | termios.IGNCR | termios.ISTRIP | termios.IXOFF
+    iflag = (iflag & ~cleared) | termios.ICRNL
+    lflag = termios.ICANON | termios.ECHO | termios.ECHOE | termios.ECHOK | termios.ECHOCTL | termios.IEXTEN
+    return [iflag, termios.OPOST | termios.ONLCR, cflag, lflag, ispeed, ospeed, characters]
+
+
+def _interrupt_readers(group: int, core: int) -> None:
+    """Whoever waits for input since before is not told by the kernel that the terminal has gone, and would get the
+    answer. Those who are stopped for a moment begin to read anew, and stop. Those who do not stop for SIGTTIN (a shell
+    at its prompt) would be told of an error, and leave: they are stopped for as long as it takes."""
+    stopped = 1 << (signal.SIGTTIN - 1)
+    for pid, its_group in _processes():
+        if its_group != group or pid == core or not _descends(pid, core):
+            continue
+        with contextlib.suppress(OSError, KeyError, ValueError):
+            facts = _status(pid)
+            if facts["NSpid"].split()[1:][-1:] == ["1"]:
+                continue  # the init of a sandbox reads nothing, and its work goes on
+            deaf = any(int(facts[key], 16) & stopped for key in ("SigIgn", "SigCgt"))
+            os.kill(pid, signal.SIGSTOP if deaf else signal.SIGTTIN)
+            if not deaf:
+                os.kill(pid, signal.SIGCONT)
+
+
+def _status(pid: int) -> dict[str, str]:
+    with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
+        return dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+
+
+def _group(pid: int) -> int:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def _processes() -> Iterator[tuple[int, int]]:
+    """Every process with its group."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (group := _group(int(name))):
+            yield int(name), group
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    while pid > 1 and pid != ancestor:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except (OSError, IndexError):
+            return False
+    return pid == ancestor

@@ -1,0 +1,21 @@
+"""paddock companion: started by the core when a rule asks and there is a terminal. Not for people."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+from paddock.approve.inbox import Inbox
+from paddock.approve.terminal import Terminal
+from paddock.cli.options import Parser
+from paddock.policy import Origin
+
+
+def execute(arguments: list[str]) -> int:
+    parser = Parser("companion", "Answers the questions of paddock-core at the terminal.")
+    parser.add_argument("--socket", type=int, required=True, metavar="FD")
+    options = parser.parse_args(arguments)
+    core = os.getppid()
+    with socket.socket(fileno=options.socket) as line:
+        Terminal(origin=Origin.of_process(), core=core).serve(Inbox(line))
+    return 0

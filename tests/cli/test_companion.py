@@ -1,0 +1,237 @@
+"""A person at a real terminal is asked by the companion. The core is played by the test; the command reads lines."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support import terminal
+from tests.support.fence import Fence
+from tests.support.terminal import Screen
+from tests.support.waiting import wait_for
+from tests.unit.approve.questions import Core, question
+
+# As paddock-core starts it: a child in a group of its own, with the socket; and the core itself, which no signal stops.
+CORE = """
+import os, signal, socket, subprocess, sys
+python, script, path, *command = sys.argv[1:]
+line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+line.connect(path)
+held = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+def released():
+    signal.pthread_sigmask(signal.SIG_SETMASK, held)
+words = [python, "-E", "-P", "-s", script, "companion", "--socket", str(line.fileno())]
+companion = subprocess.Popen(words, pass_fds=[line.fileno()], process_group=0, preexec_fn=released)
+line.close()
+status = subprocess.Popen(command, preexec_fn=released).wait()
+companion.wait()
+sys.exit(status)
+"""
+READER = "stty -echo; echo up-$((40+2)); while read x; do echo got-$x; done"
+RAW = "stty raw -echo; echo up-$((40+2)); dd bs=1 count=1 of=key 2>/dev/null; stty sane; echo raw-$((1+1))"
+
+
+@contextmanager
+def asked(fence: Fence, command: str = READER, *, background: bool = False) -> Iterator[tuple[Core, Screen]]:
+    """An interactive shell, in it a core with a command and a companion."""
+    bin_ = fence.installation.paddock.parent
+    project = fence.ground.project
+    core = fence.ground.put(project / "core.py", CORE)
+    place = project / "line"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(place))
+        os.chmod(place, 0o777)
+        listener.listen(1)
+        listener.settimeout(10)
+        shell = ["bash", "--norc", "--noprofile", "-i"]
+        with terminal.opened(fence.tester, shell, cwd=project) as screen:
+            screen.line("PS1='shell$ '; echo up-$((1+1))")
+            screen.shows("up-2")
+            words = [str(bin_ / "python"), str(core), str(bin_ / "python"), str(bin_ / "paddock-python"), str(place)]
+            fence.ground.put(project / "command", command)
+            screen.line(f"{shlex.join(words)} sh command{' &' if background else ''}")
+            connected, _ = listener.accept()
+            with connected:
+                if not background:
+                    screen.shows("up-42")
+                yield Core(connected), screen
+
+
+@pytest.fixture
+def at_terminal(fence: Fence) -> Iterator[tuple[Core, Screen]]:
+    with asked(fence) as both:
+        yield both
+
+
+ASKED = "[o]nce, for this [s]ession, [a]lways, [d]eny? (Enter: deny)"
+
+
+def approved(fence: Fence) -> Path:
+    return fence.tester.home / ".config" / "paddock" / "approved.toml"
+
+
+@pytest.mark.parametrize(
+    ("typed", "verdict"),
+    [("o", "once"), ("S", "session"), ("session", "session"), ("d", "deny"), ("", "deny"), ("nonsense\no", "once")],
+)
+def test_a_line_is_an_answer(at_terminal: tuple[Core, Screen], typed: str, verdict: str) -> None:
+    core, screen = at_terminal
+    core.ask(question(argv=("git", "push", "\x1b[2J"), reason="leaves the machine"))
+    screen.shows(ASKED)
+    screen.shows("git push $'\\x1b[2J'")
+    screen.shows("because   rule push-asks (paddock.toml:14): leaves the machine")
+    for line in typed.split("\n"):
+        screen.line(line)
+        if line == "nonsense":
+            wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
+    assert core.heard() == {"answer": 7, "verdict": verdict, "by": "terminal"}
+    gives_back(screen)
+
+
+@pytest.mark.parametrize("key", ["C-c", "C-d"])
+def test_interrupt_and_end_of_input_deny(at_terminal: tuple[Core, Screen], key: str) -> None:
+    core, screen = at_terminal
+    core.ask(question())
+    screen.shows(ASKED)
+    screen.key(key)
+    assert core.heard()["verdict"] == "deny"
+    gives_back(screen)
+
+
+def gives_back(screen: Screen) -> None:
+    """The question is gone, and what is typed goes to the command again, which was stopped if it had tried to read."""
+    wait_for(lambda: "[o]nce" not in screen.text() and "may this run" not in screen.text(), "the question is gone")
+    screen.line("word")
+    screen.shows("got-word")
+    assert "Stopped" not in screen.text()
+
+
+def test_what_was_typed_before_answers_nothing(fence: Fence) -> None:
+    with asked(fence, "stty -echo; echo up-$((40+2)); sleep 1000") as (core, screen):
+        for _ in range(5):
+            screen.line("o")
+        core.ask(question())
+        screen.shows(ASKED)
+        screen.line("s")
+        assert core.heard()["verdict"] == "session"
+        assert core.heard_nothing()
+
+
+def test_several_are_asked_one_after_the_other(at_terminal: tuple[Core, Screen]) -> None:
+    core, screen = at_terminal
+    core.ask(*(question(id=number, argv=("git", str(number))) for number in range(300)))
+    screen.shows("git 0")
+    screen.shows(ASKED)
+    screen.line("o")
+    assert core.heard() == {"answer": 0, "verdict": "once", "by": "terminal"}
+    screen.shows("git 1")
+    screen.shows("paddock: may this run? (298 more wait)")
+    core.withdraw(1)
+    screen.shows("git 2")
+    screen.shows(ASKED)
+    screen.line("d")
+    assert core.heard() == {"answer": 2, "verdict": "deny", "by": "terminal"}
+    screen.shows("git 3")
+    for number in range(3, 300):
+        core.withdraw(number)
+    gives_back(screen)
+
+
+def test_a_withdrawn_question_leaves_the_screen(at_terminal: tuple[Core, Screen]) -> None:
+    core, screen = at_terminal
+    core.ask(question(argv=("git", "push", "x" * 700)))
+    screen.shows(ASKED)
+    screen.type("o")
+    core.withdraw(7)
+    gives_back(screen)
+    assert "xxx" not in screen.text()
+    assert core.heard_nothing()
+    core.ask(question(id=8))
+    screen.shows(ASKED)
+    screen.line("o")
+    assert core.heard()["answer"] == 8
+
+
+def test_the_end_of_the_core_gives_the_terminal_back(at_terminal: tuple[Core, Screen]) -> None:
+    core, screen = at_terminal
+    core.ask(question())
+    screen.shows(ASKED)
+    core.line.close()
+    gives_back(screen)
+    screen.key("C-d")
+    screen.line("echo ended-$?")
+    screen.shows("ended-0")
+
+
+def test_a_terminal_in_raw_mode_is_in_raw_mode_afterwards(fence: Fence) -> None:
+    with asked(fence, RAW) as (core, screen):
+        core.ask(question())
+        screen.shows(ASKED)
+        screen.line("o")
+        assert core.heard()["verdict"] == "once"
+        wait_for(lambda: "[o]nce" not in screen.text(), "the question is gone")
+        screen.type("k")  # a key, and no line
+        wait_for(lambda: (fence.ground.project / "key").read_bytes() == b"k" or None, "the command has the key")
+
+
+def test_a_job_in_the_background_does_not_take_the_terminal(fence: Fence) -> None:
+    with asked(fence, "sleep 1000", background=True) as (core, screen):
+        core.ask(question())
+        screen.shows("paddock: a question waits for you; bring the job to the foreground")
+        screen.line("echo shell-$((1+1))")
+        screen.shows("shell-2")
+        screen.line("fg")
+        screen.shows(ASKED)
+        screen.line("o")
+        assert core.heard()["verdict"] == "once"
+
+
+def test_always_shows_the_rule_and_writes_it_after_a_yes(fence: Fence, at_terminal: tuple[Core, Screen]) -> None:
+    core, screen = at_terminal
+    core.ask(question(argv=("git", "push", "a b")))
+    screen.shows(ASKED)
+    screen.line("a")
+    screen.shows("write it? [y]es, Enter: no")
+    screen.shows('argv_regex = "^git push a\\\\\\\\x20b$"')
+    screen.line("")
+    wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
+    assert not approved(fence).exists()
+    assert core.heard_nothing()
+    screen.line("always")
+    wait_for(lambda: screen.text().count("write it? [y]es") == 2, "the rule is shown again")
+    screen.line("y")
+    assert core.heard() == {"answer": 7, "verdict": "session", "by": "terminal"}
+    facts = approved(fence).stat()
+    assert (facts.st_mode & 0o7777, facts.st_uid) == (0o600, fence.tester.uid)
+    assert 'exe = "/usr/bin/git"' in approved(fence).read_text()
+    approved(fence).unlink()
+    gives_back(screen)
+
+
+def test_what_can_not_be_kept_is_said_and_asked_again(fence: Fence, at_terminal: tuple[Core, Screen]) -> None:
+    core, screen = at_terminal
+    core.ask(question(cwd="/w/*"))
+    screen.shows(ASKED)
+    screen.line("a")
+    wait_for(lambda: "no rule was written" in screen.text().replace("\n", ""), "it says so")
+    wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
+    screen.line("o")
+    assert core.heard()["verdict"] == "once"
+    assert not approved(fence).exists()
+
+
+def test_a_long_command_is_shown_in_part_and_then_whole(at_terminal: tuple[Core, Screen]) -> None:
+    core, screen = at_terminal
+    core.ask(question(argv=("sh", "-c", "A" * 5000)))
+    screen.shows(ASKED)
+    assert "characters are not shown here; w shows the whole" in screen.text()
+    screen.line("w")
+    wait_for(lambda: screen.text().count(ASKED) == 1 and "not shown" not in screen.text(), "the whole fills the screen")
+    screen.line("d")
+    assert core.heard()["verdict"] == "deny"

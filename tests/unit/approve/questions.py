@@ -1,0 +1,74 @@
+"""Questions for tests, and both ends of the socket they go through."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from paddock.approve.inbox import Inbox
+from paddock.approve.model import Question
+
+
+def question(**changed: Any) -> Question:
+    usual: dict[str, Any] = {
+        "id": 7,
+        "exe": "/usr/bin/git",
+        "chain": ("/usr/bin/git",),
+        "argv": ("git", "push"),
+        "cwd": "/w",
+        "pid": 123,
+        "parent": None,
+        "rule": "push-asks",
+        "source": "paddock.toml:14",
+        "reason": None,
+        "timeout_s": 300,
+    }
+    return Question(**{**usual, **changed})
+
+
+def asked(one: Question) -> dict[str, Any]:
+    """As the core says it."""
+    fields = {name: getattr(one, name) for name in one.__slots__ if name not in ("id", "parent")}
+    parent = one.parent and {"exe": one.parent.exe, "argv": one.parent.argv}
+    return {"ask": one.id, "parent": parent, **fields}
+
+
+class Core:
+    """The other end."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self.line = line
+        line.settimeout(10)
+
+    def say(self, message: dict[str, Any]) -> None:
+        self.line.send(json.dumps(message).encode())
+
+    def ask(self, *questions: Question) -> None:
+        for one in questions:
+            self.say(asked(one))
+
+    def withdraw(self, number: int) -> None:
+        self.say({"withdrawn": number})
+
+    def heard(self) -> Any:
+        return json.loads(self.line.recv(1 << 16))
+
+    def heard_nothing(self) -> bool:
+        self.line.setblocking(False)
+        try:
+            self.line.recv(1 << 16)
+        except BlockingIOError:
+            return True
+        finally:
+            self.line.settimeout(10)
+        return False
+
+
+@contextmanager
+def connected() -> Iterator[tuple[Core, Inbox]]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        yield Core(ours), Inbox(theirs)

@@ -1,0 +1,45 @@
+"""What is open, and what an answer reaches."""
+
+from __future__ import annotations
+
+from paddock.approve.model import Verdict
+from tests.unit.approve.questions import connected, question
+
+
+def test_questions_are_open_until_they_are_answered_or_withdrawn() -> None:
+    with connected() as (core, inbox):
+        first, second, third = (question(id=number, cwd=f"/{number}") for number in range(3))
+        core.ask(first, second, third)
+        core.withdraw(1)
+        inbox.read()
+        assert inbox.open() == [first, third]
+        inbox.answer(second, Verdict.ONCE, "x")
+        assert core.heard_nothing()
+        inbox.answer(third, Verdict.DENY, "x")
+        inbox.answer(third, Verdict.ONCE, "x")
+        assert core.heard() == {"answer": 2, "verdict": "deny", "by": "x"}
+        assert core.heard_nothing()
+        assert inbox.open() == [first]
+
+
+def test_an_answer_for_the_session_is_one_to_all_that_ask_the_same() -> None:
+    with connected() as (core, inbox):
+        same = [question(id=number, pid=number) for number in range(3)]
+        core.ask(*same, question(id=9, argv=("git", "push", "-f")))
+        inbox.read()
+        inbox.answer(same[1], Verdict.ONCE, "x")
+        assert core.heard()["answer"] == 1
+        inbox.answer(same[0], Verdict.SESSION, "x")
+        assert [core.heard()["answer"] for _ in range(2)] == [0, 2]
+        assert [one.id for one in inbox.open()] == [9]
+
+
+def test_the_end_of_the_core_closes_it() -> None:
+    with connected() as (core, inbox):
+        core.ask(question())
+        core.line.close()
+        assert inbox.wait() == []
+        inbox.read()
+        assert inbox.closed
+        assert not inbox.open()
+        inbox.answer(question(), Verdict.ONCE, "x")

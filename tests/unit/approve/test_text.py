@@ -1,0 +1,99 @@
+"""What a person reads is what would run, whatever it is made of."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+
+import pytest
+
+from paddock.approve.model import Parent
+from paddock.approve.text import command, quoted, shown
+from tests.unit.approve.questions import question
+
+WIDE = 200
+
+
+def test_a_question_says_everything() -> None:
+    asked = question(
+        argv=("git", "push", "a b"),
+        chain=("/w/run", "/usr/bin/dash"),
+        parent=Parent(exe="/usr/bin/bash", argv=("bash", "-l")),
+        reason="leaves\nthe machine",
+    )
+    assert shown(asked, 2, columns=WIDE, rows=40).splitlines() == [
+        "paddock: may this run? (2 more wait)",
+        "  git push 'a b'",
+        "  program   /usr/bin/git (process 123)",
+        "  run by    /usr/bin/dash",
+        "  in        /w",
+        "  from      bash -l (/usr/bin/bash)",
+        "  because   rule push-asks (paddock.toml:14): leaves\\nthe machine",
+    ]
+    plain = shown(question(rule=None), 0, columns=WIDE, rows=40)
+    assert plain.startswith("paddock: may this run?\n")
+    assert "because   default_action (paddock.toml:14)\n" in plain
+    assert "1 more waits" in shown(question(), 1, columns=WIDE, rows=40)
+
+
+WORDS = [
+    "a",
+    "a b",
+    "",
+    "it's",
+    "\x1b[2J",
+    "a\nb",
+    "a\\nb\t",
+    "\u202ex",
+    "'\n\\",
+    "\u200b",
+    "\x9b2J",
+    "\udc9b2J",
+    "\xad",
+    "é",
+]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_a_word_can_be_read_back_and_steers_nothing(word: str) -> None:
+    said = quoted(word)
+    assert "\n" not in said
+    assert said.isprintable()
+    if word.isprintable():
+        assert shlex.split(said) == [word]
+    else:
+        environment = {"LC_ALL": "C.UTF-8"}
+        read = subprocess.run(
+            ["bash", "-c", f"printf %s {said}"], env=environment, capture_output=True, check=True
+        ).stdout
+        assert read == word.encode(errors="surrogateescape")
+
+
+def test_two_commands_never_look_alike() -> None:
+    lists = [("a", "b"), ("a b",), ("a", "", "b"), ("a\nb",), ("a\\nb",), ("$'a\\nb'",), (), ("",)]
+    assert len({command(argv) for argv in lists}) == len(lists)
+
+
+def test_no_field_adds_a_line_or_steers_the_terminal() -> None:
+    evil = "x\n\x1b[2Jpaddock: allowed\r\u202e"
+    asked = question(
+        exe=evil, chain=(evil, evil), argv=(evil,), cwd=evil, rule=evil, source=evil, reason=evil,
+        parent=Parent(exe=evil, argv=(evil,)),
+    )  # fmt: skip
+    text = shown(asked, 0, columns=10_000, rows=40)
+    assert len(text.splitlines()) == 7
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
+def test_what_does_not_fit_is_counted_and_can_be_seen_whole() -> None:
+    argv = ("sh", "-c", "A" * 3000 + "B" * 3000 + "Z")
+    some = shown(question(argv=argv), 0, columns=80, rows=24)
+    assert len(some.splitlines()) < 24
+    assert all(len(line) < 80 for line in some.splitlines())
+    (hidden,) = [line for line in some.splitlines() if "not shown" in line]
+    count = int(hidden.split()[1])
+    assert count + sum(some.count(letter) for letter in "ABZ") == len("".join(argv)) - len("sh-c") + some.count("Alwa")
+    whole = shown(question(argv=argv), 0, columns=80, rows=None)
+    assert (whole.count("A"), whole.count("B"), "not shown" in whole) == (3000, 3000, False)
+    wide = shown(question(argv=("\u4e2d" * 100,)), 0, columns=40, rows=24)
+    assert max(len(line) for line in wide.splitlines()[1:4]) <= 22
