@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need, need_program
+from tests.support.fence import Word
 from tests.support.gate import Gate, rule
 from tests.support.jail import roots_reach_put_aside
 from tests.support.tester import Outcome
@@ -95,7 +96,7 @@ def test_cargo(gate: Gate) -> None:
         if found is own:
             gate.fence.tester.give(place)
         build = "export CARGO_HOME=$PWD/.c && cargo build -q --offline && target/debug/small"
-        flags = [
+        flags: list[Word] = [
             "-r",
             f"{toolchain}/**",
             "-x",
