@@ -17,7 +17,7 @@ mod verify;
 mod words;
 
 use std::cell::RefCell;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use sha2::{Digest as _, Sha256};
 
-use self::expect::{Expected, Known, Link, Process, Unexpected};
+use self::expect::{Expected, Known, Link, Process, State, Unexpected};
 use self::places::Places;
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use crate::companion::{self, Companion, Heard, Question};
@@ -38,6 +38,7 @@ pub const CALLS: [&str; 2] = ["execve", "execveat"];
 
 /// More questions than a person will answer; the files of each are held open.
 const MOST_ASKED: usize = 2048;
+const MOST_KEPT: usize = 1024;
 /// So long a question has to leave the screen.
 const TO_CLEAR: Duration = Duration::from_millis(500);
 /// Denials that are remembered for the process that met them.
@@ -55,6 +56,8 @@ pub struct Gate {
     companion: Companion,
     asked: Vec<Asked>,
     last_question: u64,
+    /// What is in files that no command can write.
+    kept: RefCell<HashMap<State, [u8; 32]>>,
     /// Let through, and not yet seen at the exec stop.
     traced: Vec<Admitted>,
     /// Other threads of processes that have one under way.
@@ -164,6 +167,7 @@ impl Gate {
             companion,
             asked: Vec::new(),
             last_question: 0,
+            kept: RefCell::default(),
             traced: Vec::new(),
             queued: Vec::new(),
             allowed: HashSet::new(),
@@ -267,9 +271,21 @@ impl Gate {
             parent: parent.as_ref().map(|(exe, _)| Parent { exe, argv: &parent_argv }),
             granted: chain.iter().all(granted),
             digest: &|index| {
-                let known = digests.borrow().iter().find(|(of, _)| *of == index).map(|(_, digest)| *digest);
-                let digest = known.map_or_else(|| expected.chain[index].digest(deadline), Ok)?;
-                digests.borrow_mut().push((index, digest));
+                let link = &expected.chain[index];
+                let found = digests.borrow().iter().find(|(of, _)| *of == index).map(|(_, digest)| *digest);
+                if let Some(digest) = found.or_else(|| self.kept.borrow().get(&link.state).copied()) {
+                    return Ok(digest);
+                }
+                let digest = link.digest(deadline)?;
+                if self.places.as_ref().is_some_and(|places| places.keep(&link.real)) {
+                    let mut kept = self.kept.borrow_mut();
+                    if kept.len() >= MOST_KEPT {
+                        kept.clear();
+                    }
+                    kept.insert(link.state, digest);
+                } else {
+                    digests.borrow_mut().push((index, digest));
+                }
                 Ok(digest)
             },
         };

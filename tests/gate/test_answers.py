@@ -7,12 +7,15 @@ import os
 
 import pytest
 
+from tests.support.fence import Word
 from tests.support.gate import Gate, rule
 
 
 def test_denied_is_permission_denied_and_the_caller_lives_on(gate: Gate) -> None:
     programs = gate.fence.programs
-    outcome = gate.shell(f"{programs.forbidden} a b; echo status $?; {programs.allowed} c; echo status $?", gate.forbidding)
+    outcome = gate.shell(
+        f"{programs.forbidden} a b; echo status $?; {programs.allowed} c; echo status $?", gate.forbidding
+    )
     assert outcome.stdout == "status 126\nstatus 0\n", str(outcome)
     assert "Permission denied" in outcome.stderr, str(outcome)
     assert gate.ran() == ["allowed c"]
@@ -33,7 +36,9 @@ def test_a_denial_is_one_line_on_stderr_and_none_with_quiet(gate: Gate) -> None:
     assert gate.inside(probe, because).stderr.splitlines() == [said]
     assert gate.inside(probe, because, flags=["--quiet"]).stderr == ""
     # Who looks for a program in several places, or tries again, is refused each time and told once.
-    again = f"import os\nfor _ in range(5):\n try: os.execv('{forbidden}', ['{forbidden}', 'a b'])\n except OSError: pass"
+    again = (
+        f"import os\nfor _ in range(5):\n try: os.execv('{forbidden}', ['{forbidden}', 'a b'])\n except OSError: pass"
+    )
     outcome = gate.inside(["python3", "-c", again], because)
     assert outcome.stderr.splitlines() == [said], str(outcome)
     # Without end it becomes rare, and the journal has each.
@@ -52,7 +57,9 @@ def test_every_decision_is_an_event(gate: Gate) -> None:
     script = f"echo $$ $PPID; cd sub; {programs.forbidden} 1; {programs.allowed} 2 é; ./none; cd ..; exec true"
     outcome = gate.shell(script, because, known)
     assert gate.ran(sub) == ["allowed 2 é"], str(outcome)
-    events = [{key: event[key] for key in event if key not in ("seq", "prev", "ts", "session")} for event in gate.execs()]
+    events = [
+        {key: event[key] for key in event if key not in ("seq", "prev", "ts", "session")} for event in gate.execs()
+    ]
     assert len(events) == 4, events
     shell, denied, ran, last = events
     assert shell["argv"] == ["sh", "-c", script]
@@ -70,13 +77,17 @@ def test_every_decision_is_an_event(gate: Gate) -> None:
     assert (last["pid"], last["ppid"], last["cwd"]) == (shell["pid"], shell["ppid"], str(gate.project))
     if gate.fence.tier == "landlock":  # where the command's numbers are those of the host
         assert outcome.stdout == f"{shell['pid']} {shell['ppid']}\n"
-    words = [gate.fence.installation.paddock, "audit", "verify", "--dir", gate.fence.journal]
+    words: list[Word] = [gate.fence.installation.paddock, "audit", "verify", "--dir", gate.fence.journal]
     verified = gate.fence.outside(words)
     assert verified.exit_code == 0, str(verified)
 
 
 RULES = {
-    "parent_exe": ("parent_exe = '/usr/bin/python3'", "python3 -c 'import subprocess; subprocess.run([\"MARK\"])'", "sh -c 'MARK x; true'"),
+    "parent_exe": (
+        "parent_exe = '/usr/bin/python3'",
+        "python3 -c 'import subprocess; subprocess.run([\"MARK\"])'",
+        "sh -c 'MARK x; true'",
+    ),
     "parent_argv": ("parent_argv = '^sh -c .*magic'", "sh -c 'MARK x; : magic'", "sh -c 'MARK x; : other'"),
     "cwd_glob": ("cwd_glob = '<cwd>/sub'", "cd sub; MARK x", "MARK x"),
     "argv_host_in": ("argv_host_in = 'a.org'", "MARK --url=https://a.org/", "MARK https://b.org/"),
@@ -128,7 +139,8 @@ def test_after_its_parent_has_gone_a_program_can_not_be_judged_by_it(gate: Gate)
     text = (
         f"import os, time\nparent = os.getpid()\nif os.fork(): os._exit(0)\n"
         f"while os.getppid() == parent: time.sleep(0.01)\n"
-        f"try: os.execv('{mark}', ['{mark}', 'x'])\nexcept OSError as error: open('answer', 'w').write(str(error.errno))"
+        f"try: os.execv('{mark}', ['{mark}', 'x'])\n"
+        "except OSError as error: open('answer', 'w').write(str(error.errno))"
     )
     gate.fence.ground.put(gate.project / "orphan.py", text)
     outcome = gate.shell("python3 orphan.py; while [ ! -s answer ] && [ ! -e ran ]; do sleep 0.05; done", *rules)

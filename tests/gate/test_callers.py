@@ -1,5 +1,5 @@
-"""What callers hand to the kernel: any bytes, as much as it takes, and nonsense. The gate answers as the kernel would, judges
-what the kernel would start, and goes on."""
+"""What callers hand to the kernel: any bytes, as much as it takes, and nonsense. The gate answers as the kernel would,
+judges what the kernel would start, and goes on."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ def allowed(gate: Gate, act: str, *before: str, after: tuple[str, ...] = ()) -> 
 
 @pytest.mark.parametrize(
     ("count", "length", "answer"),
-    [(0, 0, "ok 0"), (10, 100_000, "ok 0"), (1, 131_071, "ok 0"), (1, 131_072, "E2BIG"), (60_000, 5, "ok 0"), (20, 130_000, "E2BIG")],
+    [
+        (0, 0, "ok 0"),
+        (10, 100_000, "ok 0"),
+        (1, 131_071, "ok 0"),
+        (1, 131_072, "E2BIG"),
+        (60_000, 5, "ok 0"),
+        (20, 130_000, "E2BIG"),
+    ],
 )
 def test_arguments_are_taken_as_far_as_the_kernel_takes_them(gate: Gate, count: int, length: int, answer: str) -> None:
     assert allowed(gate, "exec-large", after=(str(count), str(length))) == answer
@@ -154,7 +161,9 @@ def test_relative_paths_begin_where_the_caller_stands(gate: Gate) -> None:
     sub = gate.fence.ground.make(gate.project / "sub")
     for name, program in (("a", programs.allowed), ("f", programs.forbidden)):
         (sub / name).symlink_to(program)
-    outcome = gate.shell("cd sub && ./a x; ../sub/a y; ./f; ../sub/../sub/f; cd .. && sub/f; ./sub/a z", gate.forbidding)
+    outcome = gate.shell(
+        "cd sub && ./a x; ../sub/a y; ./f; ../sub/../sub/f; cd .. && sub/f; ./sub/a z", gate.forbidding
+    )
     assert gate.ran(sub) == ["allowed x", "allowed y"], str(outcome)
     assert gate.ran() == ["allowed z"], str(outcome)
 

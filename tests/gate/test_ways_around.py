@@ -145,7 +145,13 @@ WAYS: dict[str, Way] = {
 }
 
 # Refused by the kernel before anybody is asked, or by the gate for what they are.
-ANSWERS = {"memfd": "EACCES", "plain": "EACCES", "/dev/fd": "EACCES", "hidden memory": "EACCES", "nine threads": "EACCES"}
+ANSWERS = {
+    "memfd": "EACCES",
+    "plain": "EACCES",
+    "/dev/fd": "EACCES",
+    "hidden memory": "EACCES",
+    "nine threads": "EACCES",
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -168,7 +174,16 @@ def test_a_denied_program_runs_by_no_way(gate: Gate, way: str) -> None:
 def test_the_gate_lets_through_what_is_not_denied(gate: Gate) -> None:
     """The same ways, to the program that may run."""
     programs = gate.fence.programs
-    for act in ("exec", "exec-raw", "exec-vfork", "exec-spawn", "exec-thread", "exec-widow", "exec-nine", "exec-descriptor"):
+    for act in (
+        "exec",
+        "exec-raw",
+        "exec-vfork",
+        "exec-spawn",
+        "exec-thread",
+        "exec-widow",
+        "exec-nine",
+        "exec-descriptor",
+    ):
         outcome = gate.inside(gate.fence.probe(act, programs.allowed, "x"), gate.forbidding)
         assert outcome.answer == "ok 0", str(outcome)
         assert gate.ran() == ["allowed x"], str(outcome)
@@ -215,7 +230,14 @@ def test_a_multi_call_program_is_denied_by_the_name_it_is_called(gate: Gate) -> 
     busybox = need_program("busybox")
     (gate.project / "rm").symlink_to(busybox)
     no_rm = rule("no-rm", "deny", exe_basename="rm")
-    ways = ["rm victim", "./rm victim", "busybox rm victim", "exec -a rm busybox victim", "/bin/rm victim", "exec -a /x/rm busybox victim"]
+    ways = [
+        "rm victim",
+        "./rm victim",
+        "busybox rm victim",
+        "exec -a rm busybox victim",
+        "/bin/rm victim",
+        "exec -a /x/rm busybox victim",
+    ]
     gate.fence.ground.put(gate.project / "script", f"#!{busybox} rm\n", mode=0o755)
     for way in [*ways, "./script victim"]:
         victim = gate.fence.ground.put(gate.project / "victim", "x")
@@ -247,7 +269,7 @@ def test_what_a_first_line_tells_its_interpreter_is_judged(gate: Gate) -> None:
     gate.fence.ground.put(gate.project / "wrap", f"#!{programs.allowed} fine\n", mode=0o755)
     outcome = gate.inside(["bash", "-c", "./wrap x"], denied, own)
     assert gate.ran() == ["allowed fine ./wrap x"], str(outcome)
-    why = [gate.fence.installation.paddock, "why", "--policy", gate.policy(denied, own), "--exec", "./wrap"]
+    why: list[Word] = [gate.fence.installation.paddock, "why", "--policy", gate.policy(denied, own), "--exec", "./wrap"]
     assert gate.fence.outside(why).exit_code == 0
     gate.fence.ground.put(gate.project / "wrap", f"#!{programs.allowed} forbid\n", mode=0o755)
     assert gate.fence.outside(why).exit_code == 1
@@ -255,7 +277,9 @@ def test_what_a_first_line_tells_its_interpreter_is_judged(gate: Gate) -> None:
 
 @pytest.mark.parametrize("architecture", ["i386", "x32"])
 def test_calls_by_another_architecture_end_the_caller(gate: Gate, architecture: str) -> None:
-    outcome = gate.inside(gate.fence.probe("exec-foreign", architecture, gate.fence.programs.forbidden), gate.forbidding)
+    outcome = gate.inside(
+        gate.fence.probe("exec-foreign", architecture, gate.fence.programs.forbidden), gate.forbidding
+    )
     assert outcome.answer == "killed 31", str(outcome)
     assert gate.ran() == []
 
@@ -263,10 +287,14 @@ def test_calls_by_another_architecture_end_the_caller(gate: Gate, architecture: 
 def test_in_namespaces_of_its_own_a_program_is_judged_by_what_it_is(gate: Gate) -> None:
     nesting = "[syscalls]\nnamespaces = true\n"
     programs = gate.fence.programs
-    outcome = gate.inside(gate.fence.probe("exec-namespaces", "/", programs.allowed, "x"), gate.forbidding, more=nesting)
+    outcome = gate.inside(
+        gate.fence.probe("exec-namespaces", "/", programs.allowed, "x"), gate.forbidding, more=nesting
+    )
     need("nesting", outcome.answer in ("ok 0", "EACCES"), f"no user namespaces inside: {outcome}")
     assert gate.ran() == ["allowed x"], str(outcome)
-    outcome = gate.inside(gate.fence.probe("exec-namespaces", "/", programs.forbidden, "x"), gate.forbidding, more=nesting)
+    outcome = gate.inside(
+        gate.fence.probe("exec-namespaces", "/", programs.forbidden, "x"), gate.forbidding, more=nesting
+    )
     assert outcome.answer == "EACCES", str(outcome)
     assert gate.ran() == []
     # With another root, what is called as an allowed program is a file of the workspace.
@@ -312,9 +340,7 @@ def test_strace_works_where_the_policy_lets_it(gate: Gate) -> None:
     assert outcome.exit_code != 0, str(outcome)
 
 
-def test_a_caller_that_is_traced_although_nothing_was_given_up_is_told_why(
-    fence: Fence, host: dict[str, Any]
-) -> None:
+def test_a_caller_that_is_traced_although_nothing_was_given_up_is_told_why(fence: Fence, host: dict[str, Any]) -> None:
     """No policy leaves ptrace open without the switch; a plan can."""
     gate, programs = Gate(fence=fence), fence.programs
     plan = core.plan_for(
@@ -322,7 +348,7 @@ def test_a_caller_that_is_traced_although_nothing_was_given_up_is_told_why(
     )
     held = {
         "default": "allow", "on_error": "deny", "timeout_ms": 1000, "ask_timeout_s": 1, "trace": False,
-        "exec_only_granted": False, "rules": [],
+        "exec_only_granted": False, "rules": [], "approved": [],
     }  # fmt: skip
     words = [str(word) for word in fence.probe("exec-traced", programs.allowed, "x")]
     control = core.run_core(fence.tester, fence.installation.core, plan, words)

@@ -32,6 +32,7 @@ class Gate:
     def policy(self, *rules: str, default: str = "allow", more: str = "", profile: str = "ai-agent") -> Path:
         text = (
             f'[meta]\ninherit = "{profile}"\ndefault_action = "{default}"\n'
+            "on_supervisor_timeout_ms = 10000\n"  # others may use the machine too
             f'[filesystem]\nexec_globs = ["{self.fence.programs.directory}/**"]\n{more}\n{"".join(rules)}'
         )
         return self.fence.ground.put(self.fence.ground.root / "gate.toml", text)

@@ -118,30 +118,38 @@ def status(pid: int, field: str) -> str:
 
 
 @contextmanager
-def of_root(tester: Tester, installation: Installation) -> Iterator[Jail]:
-    place = Path(tempfile.mkdtemp(prefix="paddock-jail-", dir="/var/tmp"))
-    # Places are known by their inodes, and a new directory may get the one that an earlier test's had.
+def roots_reach_put_aside() -> Iterator[None]:
+    """Places are known by their inodes, and a new directory may get the one that an earlier test's had."""
     reach = Path.home() / ".local" / "state" / "paddock" / "reach"
     before = reach.read_bytes() if reach.exists() else None
     reach.unlink(missing_ok=True)
     try:
-        place.chmod(0o755)
-        (work := place / "work").mkdir(mode=0o755)
-        yield Jail(
-            tester=tester,
-            installation=installation,
-            rootdir=build_root(place / "root"),
-            journal=place / "journal",
-            work=work,
-            as_root=True,
-            username="nobody",
-        )
+        yield
     finally:
-        shutil.rmtree(place)
         reach.unlink(missing_ok=True)
         if before is not None:
             reach.write_bytes(before)
             reach.chmod(0o600)
+
+
+@contextmanager
+def of_root(tester: Tester, installation: Installation) -> Iterator[Jail]:
+    place = Path(tempfile.mkdtemp(prefix="paddock-jail-", dir="/var/tmp"))
+    try:
+        place.chmod(0o755)
+        (work := place / "work").mkdir(mode=0o755)
+        with roots_reach_put_aside():
+            yield Jail(
+                tester=tester,
+                installation=installation,
+                rootdir=build_root(place / "root"),
+                journal=place / "journal",
+                work=work,
+                as_root=True,
+                username="nobody",
+            )
+    finally:
+        shutil.rmtree(place)
 
 
 @contextmanager

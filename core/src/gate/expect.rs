@@ -43,7 +43,7 @@ pub struct Expected {
     /// The directory itself; None: it can not be seen.
     pub place: Option<Identity>,
     pub process: Process,
-    /// What was found to be in files of the chain, where that was asked.
+    /// What was found to be in files of the chain, where that was asked and may change.
     pub digests: Vec<(usize, [u8; 32])>,
 }
 
@@ -56,7 +56,7 @@ pub struct Link {
     pub argument: Option<Vec<u8>>,
     pub file: OwnedFd,
     pub identity: Identity,
-    state: State,
+    pub state: State,
 }
 
 /// The caller, by numbers of this side.

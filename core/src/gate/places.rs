@@ -49,6 +49,11 @@ impl Places {
         let within = |trees: &[Vec<u8>]| trees.iter().any(|tree| is_within(file, tree));
         within(&self.programs) || (within(&self.readable) && !within(&self.written))
     }
+
+    /// No command can write it at all: what is in it stays in it.
+    pub fn keep(&self, file: &[u8]) -> bool {
+        self.hold(file) && !self.written.iter().any(|tree| is_within(file, tree))
+    }
 }
 
 /// A place that can not be followed holds nothing by any other name.
@@ -107,6 +112,9 @@ mod tests {
             ("/memfd:git (deleted)", false),
         ] {
             assert_eq!(places.hold(file.as_bytes()), expected, "{file}");
+        }
+        for (file, expected) in [("/usr/bin/git", true), ("/nowhere/work/target/x", false), ("/tmp/git", false)] {
+            assert_eq!(places.keep(file.as_bytes()), expected, "{file}");
         }
     }
 

@@ -189,6 +189,19 @@ def test_blocking_unshare_closes_namespaces_by_every_call() -> None:
     assert compile_plan(SIMPLE, HOST).seccomp.namespaces is True  # type: ignore[union-attr]
 
 
+def test_debuggers_may_make_their_calls_where_the_policy_says_so_but_what_a_person_blocks_stays_blocked() -> None:
+    def blocked(file: str, *, trace: bool) -> set[str]:
+        calls = tuple(Sourced(name, source(file=file)) for name in ("ptrace", "process_vm_readv", "mount"))
+        syscalls = Syscalls(block=calls, trace=Sourced(trace, source()))
+        plan = compile_plan(replace(SIMPLE, syscalls=syscalls), HOST)
+        assert plan.seccomp
+        return set(plan.seccomp.syscalls)
+
+    assert blocked("built-in base", trace=True) == {"mount"}
+    assert blocked("built-in base", trace=False) == {"mount", "ptrace", "process_vm_readv"}
+    assert blocked("p.toml", trace=True) == {"mount", "ptrace", "process_vm_readv"}
+
+
 def test_an_allow_list_loses_what_is_also_blocked() -> None:
     names = tuple(Sourced(name, source()) for name in ("execve", "exit_group", "read"))
     plan = compile_plan(replace(SIMPLE, syscalls=Syscalls(allow=names, block=names[2:])), HOST)

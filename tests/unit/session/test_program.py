@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.session.program import interpreter_of
+from paddock.session.program import interpreter_of, script_chain
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,23 @@ def test_the_first_line_names_it_or_nobody(tmp_path: Path, content: bytes, inter
     path = tmp_path / "file"
     path.write_bytes(content)
     assert interpreter_of(str(path)) == interpreter
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (b"#!/bin/sh\n", ("/bin/sh", None)),
+        (b"#! \t/usr/bin/env -S a b \t\n", ("/usr/bin/env", "-S a b")),
+        (b"#!/bin/sh a\0b\n", ("/bin/sh", "a")),
+        (b"#!/bin/sh\0 x\n", ("/bin/sh", None)),
+    ],
+)
+def test_a_first_line_has_one_argument(tmp_path: Path, line: bytes, expected: tuple[str, str | None]) -> None:
+    """As the core reads it (core/src/gate/program.rs)."""
+    path = tmp_path / "file"
+    path.write_bytes(line)
+    _, (named, _, argument), *_ = script_chain(str(path), "/")
+    assert (named, argument) == expected
 
 
 def test_a_dynamic_program_names_its_loader() -> None:
