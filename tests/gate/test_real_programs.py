@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import shutil
@@ -170,6 +171,32 @@ def test_many_processes_of_python(gate: Gate) -> None:
     methods = ["fork", "spawn", *(["forkserver"] if gate.fence.tier == "full" else [])]
     outcome = run(gate, f"python3 many.py {' '.join(methods)}")
     assert outcome.stdout.splitlines() == [f"{method} 132" for method in methods]
+
+
+def test_pytest_with_workers(gate: Gate) -> None:
+    lib = gate.project / "lib"
+    lib.mkdir()
+    for name in ("pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "pygments", "xdist", "execnet"):
+        spec = importlib.util.find_spec(name)
+        need(name, spec is not None, "the tests' own environment has it")
+        origin = Path(str(spec and spec.origin))
+        if origin.name == "__init__.py":
+            shutil.copytree(origin.parent, lib / name)
+        else:
+            shutil.copy(origin, lib)
+    gate.fence.tester.give(lib)
+    copied(gate, {"test_many.py": """
+        import os, subprocess, sys, pytest
+
+        @pytest.mark.parametrize("number", range(24))
+        def test_one(number):
+            assert "PYTEST_XDIST_WORKER" in os.environ
+            assert subprocess.check_output([sys.executable, "-c", f"print({number})"], text=True) == f"{number}\\n"
+    """.replace("\n        ", "\n")})  # fmt: skip
+    outcome = run(
+        gate, "PYTHONPATH=$PWD/lib python3 -m pytest -q -p no:cacheprovider -p xdist.plugin -n 2 test_many.py"
+    )
+    assert "24 passed" in outcome.stdout, str(outcome)
 
 
 GO = """
