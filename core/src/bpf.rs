@@ -69,6 +69,8 @@ pub enum Test<'a> {
     Only { values: &'a [u32], errno: i32 },
     /// A value with any of these bits gets the errno.
     RefuseBits { bits: u32, errno: i32 },
+    /// The same, but not with any of the others.
+    RefuseBitsWithout { bits: u32, others: u32, errno: i32 },
 }
 
 /// From `first` up to the next entry's `first`, this happens.
@@ -213,10 +215,20 @@ const fn refusal(errno: i32) -> Instruction {
 
 /// Load, compare, refuse: what passes goes on behind the refusal.
 fn look_at(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
+    if let Test::RefuseBitsWithout { bits, others, errno } = look.test {
+        return Ok(vec![
+            instruction(LOAD, offset_of_argument(look.index)),
+            jump(JUMP_ANY_BIT, others, 2, 0)?,
+            jump(JUMP_ANY_BIT, bits, 0, 1)?,
+            refusal(errno),
+        ]);
+    }
     let (code, values, hit_passes, errno) = match &look.test {
         Test::Refuse { values, errno } => (JUMP_EQUAL, *values, false, *errno),
         Test::Only { values, errno } => (JUMP_EQUAL, *values, true, *errno),
-        Test::RefuseBits { bits, errno } => (JUMP_ANY_BIT, std::slice::from_ref(bits), false, *errno),
+        Test::RefuseBits { bits, errno } | Test::RefuseBitsWithout { bits, errno, .. } => {
+            (JUMP_ANY_BIT, std::slice::from_ref(bits), false, *errno)
+        }
     };
     let mut program = vec![instruction(LOAD, offset_of_argument(look.index))];
     for (position, value) in values.iter().enumerate() {

@@ -156,6 +156,12 @@ impl Decided {
 impl Gate {
     pub fn of(plan: &Plan, companion: Companion) -> Result<Option<Gate>, RuleError> {
         let Some(requested) = &plan.gate else { return Ok(None) };
+        // There other files can stand in a program's place: its loader, for one.
+        let nested = plan.seccomp.as_ref().is_none_or(|seccomp| seccomp.namespaces)
+            || plan.namespaces.as_ref().is_some_and(|namespaces| namespaces.nested);
+        if nested {
+            return Err(RuleError::Namespaces);
+        }
         let places = Places::of(plan);
         let (plan, rules) = (requested.clone(), Rules::compile(requested)?);
         Ok(Some(Gate {
@@ -236,7 +242,11 @@ impl Gate {
         if arrived.elapsed() > timeout && verdict.action != Action::Deny {
             verdict = Verdict { action: Action::Deny, cause: Cause::Late, doubted: None };
         }
-        let decision = self.decision(&verdict);
+        let mut decision = self.decision(&verdict);
+        if verdict.action != Action::Deny && self.may_lead_elsewhere(&expected) {
+            verdict.action = Action::Deny;
+            decision.reason = Some("its interpreter opens it by a way that the command can change".to_owned());
+        }
         match verdict.action {
             Action::Allow => self.admit(listener, call, expected, decision),
             Action::Deny => self.deny(listener, &call, expected, decision),
@@ -293,6 +303,15 @@ impl Gate {
         let approved = if verdict.action == Action::Ask { self.rules.approves(&exec) } else { None };
         expected.digests = digests.into_inner();
         (verdict, approved)
+    }
+
+    /// A script that no command can have made, by a path that the command can make lead to another one.
+    fn may_lead_elsewhere(&self, expected: &Expected) -> bool {
+        let Some(places) = &self.places else { return false };
+        let scripts = &expected.chain[..expected.chain.len().saturating_sub(1)];
+        scripts
+            .iter()
+            .any(|script| places.hold(&script.real) && !places.lead_surely(&script.named, &expected.cwd, &script.real))
     }
 
     /// The program and the arguments of whoever started it. None: it has ended, or can not be seen.

@@ -30,7 +30,9 @@ impl<'p> Preflight<'p> {
     pub fn prepare(plan: &'p Plan, journal: Option<&Journal>) -> Result<Preflight<'p>, Refusal> {
         let files = Files::prepare(plan, journal)?;
         let filter = match &plan.seccomp {
-            Some(requested) => Some(Filter::compile(requested, Arch::NATIVE, !keeps_signals_in(plan))?),
+            Some(requested) => {
+                Some(Filter::compile(requested, Arch::NATIVE, !keeps_signals_in(plan), plan.gate.is_some())?)
+            }
             None => None,
         };
         let mut notified = Vec::new();

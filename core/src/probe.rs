@@ -269,7 +269,7 @@ fn filter() -> Result<(), Errno> {
         sockets: BTreeSet::new(),
         namespaces: false,
     };
-    let filter = Filter::compile(&requested, Arch::NATIVE, false).map_err(|_| Errno::INVAL)?;
+    let filter = Filter::compile(&requested, Arch::NATIVE, false, false).map_err(|_| Errno::INVAL)?;
     rustix::thread::set_no_new_privs(true)?;
     sys::seccomp_install(&filter.program)
 }

@@ -38,6 +38,18 @@ const CLONE_NAMESPACES: &[Look<'_>] =
 const UNSHARE_NAMESPACES: &[Look<'_>] =
     &[Look { index: 0, test: Test::RefuseBits { bits: CLONE_NEW | CLONE_NEWTIME, errno: libc::EPERM } }];
 
+/// Under exec rules. Processes that share their working directory could change it after it was judged, and what an interpreter then opens
+/// by a relative path; only threads share it, and an exec ends them. And who listens last answers: nobody may take over what we answer.
+const CLONE_FS: u32 = 0x200;
+const CLONE_THREAD: u32 = 0x1_0000;
+const GATED_CLONE: &[Look<'_>] = &[
+    Look { index: 0, test: Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM } },
+    Look { index: 0, test: Test::RefuseBitsWithout { bits: CLONE_FS, others: CLONE_THREAD, errno: libc::EPERM } },
+];
+const SECCOMP_NEW_LISTENER: u32 = 1 << 3;
+const GATED_SECCOMP: &[Look<'_>] =
+    &[Look { index: 1, test: Test::RefuseBits { bits: SECCOMP_NEW_LISTENER, errno: libc::EBUSY } }];
+
 #[derive(Debug)]
 pub struct Filter {
     pub program: Vec<Instruction>,
@@ -50,7 +62,8 @@ pub struct Filter {
 
 impl Filter {
     /// `shared_group`: the supervisor is in the command's process group, and nothing else keeps signals from it.
-    pub fn compile(requested: &plan::Seccomp, arch: Arch, shared_group: bool) -> Result<Filter, BpfError> {
+    /// `gated`: there are exec rules, and no namespaces inside.
+    pub fn compile(requested: &plan::Seccomp, arch: Arch, shared_group: bool, gated: bool) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
             plan::Default::Allow => Action::Allow,
             plan::Default::Deny => Action::Errno(libc::ENOSYS),
@@ -66,6 +79,8 @@ impl Filter {
             let on_block_list = listed[syscall.row] == (requested.default == plan::Default::Allow);
             let action = match syscall.name {
                 "kill" if !on_block_list && shared_group => Action::Arguments(NAMED_PROCESSES),
+                "clone" if !on_block_list && gated => Action::Arguments(GATED_CLONE),
+                "seccomp" if !on_block_list && gated => Action::Arguments(GATED_SECCOMP),
                 name => answer(name, on_block_list, requested.namespaces, &sockets),
             };
             blocked += usize::from(on_block_list);

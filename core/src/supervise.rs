@@ -186,10 +186,13 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     let mut foreground = None;
     // The signal that the command was stopped by, while it is.
     let mut stopped = None;
+    let mut ending = false;
     let end = loop {
         match subject.status().map_err(SuperviseError::Wait)? {
             Some(Status::Ended(end)) => break end,
             Some(Status::Stopped(libc::SIGTTIN | libc::SIGTTOU | libc::SIGSTOP)) if chores.is_asking() => {}
+            // Whoever ends them all stops them first.
+            Some(Status::Stopped(_)) if ending => {}
             Some(Status::Stopped(signal)) => {
                 foreground = subject.pid().and_then(foreground_of);
                 stopped = Some(signal);
@@ -217,6 +220,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
         stopped = stopped.filter(|_| called || delayed);
         if due && chores.turn().is_break() {
             stopped = None;
+            ending = true;
             subject.kill();
         }
     };

@@ -90,6 +90,8 @@ pub enum RuleError {
     Host(Text),
     #[error("the rule \"{0}\" has no user number where one should be")]
     Uid(Text),
+    #[error("exec rules can not be held where the command may make namespaces of its own")]
+    Namespaces,
 }
 
 #[derive(Debug)]
@@ -436,7 +438,11 @@ impl<'a, 'b> Facts<'a, 'b> {
     /// The arguments of the program inside of one that is many.
     fn applet(&self) -> &[&'b [u8]] {
         match &self.argv[..] {
-            [_, applet @ ..] if MULTI_CALL.contains(&basename(self.exe())) => applet,
+            [_, applet @ ..] if MULTI_CALL.contains(&basename(self.exe())) => {
+                // It may be told to be itself, and then something else.
+                let itself = applet.iter().take_while(|word| MULTI_CALL.contains(&basename(word))).count();
+                &applet[itself..]
+            }
             _ => &[],
         }
     }

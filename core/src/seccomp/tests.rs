@@ -62,7 +62,7 @@ fn requested(default: plan::Default, names: &[&str], namespaces: bool) -> plan::
 }
 
 fn blocking(names: &[&str], arch: Arch) -> Filter {
-    Filter::compile(&requested(plan::Default::Allow, names, false), arch, false).unwrap()
+    Filter::compile(&requested(plan::Default::Allow, names, false), arch, false, false).unwrap()
 }
 
 fn answer_with(filter: &Filter, arch: Arch, number: u32, arguments: &[u64]) -> u32 {
@@ -93,6 +93,23 @@ fn every_listed_call_is_refused_and_every_other_allowed() {
         }
         for unknown in [400, 1000, 0x3FFF_FFFF] {
             assert_eq!(answer_with(&filter, arch, unknown, &[]), RET_ALLOW, "{arch:?} {unknown}");
+        }
+    }
+}
+
+#[test]
+fn under_exec_rules_nobody_shares_a_directory_or_listens() {
+    for arch in ARCHES {
+        let open = requested(plan::Default::Allow, &[], false);
+        let (plain, gated) = [false, true].map(|gated| Filter::compile(&open, arch, false, gated).unwrap()).into();
+        let thread = [0x0001_0200];
+        let sharing = [0x0000_0211];
+        for (filter, shares, listens) in [(&plain, RET_ALLOW, RET_ALLOW), (&gated, EPERM, RET_ERRNO | 16)] {
+            assert_eq!(answer_to(filter, arch, "clone", &thread), RET_ALLOW);
+            assert_eq!(answer_to(filter, arch, "clone", &sharing), shares);
+            assert_eq!(answer_to(filter, arch, "clone", &[0x1000_0211]), EPERM);
+            assert_eq!(answer_to(filter, arch, "seccomp", &[1, 8]), listens);
+            assert_eq!(answer_to(filter, arch, "seccomp", &[1, 0]), RET_ALLOW);
         }
     }
 }
@@ -181,7 +198,7 @@ fn only_the_named_socket_families_pass() {
         ] {
             let sockets = families.iter().copied().collect();
             let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
-            let filter = Filter::compile(&requested, arch, false).unwrap();
+            let filter = Filter::compile(&requested, arch, false, false).unwrap();
             for family in 0..64_u64 {
                 let expected = if numbers.contains(&family) { RET_ALLOW } else { EAFNOSUPPORT };
                 assert_eq!(answer_to(&filter, arch, "socket", &[family]), expected, "{family}");
@@ -198,7 +215,7 @@ fn a_pair_that_could_be_turned_elsewhere_needs_the_unix_family() {
     const FLAGS: u64 = 0x8_0800; // SOCK_CLOEXEC | SOCK_NONBLOCK
     for arch in ARCHES {
         let without = plan::Seccomp { sockets: [Family::Inet].into(), ..requested(plan::Default::Allow, &[], false) };
-        let closed = Filter::compile(&without, arch, false).unwrap();
+        let closed = Filter::compile(&without, arch, false, false).unwrap();
         for (kind, expected) in [(1, RET_ALLOW), (2, EPERM), (3, EPERM), (5, RET_ALLOW)] {
             assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind]), expected, "{kind}");
             assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind | FLAGS]), expected, "{kind}");
@@ -213,7 +230,7 @@ fn only_unix_sockets_come_in_pairs() {
         for families in [&[][..], &[Family::Inet, Family::Inet6, Family::Netlink], &[Family::Unix, Family::Inet]] {
             let sockets = families.iter().copied().collect();
             let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
-            let filter = Filter::compile(&requested, arch, false).unwrap();
+            let filter = Filter::compile(&requested, arch, false, false).unwrap();
             for (family, kind) in (0..64_u64).flat_map(|family| [1, 2, 3, 5].map(|kind| (family, kind))) {
                 let expected = match (family, kind) {
                     (1, 2 | 3) if !families.contains(&Family::Unix) => EPERM,
@@ -257,7 +274,7 @@ fn namespaces_are_made_only_when_the_plan_says_so() {
         assert_eq!(answer_to(&closed, arch, "unshare", &[0x80]), EPERM);
         assert_eq!(answer_to(&closed, arch, "unshare", &[0x400]), RET_ALLOW); // CLONE_FILES
 
-        let open = Filter::compile(&requested(plan::Default::Allow, &[], true), arch, false).unwrap();
+        let open = Filter::compile(&requested(plan::Default::Allow, &[], true), arch, false, false).unwrap();
         for name in ["clone", "clone3", "unshare"] {
             assert_eq!(answer_to(&open, arch, name, &[0x1000_0000]), RET_ALLOW);
         }
@@ -268,7 +285,7 @@ fn namespaces_are_made_only_when_the_plan_says_so() {
 fn an_allow_list_refuses_all_the_rest() {
     let listed = ["execve", "exit_group", "read", "write", "ioctl", "socket", "clone", "io_uring_setup"];
     for arch in ARCHES {
-        let filter = Filter::compile(&requested(plan::Default::Deny, &listed, false), arch, false).unwrap();
+        let filter = Filter::compile(&requested(plan::Default::Deny, &listed, false), arch, false, false).unwrap();
         for (number, syscall) in arch.syscalls() {
             let expected = match syscall.name {
                 name if name.starts_with("io_uring") => ENOSYS,
@@ -298,7 +315,7 @@ fn the_longest_lists_still_assemble() {
         let alternating: Vec<&str> = arch.syscalls().step_by(2).map(|(_, syscall)| syscall.name).collect();
         for names in [&all, &every_second, &alternating] {
             for default in [plan::Default::Allow, plan::Default::Deny] {
-                let filter = Filter::compile(&requested(default, names, true), arch, false).unwrap();
+                let filter = Filter::compile(&requested(default, names, true), arch, false, false).unwrap();
                 assert!(filter.program.len() <= MAX_LENGTH);
                 for (number, syscall) in arch.syscalls().filter(|(_, syscall)| !syscall.name.starts_with("io_uring")) {
                     let refused = names.contains(&syscall.name) == (default == plan::Default::Allow);

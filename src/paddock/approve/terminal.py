@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import termios
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ from paddock.policy.render import rule_to_toml
 
 BY = "terminal"
 TTY = "/dev/tty"
+SETTLE_S = 1.0  # a person who was about to answer another question has to see that it is gone
 BACKGROUND_S = 0.5  # nothing tells when a job comes to the foreground
 INTERRUPT = b"\x03"
 
@@ -94,13 +96,22 @@ class Terminal:
         takes no stop for the person's."""
         screen = Screen(fd)
         screen.ring()
+        exchanged = False
         while questions := inbox.open():
             question, more = questions[0], len(questions) - 1
-            with contextlib.suppress(_Withdrawn), screen.page():
-                verdict = self._asked(fd, screen, inbox, question, more)
-                if inbox.open() == [question]:
-                    return question, verdict
-                inbox.answer(question, verdict, BY)
+            try:
+                with screen.page():
+                    if exchanged:
+                        screen.write("the question before was taken back; this is another one:\n")
+                        time.sleep(SETTLE_S)
+                    verdict = self._asked(fd, screen, inbox, question, more)
+            except _Withdrawn:
+                exchanged = True
+                continue
+            exchanged = False
+            if inbox.open() == [question]:
+                return question, verdict
+            inbox.answer(question, verdict, BY)
         return None
 
     def _asked(self, fd: int, screen: Screen, inbox: Inbox, question: Question, more: int) -> Verdict:

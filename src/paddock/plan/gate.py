@@ -35,6 +35,14 @@ def gate_of(policy: Policy, host: Host, *, fenced: bool) -> Gate | None:
             where="--off seccomp",
             hint="keep seccomp, or drop the rules",
         )
+    namespaces = policy.syscalls.namespaces
+    if namespaces and namespaces.value:
+        raise PolicyError(
+            "namespaces = true lets a command put other files in the place of programs, "
+            f"which the exec rules ({source}) can not hold",
+            where=str(namespaces.source),
+            hint="drop the rules, or namespaces",
+        )
     if not host.user_notification:
         raise HostError(f"{source}: exec rules need seccomp's user notification, which this machine does not give")
     meta, trace = policy.meta, policy.syscalls.trace
