@@ -158,6 +158,21 @@ def test_a_withdrawn_question_leaves_the_screen(at_terminal: tuple[Core, Screen]
     assert core.heard()["answer"] == 8
 
 
+def test_an_answer_to_a_question_that_was_exchanged_is_none(at_terminal: tuple[Core, Screen]) -> None:
+    """A command can take back what it asks about, just when a person is about to answer, and another one comes up."""
+    core, screen = at_terminal
+    core.ask(question(argv=("git", "status")), question(id=8, argv=("git", "push")))
+    screen.shows("git status")
+    screen.shows(ASKED)
+    core.withdraw(7)
+    screen.line("o")
+    screen.shows("git push")
+    screen.shows(ASKED)
+    assert core.heard_nothing()
+    screen.line("d")
+    assert core.heard() == {"answer": 8, "verdict": "deny", "by": "terminal"}
+
+
 def test_the_end_of_the_core_gives_the_terminal_back(at_terminal: tuple[Core, Screen]) -> None:
     core, screen = at_terminal
     core.ask(question())
