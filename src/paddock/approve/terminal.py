@@ -102,8 +102,7 @@ class Terminal:
             try:
                 with screen.page():
                     if exchanged:
-                        screen.write("the question before was taken back; this is another one:\n")
-                        time.sleep(SETTLE_S)
+                        _let_see(screen, inbox, question)
                     verdict = self._asked(fd, screen, inbox, question, more)
             except _Withdrawn:
                 exchanged = True
@@ -163,6 +162,17 @@ class Terminal:
             if not line or INTERRUPT in line:
                 return None
             return line.decode(errors="replace").strip().lower()
+
+
+def _let_see(screen: Screen, inbox: Inbox, question: Question) -> None:
+    """That the question before is gone. What is typed meanwhile is thrown away with all that was typed too early."""
+    screen.write("the question before was taken back; this is another one:\n")
+    deadline = time.monotonic() + SETTLE_S
+    while (left := deadline - time.monotonic()) > 0:
+        inbox.wait(timeout_s=left)
+        inbox.read()
+        if inbox.closed or not inbox.is_open(question):
+            raise _Withdrawn
 
 
 @contextlib.contextmanager
