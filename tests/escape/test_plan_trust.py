@@ -83,6 +83,7 @@ GATE = {
             "match": [{"key": "exe_glob", "not": False, "values": ["/**"]}],
         }
     ],
+    "approved": [],
 }
 
 HARM = {
@@ -178,7 +179,12 @@ def test_a_deny_is_found_through_links_and_before_it_exists(fence: Fence, plan: 
 
 def test_a_damaged_question_gets_an_answer_or_a_refusal(fence: Fence, plan: Plan) -> None:
     """Of `judge`, which reads what people ask about; the gate itself reads no text."""
-    exec_ = {"chain": [{"named": "ls", "real": "/usr/bin/ls"}], "argv": ["ls", "caf\udce9"], "cwd": "/", "uid": 1}
+    exec_ = {
+        "chain": [{"named": "ls", "real": "/usr/bin/ls", "argument": None}],
+        "argv": ["ls", "caf\udce9"],
+        "cwd": "/",
+        "uid": 1,
+    }
     whole = json.dumps({**exec_, "parent": {"exe": "/usr/bin/sh", "argv": []}})
     gated = core.changed(plan, gate=GATE)
     dice = random.Random(7)
