@@ -313,7 +313,7 @@ mod tests {
 
     fn decided(outcome: Outcome) -> Decided {
         Decided {
-            process: expect::Process { pid: 43, parent: 42, uid: 1000, tracer: 0 },
+            process: expect::Process { pid: 43, parent: 42, uid: 1000 },
             exe: b"/usr/bin/git".to_vec(),
             argv: b"git\0push\0".to_vec(),
             cwd: b"/w".to_vec(),

@@ -366,9 +366,9 @@ impl Gate {
                 self.told(expected, Outcome::Ran { verified: false }, decision);
             }
             Err(_) => {
-                let why = match admitted.expected.process.tracer {
-                    0 => "the kernel does not let us look at it (kernel.yama.ptrace_scope?)",
-                    _ => "another program traces it",
+                let why = match expect::is_traced(call.thread) {
+                    false => "the kernel does not let us look at it (kernel.yama.ptrace_scope?)",
+                    true => "another program traces it",
                 };
                 let reason = Some(format!("what runs could not be checked: {why}"));
                 self.deny(listener, &call, admitted.expected, Decision { reason, ..admitted.decision });
