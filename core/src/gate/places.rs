@@ -60,12 +60,13 @@ impl Places {
     /// An interpreter opens its script once more, by the path it was asked for: that has to lead to the same file for certain, so no link on
     /// the way may lie where a command can write.
     pub fn lead_surely(&self, named: &[u8], cwd: &[u8], real: &[u8]) -> bool {
-        if named == real {
+        let written = |path: &[u8]| self.written.iter().any(|tree| is_within(path, tree));
+        // What it can write itself needs no other way to be another script.
+        if named == real || written(real) {
             return true;
         }
         let whole = if named.starts_with(b"/") { named.to_vec() } else { [cwd, b"/", named].concat() };
         let Ok(followed) = place::follow(&whole) else { return false };
-        let written = |path: &[u8]| self.written.iter().any(|tree| is_within(path, tree));
         followed.real.as_os_str().as_bytes() == real
             && !followed.links.iter().any(|link| written(link.at.as_os_str().as_bytes()))
     }
