@@ -110,8 +110,8 @@ mod tests {
         let places = places(
             &[
                 ("/", "read"),
-                ("/nowhere/work", "allow"),
-                ("/nowhere/work/target", "exec"),
+                ("/nowhere/project", "allow"),
+                ("/nowhere/project/target", "exec"),
                 ("/nowhere/data", "read-noexec"),
             ],
             &["/nowhere/earlier"],
@@ -119,9 +119,9 @@ mod tests {
         for (file, expected) in [
             ("/usr/bin/git", true),
             ("/nowhere/data/x", true), // executed through the grant above it: grants add up
-            ("/nowhere/work/git", false),
-            ("/nowhere/workshop/git", true),
-            ("/nowhere/work/target/debug/git", true),
+            ("/nowhere/project/git", false),
+            ("/nowhere/projects/git", true),
+            ("/nowhere/project/target/debug/git", true),
             ("/nowhere/earlier/git", false),
             ("/tmp/git", false),
             ("/dev/shm/git", false),
@@ -129,7 +129,7 @@ mod tests {
         ] {
             assert_eq!(places.hold(file.as_bytes()), expected, "{file}");
         }
-        for (file, expected) in [("/usr/bin/git", true), ("/nowhere/work/target/x", false), ("/tmp/git", false)] {
+        for (file, expected) in [("/usr/bin/git", true), ("/nowhere/project/target/x", false), ("/tmp/git", false)] {
             assert_eq!(places.keep(file.as_bytes()), expected, "{file}");
         }
     }
