@@ -7,6 +7,7 @@
 //!
 //! Nothing here waits: whoever is asked about stays parked while all others are served.
 
+mod chain;
 pub mod expect;
 pub mod hosts;
 pub mod judge;
@@ -25,7 +26,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use sha2::{Digest as _, Sha256};
 
-use self::expect::{Expected, Known, Link, Process, State, Unexpected};
+use self::chain::{Known, Link, State};
+use self::expect::{Expected, Process, Unexpected, Unseen};
 use self::places::Places;
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use crate::companion::{self, Companion, Heard, Question};
@@ -228,12 +230,11 @@ impl Gate {
         let mut expected = match expected {
             Ok(expected) => expected,
             Err(Unexpected::Fails(errno)) => return listener.answer(&call, Answer::Fail(errno)),
-            Err(Unexpected::Unseen { named, why }) => {
+            Err(Unexpected::Unseen { call: unseen, why }) => {
                 listener.answer(&call, Answer::Fail(Errno::ACCESS));
-                let process = Process { pid: call.thread, ..Process::default() };
-                let reason = Some(why.to_owned());
-                let decision = Decision { rule: None, reason, by: None };
-                return self.tell(process, named, Vec::new(), Vec::new(), Outcome::Denied, decision);
+                let decision = Decision { rule: None, reason: Some(why.to_owned()), by: None };
+                let Unseen { exe, argv, cwd, process } = *unseen;
+                return self.tell(process, exe, argv, cwd, Outcome::Denied, decision);
             }
         };
         let command = *self.command.get_or_insert(expected.process);
@@ -242,11 +243,7 @@ impl Gate {
         if arrived.elapsed() > timeout && verdict.action != Action::Deny {
             verdict = Verdict { action: Action::Deny, cause: Cause::Late, doubted: None };
         }
-        let mut decision = self.decision(&verdict);
-        if verdict.action != Action::Deny && self.may_lead_elsewhere(&expected) {
-            verdict.action = Action::Deny;
-            decision.reason = Some("its interpreter opens it by a way that the command can change".to_owned());
-        }
+        let decision = self.decision(&verdict);
         match verdict.action {
             Action::Allow => self.admit(listener, call, expected, decision),
             Action::Deny => self.deny(listener, &call, expected, decision),
@@ -272,21 +269,20 @@ impl Gate {
         let chain: Vec<File<'_>> = expected.chain.iter().map(Link::as_file).collect();
         let parent = if self.rules.name_parents() { self.parent_of(expected.process, command) } else { None };
         let parent_argv = parent.as_ref().map(|(_, argv)| expect::words(argv)).unwrap_or_default();
-        let granted = |file: &File<'_>| self.places.as_ref().is_none_or(|places| places.hold(file.real));
         let exec = Exec {
             chain: &chain,
             argv: &expected.arguments(),
             cwd: &expected.cwd,
             uid: expected.process.uid,
             parent: parent.as_ref().map(|(exe, _)| Parent { exe, argv: &parent_argv }),
-            granted: chain.iter().all(granted),
+            granted: self.places.as_ref().is_none_or(|places| places.hold_all(&expected.chain)),
             digest: &|index| {
                 let link = &expected.chain[index];
                 let found = digests.borrow().iter().find(|(of, _)| *of == index).map(|(_, digest)| *digest);
                 if let Some(digest) = found.or_else(|| self.kept.borrow().get(&link.state).copied()) {
                     return Ok(digest);
                 }
-                let digest = link.digest(deadline)?;
+                let digest = link.digest(Some(deadline))?;
                 if self.places.as_ref().is_some_and(|places| places.keep(&link.real)) {
                     let mut kept = self.kept.borrow_mut();
                     if kept.len() >= MOST_KEPT {
@@ -299,19 +295,9 @@ impl Gate {
                 Ok(digest)
             },
         };
-        let verdict = self.rules.judge(&exec);
-        let approved = if verdict.action == Action::Ask { self.rules.approves(&exec) } else { None };
+        let (verdict, approved) = judge::decide(&self.rules, self.places.as_ref(), &exec, &expected.chain);
         expected.digests = digests.into_inner();
         (verdict, approved)
-    }
-
-    /// A script that no command can have made, by a path that the command can make lead to another one.
-    fn may_lead_elsewhere(&self, expected: &Expected) -> bool {
-        let Some(places) = &self.places else { return false };
-        let scripts = &expected.chain[..expected.chain.len().saturating_sub(1)];
-        scripts
-            .iter()
-            .any(|script| places.hold(&script.real) && !places.lead_surely(&script.named, &expected.cwd, &script.real))
     }
 
     /// The program and the arguments of whoever started it. None: it has ended, or can not be seen.
@@ -333,6 +319,7 @@ impl Gate {
             Cause::NotGranted => {
                 (None, Some("it does not lie in a granted place: the command could have made it".to_owned()))
             }
+            Cause::Unseen(why) => (None, Some((*why).to_owned())),
             Cause::Late => (None, Some(format!("it was not judged within {} ms", self.plan.timeout_ms))),
             Cause::Error { rule, why } => (Some(*rule), Some(format!("it can not be judged: {why}"))),
         };

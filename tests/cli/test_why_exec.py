@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +175,100 @@ def test_a_gate_is_explained_and_held(fence: Fence, policy: Path) -> None:
     assert not marker.exists()
     assert fence.tester.run(["touch", marker], cwd=fence.ground.project).exit_code == 0
     assert marker.exists()
+
+
+AROUND = """
+[meta]
+inherit = "ai-agent"
+default_action = "allow"
+
+[filesystem]
+exec_globs = ["<cwd>/bin"]
+
+[[rule]]
+id = "no-cat"
+action = "deny"
+exe_basename = "cat"
+"""
+
+
+@pytest.fixture(params=["landlock", "full"])
+def around(fence: Fence, request: pytest.FixtureRequest) -> tuple[Fence, str]:
+    """Files that a gate lets through or not before any rule is asked."""
+    ground, project = fence.ground, fence.ground.project
+    bin_dir = ground.make(project / "bin")
+    for name, text in {
+        "script": "#!/bin/sh\necho ran\n",
+        "nested": f"#!{bin_dir}/script\n",
+        "by-loader": "#!LOADER /bin/cat\n",
+        "text": "echo ran\n",
+        "nobody": "#!/no/such/interpreter\n",
+        "denied": "#!/bin/cat\n",
+    }.items():
+        ground.put(bin_dir / name, text.replace("LOADER", loader()), mode=0o755)
+    for depth in range(7):
+        inner = f"{bin_dir}/loop{depth + 1}" if depth < 6 else "/bin/sh"
+        ground.put(bin_dir / f"loop{depth}", f"#!{inner}\necho ran\n", mode=0o755)
+    shutil.copy("/bin/true", bin_dir / "shut")
+    (bin_dir / "shut").chmod(0o111)
+    (project / "link").symlink_to("/usr/bin/ldd")
+    fence.tester.give(project)
+    return fence, str(request.param)
+
+
+def loader() -> str:
+    names = ("/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1")
+    return next(name for name in names if Path(name).exists())
+
+
+@pytest.mark.parametrize(
+    ("command", "starts_outside"),
+    [
+        ("/bin/echo ran", True),
+        ("bin/script", True),
+        ("bin/nested", True),
+        ("/usr/bin/ldd --version", True),
+        ("bin/denied", True),
+        ("LOADER /bin/echo ran", True),
+        ("bin/by-loader", True),
+        ("bin/shut", True),
+        ("./link --version", True),
+        ("/proc/self/root/bin/echo ran", True),
+        ("bin/loop2", True),
+        ("bin/loop1", False),
+        ("bin/text", False),
+        ("bin/nobody", False),
+    ],
+)
+def test_the_answer_is_what_the_gate_does(around: tuple[Fence, str], command: str, starts_outside: bool) -> None:
+    fence, tier = around
+    policy = fence.ground.put(fence.ground.root / "p.toml", AROUND)
+    command = command.replace("LOADER", loader())
+    words: list[Word] = [*command.split(" ")]
+    python: list[Word] = ["python3", "-c", "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"]
+    assert (fence.tester.run([*python, *words], cwd=fence.ground.project).exit_code == 0) is starts_outside
+    run: list[Word] = [fence.installation.paddock, "run", "--tier", tier, "--policy", policy, "--", *words]
+    ran = fence.tester.run(run, cwd=fence.ground.project)
+    assert ran.exit_code in (0, 126, 127), ran
+    answered = answer(fence, policy, command, "--tier", tier)
+    assert answered["allowed"] is (ran.exit_code == 0), (answered, ran)
+    rehearsed = fence.tester.run([*run[:2], "--dry-run", *run[2:]], cwd=fence.ground.project)
+    assert rehearsed.exit_code == ran.exit_code, (rehearsed, ran)
+
+
+def test_what_no_rule_is_asked_about_says_why(around: tuple[Fence, str]) -> None:
+    fence, tier = around
+    policy = fence.ground.put(fence.ground.root / "p.toml", AROUND)
+    for command, said in {
+        f"{loader()} /bin/echo": "it is a loader",
+        "bin/by-loader": "it is a loader",
+        "bin/shut": "it can not be read",
+        "./link": "by a way that the command can change",
+        "/proc/self/root/bin/echo": "through a descriptor",
+        "/proc/self/exe": "whichever program asks",
+    }.items():
+        answered = answer(fence, policy, command, "--tier", tier)
+        assert (answered["action"], answered["cause"], answered["rule"]) == ("deny", "unseen", None), answered
+        assert said in answered["reason"], answered
+    # What is no program is read by a shell.
+    assert answer(fence, policy, "bin/text", "--tier", tier)["exe"] == os.path.realpath("/bin/sh")

@@ -171,6 +171,14 @@ def test_a_denied_program_runs_by_no_way(gate: Gate, way: str) -> None:
     assert any(event["action"] == "deny" for event in gate.execs()), str(outcome)
 
 
+def test_what_no_rule_is_asked_about_is_told_as_whole_as_the_rest(gate: Gate) -> None:
+    words = _by_loader(gate)
+    gate.inside(words, gate.forbidding)
+    (event,) = (event for event in gate.execs() if event["action"] == "deny")
+    assert (event["argv"], event["cwd"]) == (list(map(str, words)), str(gate.project))
+    assert event["ppid"] != 0
+
+
 def test_the_gate_lets_through_what_is_not_denied(gate: Gate) -> None:
     """The same ways, to the program that may run."""
     programs = gate.fence.programs

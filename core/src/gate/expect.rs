@@ -3,17 +3,12 @@
 //! All of it is read from memory and names that others can change meanwhile. So this is an expectation, good for judging; whether it came
 //! true is seen at the exec stop (verify.rs), before the new program runs.
 
-use std::collections::HashMap;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::time::Instant;
+use std::os::fd::OwnedFd;
 
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::judge;
-use super::program::Program;
-use super::rules::File;
-use crate::beneath;
+use super::chain::{self, Broken, Known, Link, Start};
 use crate::caller::{Caller, in_proc};
 use crate::memory::Memory;
 use crate::notify::{Call, LONGEST_PATH};
@@ -25,8 +20,6 @@ const LONGEST_ARGUMENT: usize = 128 * 1024;
 /// All of them: more than three quarters of the stack that a program gets the kernel does not take.
 const MOST_BYTES: usize = 6 << 20;
 const MOST_ARGUMENTS: usize = MOST_BYTES / 8;
-/// A script may be interpreted by a script, and so on.
-const NESTED: usize = 5;
 
 const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
@@ -48,18 +41,6 @@ pub struct Expected {
     pub digests: Vec<(usize, [u8; 32])>,
 }
 
-/// A file, held open: its number can not become another's.
-#[derive(Debug)]
-pub struct Link {
-    pub named: Vec<u8>,
-    pub real: Vec<u8>,
-    /// What a `#!` line gives to it as its first argument.
-    pub argument: Option<Vec<u8>>,
-    pub file: OwnedFd,
-    pub identity: Identity,
-    pub state: State,
-}
-
 /// The caller, by numbers of this side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Process {
@@ -74,68 +55,17 @@ pub struct Process {
 pub enum Unexpected {
     /// The kernel would answer the same: no such file, no program, too long.
     Fails(Errno),
-    /// What can not be seen is not let through.
-    Unseen { named: Vec<u8>, why: &'static str },
+    /// What can not be seen is not let through; with what is known of it.
+    Unseen { call: Box<Unseen>, why: &'static str },
 }
 
-impl From<Errno> for Unexpected {
-    fn from(errno: Errno) -> Unexpected {
-        Unexpected::Fails(errno)
-    }
-}
-
-/// What is known of files that were executed.
-#[derive(Default)]
-pub struct Known {
-    /// By their state: a file that was changed is another one. If one was changed and looks the same, what it does is not what is
-    /// expected, and that is seen at the exec stop.
-    programs: HashMap<State, Program>,
-    /// Loaders start any file under their own name. Those that programs name are known by what they are.
-    loaders: Vec<(Vec<u8>, Option<Identity>)>,
-}
-
-/// Number, size and times of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct State([u64; 7]);
-
-impl From<&Stat> for State {
-    fn from(stat: &Stat) -> State {
-        State([
-            stat.st_dev,
-            stat.st_ino,
-            stat.st_size as u64,
-            stat.st_mtime as u64,
-            stat.st_mtime_nsec,
-            stat.st_ctime as u64,
-            stat.st_ctime_nsec,
-        ])
-    }
-}
-
-impl Known {
-    fn remember(&mut self, link: &Link, program: &Program, caller: &Caller) {
-        const MOST_PROGRAMS: usize = 1024;
-        const MOST_LOADERS: usize = 64;
-        if self.programs.len() >= MOST_PROGRAMS {
-            self.programs.clear();
-        }
-        self.programs.insert(link.state, program.clone());
-        if let Program::Binary { loader: Some(path) } = program
-            && self.loaders.len() < MOST_LOADERS
-            && !self.loaders.iter().any(|(known, _)| known == path)
-        {
-            let file = caller.open(libc::AT_FDCWD, path, PATH);
-            let identity = file.and_then(rustix::fs::fstat).ok().map(|stat| Identity::from(&stat));
-            self.loaders.push((path.clone(), identity));
-        }
-    }
-
-    fn is_loader(&self, link: &Link) -> bool {
-        let name = link.real.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let called =
-            [&b"ld-"[..], b"ld.so", b"ld64."].iter().any(|start| name.starts_with(start)) || name == b"libc.so";
-        called || self.loaders.iter().any(|(_, identity)| *identity == Some(link.identity))
-    }
+#[derive(Debug, Default)]
+pub struct Unseen {
+    pub exe: Vec<u8>,
+    /// Each with its NUL.
+    pub argv: Vec<u8>,
+    pub cwd: Vec<u8>,
+    pub process: Process,
 }
 
 /// How the call asks for its file.
@@ -160,13 +90,14 @@ impl Asked {
 impl Expected {
     pub fn of(call: &Call, known: &mut Known, memory: &mut Memory) -> Result<Expected, Unexpected> {
         let asked = Asked::of(call);
+        let mut unseen = Unseen { process: Process { pid: call.thread, ..Process::default() }, ..Unseen::default() };
         memory.turn_to(call.thread);
         let mut path = Vec::with_capacity(256);
         let read = memory.string(asked.path, LONGEST_PATH, Errno::NAMETOOLONG, &mut path);
-        seen(read, &[])?;
-        let argv = seen(arguments(memory, asked.argv), &path)?;
-        let process = seen(Process::of(call), &path)?;
-        let caller = seen(Caller::of(call.thread), &path)?;
+        let argv = read.and_then(|()| arguments(memory, asked.argv));
+        let argv = argv.map_err(|errno| unseen.caller(&path, errno))?;
+        unseen.process = Process::of(call).map_err(|errno| unseen.caller(&path, errno))?;
+        let caller = Caller::of(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
         let (cwd, place) = caller.cwd();
 
         let by_descriptor = asked.dir != libc::AT_FDCWD && !path.starts_with(b"/");
@@ -175,54 +106,22 @@ impl Expected {
             (true, true) => format!("/dev/fd/{}", asked.dir).into_bytes(),
             (true, false) => [format!("/dev/fd/{}/", asked.dir).as_bytes(), &path].concat(),
         };
-        let (chain, digests) = (Vec::with_capacity(1), Vec::new());
-        let mut expected = Expected { named, chain, argv, expanded: None, cwd, place, process, digests };
-        let mut file = open(&caller, &asked, &path)?;
-        let mut link_name = expected.named.clone();
-        let mut link_argument = None;
-        loop {
-            let link = Link::of(link_name, link_argument, file)?;
-            let unseen = |why| Unexpected::Unseen { named: link.real.clone(), why };
-            let program = match known.programs.get(&link.state) {
-                Some(program) => program.clone(),
-                None => {
-                    let content = link.content().map_err(|_| unseen("it can not be read"))?;
-                    let program = Program::of(&content)?;
-                    known.remember(&link, &program, &caller);
-                    program
-                }
-            };
-            if program == Program::Library || known.is_loader(&link) {
-                return Err(unseen("it is a loader, which starts any file under its own name"));
-            }
-            match program {
-                Program::Script { .. } if by_descriptor => return Err(unseen("it is a script without a path")),
-                Program::Script { .. } if expected.chain.len() == NESTED => return Err(Errno::LOOP.into()),
-                Program::Script { interpreter, argument } => {
-                    expected.interpret(&interpreter, argument.as_deref(), &link.named);
-                    file = caller.open(libc::AT_FDCWD, &interpreter, PATH).map_err(through_descriptor(&interpreter))?;
-                    expected.chain.push(link);
-                    (link_name, link_argument) = (interpreter, argument);
-                }
-                Program::Binary { .. } | Program::Library => {
-                    expected.chain.push(link);
-                    return Ok(expected);
-                }
+        let mut links = Vec::with_capacity(1);
+        let followed = open(&caller, &asked, &path).and_then(|file| {
+            let start = Start { named: named.clone(), file, by_descriptor };
+            chain::follow(start, &|path| caller.open(libc::AT_FDCWD, path, PATH), known, &mut links)
+        });
+        match followed {
+            Ok(_) => {}
+            Err(Broken::Fails(errno)) => return Err(Unexpected::Fails(errno)),
+            Err(Broken::Unseen { named, why }) => {
+                let call = Box::new(Unseen { exe: named, argv, cwd, process: unseen.process });
+                return Err(Unexpected::Unseen { call, why });
             }
         }
-    }
-
-    /// interpreter, its argument, the script, and what followed the first argument.
-    fn interpret(&mut self, interpreter: &[u8], argument: Option<&[u8]>, script: &[u8]) {
-        let before = self.expanded.as_ref().unwrap_or(&self.argv);
-        let rest = before.iter().position(|byte| *byte == 0).map_or(&[][..], |end| &before[end + 1..]);
-        let mut argv = Vec::with_capacity(interpreter.len() + script.len() + rest.len() + 64);
-        for word in [Some(interpreter), argument, Some(script)].into_iter().flatten() {
-            argv.extend_from_slice(word);
-            argv.push(0);
-        }
-        argv.extend_from_slice(rest);
-        self.expanded = Some(argv);
+        let process = unseen.process;
+        let expanded = expanded(&links, &argv);
+        Ok(Expected { named, chain: links, argv, expanded, cwd, place, process, digests: Vec::new() })
     }
 
     /// As the program gets them, each with its NUL.
@@ -245,14 +144,35 @@ pub fn words(block: &[u8]) -> Vec<&[u8]> {
     block.strip_suffix(&[0]).map_or(Vec::new(), |block| block.split(|byte| *byte == 0).collect())
 }
 
-/// EPERM and ESRCH are answers to us, and not the kernel's to the caller: it keeps others from looking, or is gone.
-fn seen<T>(result: Result<T, Errno>, named: &[u8]) -> Result<T, Unexpected> {
-    result.map_err(|errno| match errno {
-        Errno::PERM | Errno::ACCESS | Errno::SRCH | Errno::NOENT => {
-            Unexpected::Unseen { named: named.to_vec(), why: "its caller can not be seen" }
+impl Unseen {
+    /// EPERM and ESRCH are answers to us, and not the kernel's to the caller: it keeps others from looking, or is gone.
+    fn caller(&self, named: &[u8], errno: Errno) -> Unexpected {
+        match errno {
+            Errno::PERM | Errno::ACCESS | Errno::SRCH | Errno::NOENT => {
+                let call = Unseen { exe: named.to_vec(), process: self.process, ..Unseen::default() };
+                Unexpected::Unseen { call: Box::new(call), why: "its caller can not be seen" }
+            }
+            errno => Unexpected::Fails(errno),
         }
-        errno => Unexpected::Fails(errno),
-    })
+    }
+}
+
+/// For each `#!` line: the interpreter, its argument, the script, and what followed the first argument.
+fn expanded(chain: &[Link], argv: &[u8]) -> Option<Vec<u8>> {
+    let mut expanded: Option<Vec<u8>> = None;
+    for (script, interpreter) in chain.iter().zip(chain.iter().skip(1)) {
+        let before = expanded.as_deref().unwrap_or(argv);
+        let rest = before.iter().position(|byte| *byte == 0).map_or(&[][..], |end| &before[end + 1..]);
+        let mut after = Vec::with_capacity(interpreter.named.len() + script.named.len() + rest.len() + 64);
+        for word in [Some(&interpreter.named), interpreter.argument.as_ref(), Some(&script.named)].into_iter().flatten()
+        {
+            after.extend_from_slice(word);
+            after.push(0);
+        }
+        after.extend_from_slice(rest);
+        expanded = Some(after);
+    }
+    expanded
 }
 
 fn arguments(memory: &mut Memory, address: u64) -> Result<Vec<u8>, Errno> {
@@ -272,7 +192,7 @@ fn arguments(memory: &mut Memory, address: u64) -> Result<Vec<u8>, Errno> {
     Ok(argv)
 }
 
-fn open(caller: &Caller, asked: &Asked, path: &[u8]) -> Result<OwnedFd, Unexpected> {
+fn open(caller: &Caller, asked: &Asked, path: &[u8]) -> Result<OwnedFd, Broken> {
     if path.is_empty() {
         // fexecve(3), memfd: what the descriptor is, if that is asked for and it is one.
         if asked.flags & libc::AT_EMPTY_PATH == 0 {
@@ -285,49 +205,7 @@ fn open(caller: &Caller, asked: &Asked, path: &[u8]) -> Result<OwnedFd, Unexpect
         return Ok(caller.own("exe", PATH)?);
     }
     let flags = if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 { PATH } else { PATH | OFlags::NOFOLLOW };
-    caller.open(asked.dir, path, flags).map_err(through_descriptor(path))
-}
-
-/// Either a way through a descriptor, or too many links: both are refused.
-fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> Unexpected {
-    move |errno| match errno {
-        Errno::LOOP => Unexpected::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" },
-        // In a /proc of the command's own, we are nobody, and `self` leads nowhere.
-        Errno::NOENT if path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") => {
-            Unexpected::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" }
-        }
-        Errno::STALE => Unexpected::Unseen { named: path.to_vec(), why: "the directory it begins in has no path" },
-        errno => Unexpected::Fails(errno),
-    }
-}
-
-impl Link {
-    fn of(named: Vec<u8>, argument: Option<Vec<u8>>, file: OwnedFd) -> Result<Link, Errno> {
-        let stat = rustix::fs::fstat(&file)?;
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => {}
-            FileType::Symlink => return Err(Errno::LOOP),
-            _ => return Err(Errno::ACCESS),
-        }
-        let mut buffer = [0; 32];
-        let real = rustix::fs::readlink(beneath::link_to(&file, &mut buffer), Vec::with_capacity(256))?.into_bytes();
-        Ok(Link { named, real, argument, identity: Identity::from(&stat), state: State::from(&stat), file })
-    }
-
-    pub fn as_file(&self) -> File<'_> {
-        File { named: &self.named, real: &self.real, argument: self.argument.as_deref() }
-    }
-
-    pub fn digest(&self, deadline: Instant) -> Result<[u8; 32], String> {
-        judge::digest(self.content().map_err(|errno| errno.to_string())?, Some(deadline))
-    }
-
-    /// It is a regular file, so opening it does nothing to it.
-    fn content(&self) -> Result<OwnedFd, Errno> {
-        let mut buffer = [0; 32];
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        rustix::fs::open(beneath::link_to(self.file.as_fd(), &mut buffer), flags, Mode::empty())
-    }
+    caller.open(asked.dir, path, flags).map_err(chain::through_descriptor(path))
 }
 
 fn status(thread: u32) -> Result<Vec<u8>, Errno> {

@@ -1,91 +1,121 @@
 //! `judge` and `regexes`: the gate's own answers for people, before anything runs.
 
+use std::cell::RefCell;
+use std::fmt::Write as _;
 use std::os::fd::AsFd;
 use std::time::Instant;
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
+use super::chain::{self, Broken, Known, Link, Start};
 use super::places::Places;
-use super::rules::{self, Cause, Exec, File, Parent, Rules, Verdict};
+use super::rules::{self, Cause, Exec, File, Rules, Verdict};
 use super::words;
+use crate::caller;
 use crate::json::{self, Invalid};
 use crate::plan::{Action, Gate, Plan, PlanError, Rule};
 use crate::refusal::Refusal;
 use crate::text::Text;
 
-/// One exec, as JSON: what [`Exec`] holds, but for what is found out here.
+/// What a process would ask the kernel for, as JSON. Its parent is not known beforehand.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Asked {
-    chain: Vec<AskedFile>,
+    path: Text,
     argv: Vec<Text>,
     cwd: Text,
-    uid: u32,
-    parent: Option<AskedParent>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AskedFile {
-    named: Text,
-    real: Text,
-    argument: Option<Text>,
+/// The verdict that counts, and the approval that answers where it is a question.
+pub fn decide(rules: &Rules, places: Option<&Places>, exec: &Exec<'_>, chain: &[Link]) -> (Verdict, Option<usize>) {
+    const STRAYS: &str = "its interpreter opens it by a way that the command can change";
+    let verdict = rules.judge(exec);
+    if verdict.action != Action::Deny && places.is_some_and(|places| places.let_stray(chain, exec.cwd)) {
+        return (Verdict { action: Action::Deny, cause: Cause::Unseen(STRAYS), doubted: None }, None);
+    }
+    let approved = if verdict.action == Action::Ask { rules.approves(exec) } else { None };
+    (verdict, approved)
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AskedParent {
-    exe: Text,
-    argv: Vec<Text>,
-}
-
+/// Every file that it would bring to run, what those need, and what the kernel or the gate would answer.
+///
 /// Not inlined into the start of every run: what expressions are compiled with takes pages of stack there.
 #[inline(never)]
 pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
-    let gate = plan.gate.as_ref().ok_or(PlanError::Gate("no gate"))?;
-    let rules = Rules::compile(gate)?;
     let asked: Asked = serde_json::from_slice(asked).map_err(PlanError::Json)?;
-    if asked.chain.is_empty() {
-        return Err(PlanError::Gate("no program to judge").into());
-    }
-    let chain: Vec<_> = asked
-        .chain
-        .iter()
-        .map(|file| File {
-            named: file.named.as_bytes(),
-            real: file.real.as_bytes(),
-            argument: file.argument.as_ref().map(Text::as_bytes),
-        })
-        .collect();
-    let argv: Vec<_> = asked.argv.iter().map(Text::as_bytes).collect();
-    let parent_argv: Vec<_> = asked.parent.iter().flat_map(|parent| parent.argv.iter().map(Text::as_bytes)).collect();
-    let granted = Places::of(plan).is_none_or(|places| chain.iter().all(|file| places.hold(file.real)));
-    let exec = Exec {
-        chain: &chain,
-        argv: &argv,
-        cwd: asked.cwd.as_bytes(),
-        uid: asked.uid,
-        parent: asked.parent.as_ref().map(|parent| Parent { exe: parent.exe.as_bytes(), argv: &parent_argv }),
-        granted,
-        digest: &|index| digest_of(&asked.chain[index].real),
+    let (mut chain, needs) = (Vec::new(), RefCell::new(Vec::new()));
+    let followed = follow(&asked, &mut chain, &needs);
+    let last = match &followed {
+        Err(Broken::Unseen { named, .. }) => Some(named.clone()),
+        _ => None,
     };
-    let verdict = rules.judge(&exec);
-    let approved = if verdict.action == Action::Ask { rules.approves(&exec) } else { None };
-    Ok(told(&verdict, approved, gate))
+    let (errno, verdict) = match (followed, &plan.gate) {
+        // An administrator may have registered something for it, which a gate does not let run.
+        (Err(Broken::Fails(Errno::NOEXEC)), None) => (None, None),
+        (Err(Broken::Fails(errno)), _) => (Some(errno), None),
+        (_, None) => (None, None),
+        (Err(Broken::Unseen { why, .. }), Some(gate)) => {
+            let verdict = Verdict { action: Action::Deny, cause: Cause::Unseen(why), doubted: None };
+            (None, Some((verdict, None, gate)))
+        }
+        (Ok(()), Some(gate)) => {
+            let (verdict, approved) = judge(plan, gate, &asked, &chain)?;
+            (None, Some((verdict, approved, gate)))
+        }
+    };
+    let mut out = String::from("{\"chain\":");
+    let files = chain.iter().map(|link| &link.real).chain(&last);
+    json::list(&mut out, files, |out, real| json::string(out, real, Invalid::Surrogate));
+    out.push_str(",\"needs\":");
+    json::list(&mut out, needs.into_inner(), |out, named| json::string(out, &named, Invalid::Surrogate));
+    out.push_str(",\"errno\":");
+    out.push_str(&errno.map_or("null".to_owned(), |errno| errno.raw_os_error().to_string()));
+    out.push_str(",\"decision\":");
+    match verdict {
+        Some((verdict, approved, gate)) => told(&mut out, &verdict, approved, gate),
+        None => out.push_str("null"),
+    }
+    out.push('}');
+    Ok(out)
 }
 
-fn digest_of(path: &Text) -> Result<[u8; 32], String> {
-    let unreadable = |why: &dyn std::fmt::Display| format!("{path} can not be read: {why}");
-    // A pipe would wait for a writer.
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(path.as_c_str(), flags, Mode::empty()).map_err(|errno| unreadable(&errno))?;
-    let stat = rustix::fs::fstat(&file).map_err(|errno| unreadable(&errno))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(unreadable(&"it is no file"));
+/// As a process that stands in `cwd` would have the kernel do it. `needs`: interpreters and loader, as they are named.
+fn follow(asked: &Asked, chain: &mut Vec<Link>, needs: &RefCell<Vec<Vec<u8>>>) -> Result<(), Broken> {
+    const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+    let root = rustix::fs::open(c"/", PATH | OFlags::DIRECTORY, Mode::empty())?;
+    let open = |path: &[u8]| {
+        let whole = if path.starts_with(b"/") { path.to_vec() } else { [asked.cwd.as_bytes(), b"/", path].concat() };
+        caller::open_in(&root, &whole, PATH, ResolveFlags::IN_ROOT)
+    };
+    let named = asked.path.as_bytes().to_vec();
+    if named == b"/proc/self/exe" {
+        return Err(Broken::Unseen { named, why: "it is whichever program asks for it" });
     }
-    digest(file, None).map_err(|why| unreadable(&why))
+    let file = open(&named).map_err(chain::through_descriptor(&named))?;
+    let needed = |path: &[u8]| {
+        needs.borrow_mut().push(path.to_vec());
+        open(path)
+    };
+    chain::follow(Start { named, file, by_descriptor: false }, &needed, &mut Known::default(), chain)
+}
+
+fn judge(plan: &Plan, gate: &Gate, asked: &Asked, chain: &[Link]) -> Result<(Verdict, Option<usize>), Refusal> {
+    let places = Places::of(plan);
+    let files: Vec<File<'_>> = chain.iter().map(Link::as_file).collect();
+    let argv: Vec<_> = asked.argv.iter().map(Text::as_bytes).collect();
+    let exec = Exec {
+        chain: &files,
+        argv: &argv,
+        cwd: asked.cwd.as_bytes(),
+        uid: plan.user.uid,
+        parent: None,
+        granted: places.as_ref().is_none_or(|places| places.hold_all(chain)),
+        digest: &|index| chain[index].digest(None),
+    };
+    Ok(decide(&Rules::compile(gate)?, places.as_ref(), &exec, chain))
 }
 
 /// The SHA-256 of a file. With a deadline: however long it is.
@@ -103,24 +133,24 @@ pub fn digest(file: impl AsFd, deadline: Option<Instant>) -> Result<[u8; 32], St
     }
 }
 
-fn told(verdict: &Verdict, approved: Option<usize>, gate: &Gate) -> String {
+fn told(out: &mut String, verdict: &Verdict, approved: Option<usize>, gate: &Gate) {
     let (cause, rule, why) = match &verdict.cause {
         Cause::Rule(rule) => ("rule", Some(*rule), None),
         Cause::Default => ("default", None, None),
         Cause::NotGranted => ("not-granted", None, None),
+        Cause::Unseen(why) => ("unseen", None, Some(why.as_bytes())),
         Cause::Late => ("late", None, None),
         Cause::Error { rule, why } => ("error", Some(*rule), Some(why.as_bytes())),
     };
-    let mut out = format!("{{\"action\":\"{}\",\"cause\":\"{cause}\",\"rule\":", verdict.action.name());
-    rule_or_null(&mut out, rule.and_then(|index| gate.rules.get(index)));
+    let _ = write!(out, "{{\"action\":\"{}\",\"cause\":\"{cause}\",\"rule\":", verdict.action.name());
+    rule_or_null(out, rule.and_then(|index| gate.rules.get(index)));
     out.push_str(",\"error\":");
-    text_or_null(&mut out, why);
+    text_or_null(out, why);
     out.push_str(",\"doubted\":");
-    rule_or_null(&mut out, verdict.doubted.and_then(|index| gate.rules.get(index)));
+    rule_or_null(out, verdict.doubted.and_then(|index| gate.rules.get(index)));
     out.push_str(",\"approved\":");
-    rule_or_null(&mut out, approved.and_then(|index| gate.approved.get(index)));
+    rule_or_null(out, approved.and_then(|index| gate.approved.get(index)));
     out.push('}');
-    out
 }
 
 fn rule_or_null(out: &mut String, rule: Option<&Rule>) {

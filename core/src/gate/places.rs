@@ -5,6 +5,7 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 
+use super::chain::Link;
 use crate::place;
 use crate::plan::Plan;
 
@@ -42,7 +43,7 @@ impl Places {
     }
 
     /// `file`: after all its links, as the kernel names it; what has no name any more, or never had one, was made by somebody.
-    pub fn hold(&self, file: &[u8]) -> bool {
+    fn hold(&self, file: &[u8]) -> bool {
         if file.ends_with(b" (deleted)") {
             return false;
         }
@@ -57,9 +58,20 @@ impl Places {
 }
 
 impl Places {
+    /// Every file of a chain lies where no command can have made it.
+    pub fn hold_all(&self, chain: &[Link]) -> bool {
+        chain.iter().all(|link| self.hold(&link.real))
+    }
+
+    /// A script that no command can have made, by a path that the command can make lead to another one.
+    pub fn let_stray(&self, chain: &[Link], cwd: &[u8]) -> bool {
+        let scripts = &chain[..chain.len().saturating_sub(1)];
+        scripts.iter().any(|script| self.hold(&script.real) && !self.lead_surely(&script.named, cwd, &script.real))
+    }
+
     /// An interpreter opens its script once more, by the path it was asked for: that has to lead to the same file for certain, so no link on
     /// the way may lie where a command can write.
-    pub fn lead_surely(&self, named: &[u8], cwd: &[u8], real: &[u8]) -> bool {
+    fn lead_surely(&self, named: &[u8], cwd: &[u8], real: &[u8]) -> bool {
         let written = |path: &[u8]| self.written.iter().any(|tree| is_within(path, tree));
         // What it can write itself needs no other way to be another script.
         if named == real || written(real) {

@@ -69,6 +69,8 @@ pub enum Cause {
     Default,
     /// By default it would be allowed, but the command could have made it.
     NotGranted,
+    /// What it does can not be seen, or not be held to what was seen.
+    Unseen(&'static str),
     /// Judging took too long.
     Late,
     /// The rule can not be judged.

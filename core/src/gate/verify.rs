@@ -5,7 +5,8 @@ use std::time::Instant;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::expect::{self, Expected, Link};
+use super::chain::Link;
+use super::expect::{self, Expected};
 use crate::caller::{self, Caller, in_proc};
 use crate::memory::Memory;
 use crate::notify::LONGEST_PATH;
@@ -50,7 +51,7 @@ fn compare(expected: &Expected, pid: u32, memory: &mut Memory, deadline: Instant
     }
     // A program that runs can not be written: what is in it now is in it to the end.
     let has_changed =
-        |(index, digest): &(usize, [u8; 32])| expected.chain[*index].digest(deadline).as_ref() != Ok(digest);
+        |(index, digest): &(usize, [u8; 32])| expected.chain[*index].digest(Some(deadline)).as_ref() != Ok(digest);
     if expected.digests.iter().any(has_changed) {
         return Err(Difference::In("the content"));
     }

@@ -1,4 +1,5 @@
-"""One exec → what the gate answers. The core's rule engine is the only one (``core/src/gate/rules.rs``)."""
+"""One exec → what the gate answers. The core's rule engine is the only one (``core/src/gate/rules.rs``), and only it
+knows what the kernel would bring to run (``core/src/gate/chain.rs``)."""
 
 from __future__ import annotations
 
@@ -12,23 +13,14 @@ from paddock.plan import Plan
 from paddock.policy.model import Action
 
 
-@dataclass(frozen=True, slots=True)
-class File:
-    named: str  # as execve(2) or the ``#!`` line has it
-    real: str  # where that leads
-    argument: str | None = None  # what the ``#!`` line gives to it
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exec:
-    """``chain``: every file it brings to run, the one asked for first. Whoever asks beforehand does not know the
-    parent: rules that look at it can not be judged then."""
+    """As execve(2) gets it. Whoever asks beforehand does not know the parent: rules that look at it can not be judged
+    then."""
 
-    chain: tuple[File, ...]
+    path: str
     argv: tuple[str, ...]
     cwd: str
-    uid: int
-    parent: None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +33,9 @@ class RuleOf:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """``cause``: ``rule``, ``default``, ``not-granted`` (allowed by default, but the command could have made the
-    program) or ``error`` (``rule`` could not be judged: ``error`` says why). ``doubted``: the rule that would have
-    allowed it and held only by a name that does not count. ``approved``: what answers the question, if it is one."""
+    program), ``unseen`` (no rule is asked: ``error`` says why) or ``error`` (``rule`` could not be judged: ``error``
+    says why). ``doubted``: the rule that would have allowed it and held only by a name that does not count.
+    ``approved``: what answers the question, if it is one."""
 
     action: Action
     cause: str
@@ -56,19 +49,42 @@ class Decision:
         return self.action is Action.ALLOW or self.approved is not None
 
 
-def judge_exec(plan: Plan, asked: Exec) -> Decision:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """``chain``: every file it brings to run, the one asked for first; ``needs``: what the kernel opens besides, as it
+    is named: interpreters, a loader. ``failure``: the kernel's own errno, where that is known. ``decision``: None where
+    there is no gate, or nothing to judge."""
+
+    chain: tuple[str, ...]
+    needs: tuple[str, ...]
+    failure: int | None
+    decision: Decision | None
+
+
+def judge_exec(plan: Plan, asked: Exec) -> Judged:
     answer = core.ask("judge", plan=plan, question=json.dumps(asdict(asked)))
     try:
-        return Decision(
-            action=Action(answer["action"]),
-            cause=str(answer["cause"]),
-            rule=_rule(answer["rule"]),
-            error=None if answer["error"] is None else str(answer["error"]),
-            doubted=_rule(answer["doubted"]),
-            approved=_rule(answer["approved"]),
+        return Judged(
+            chain=tuple(map(str, answer["chain"])),
+            needs=tuple(map(str, answer["needs"])),
+            failure=answer["errno"],
+            decision=_decision(answer["decision"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
+
+
+def _decision(answer: Any) -> Decision | None:
+    if answer is None:
+        return None
+    return Decision(
+        action=Action(answer["action"]),
+        cause=str(answer["cause"]),
+        rule=_rule(answer["rule"]),
+        error=None if answer["error"] is None else str(answer["error"]),
+        doubted=_rule(answer["doubted"]),
+        approved=_rule(answer["approved"]),
+    )
 
 
 def _rule(answer: Any) -> RuleOf | None:

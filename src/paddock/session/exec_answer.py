@@ -7,11 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paddock.decide import Decision, Exec, File, RuleOf, judge_exec
+from paddock.decide import Decision, RuleOf
 from paddock.plan import Plan
 from paddock.policy.model import Action
 from paddock.session.locate import locate
-from paddock.session.program import script_chain
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,25 +34,28 @@ class ExecAnswer:
 
 
 def answer_exec(plan: Plan, words: Sequence[str], cwd: str, environ: Mapping[str, str]) -> ExecAnswer:
-    found = locate(plan, words[0], cwd, environ)
-    if found.path is None:
+    found = locate(plan, words, cwd, environ)
+    if found is None:
         where = "no directory of the PATH inside has it" if "/" not in words[0] else "there is no such file inside"
         return ExecAnswer(chain=(), failure=errno.ENOENT, decision=None, reason=where)
-    files = tuple(File(*link) for link in script_chain(found.path, cwd))
-    chain = tuple(file.real for file in files)
-    decision = None
-    if plan.gate is not None:
-        asked = Exec(chain=files, argv=tuple(words), cwd=cwd, uid=plan.user.uid)
-        decision = judge_exec(plan, asked)
-    if found.failure is not None:
-        reason = f"the files do not let it be executed ({os.strerror(found.failure)})"
-        hint = f"`paddock why --op exec --path {chain[0]}` says why"
+    chain, decision = found.judged.chain, found.judged.decision
+    # The gate is asked before the kernel looks at any file.
+    if found.failure is not None and not (decision and decision.cause == "unseen"):
+        path = chain[0] if chain else os.path.join(cwd, found.path)
+        reason, hint = _files_refuse(found.failure, path)
         return ExecAnswer(chain=chain, failure=found.failure, decision=decision, reason=reason, hint=hint)
     if decision is None:
         return ExecAnswer(chain=chain, failure=None, decision=None, reason="there are no exec rules")
     return ExecAnswer(
         chain=chain, failure=None, decision=decision, reason=_because(decision), hint=_hint(decision, chain, words)
     )
+
+
+def _files_refuse(failure: int, path: str) -> tuple[str, str]:
+    if failure == errno.ELOOP:
+        return "it is interpreted by a script that is interpreted by a script, and so on", "name a program in `#!`"
+    reason = f"the files do not let it be executed ({os.strerror(failure)})"
+    return reason, f"`paddock why --op exec --path {path}` says why"
 
 
 def _because(decision: Decision) -> str:
@@ -64,6 +66,8 @@ def _because(decision: Decision) -> str:
             return _named(decision.rule)
         case "error":
             return f"{_named(decision.rule)} can not be judged: {decision.error}"
+        case "unseen":
+            return f"the gate lets it through by no rule: {decision.error}"
         case "not-granted":
             return "no rule is about it, and the command could have made it: it does not lie in a granted place"
         case _:

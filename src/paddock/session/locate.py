@@ -4,55 +4,64 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from paddock.decide import Exec, Judged, judge_exec
 from paddock.plan import Plan
 from paddock.plan.judge import Operation
 from paddock.plan.model import EnvironmentRules
 from paddock.policy.glob import component_matches
 from paddock.session.answer import answer
-from paddock.session.program import NESTED, interpreter_of
 
 _DEFAULT_PATH = "/bin:/usr/bin"  # where execvp(3) looks when there is no PATH
+
+_SHELL = "/bin/sh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """``path``: the file that execve(2) would be given; ``failure``: what it would answer, None if it starts."""
+    """``path``: the file that execve(2) would be given; ``failure``: what it would answer, None if it starts;
+    ``judged``: what the core says of it. None: there is no such file."""
 
-    path: str | None
+    path: str
     failure: int | None
+    judged: Judged
 
 
-def locate(fence: Plan, name: str, directory: str, environ: Mapping[str, str]) -> Located:
-    """The program of a name, as a shell that stands in ``directory`` behind the fence finds it."""
+def locate(fence: Plan, words: Sequence[str], directory: str, environ: Mapping[str, str]) -> Located | None:
+    """The program of a command, as a shell that stands in ``directory`` behind the fence finds it."""
+    name = words[0]
     searched = "/" not in name
     path = _search_path(fence.environment, environ)
-    found = Located(path=None, failure=errno.ENOENT)
+    found: Located | None = None
     for candidate in [os.path.join(place or ".", name) for place in path.split(":")] if searched else [name]:
-        whole = os.path.join(directory, candidate)
         # Entering the fence enters the working directory: whatever keeps a run from it is raised here.
-        met = _failure(fence, whole, searched=searched)
-        if met is None:
-            return Located(path=whole, failure=None)
-        if met != errno.ENOENT:
-            found = Located(path=whole, failure=met)
+        own = _failure(fence, os.path.join(directory, candidate), searched=searched)
+        if own == errno.ENOENT:
+            continue
+        judged = judge_exec(fence, Exec(path=candidate, argv=tuple(words), cwd=directory))
+        others = (_failure(fence, os.path.join(directory, needed)) for needed in judged.needs)
+        failure = own or next(filter(None, others), None) or judged.failure
+        if failure == errno.ENOEXEC and candidate != _SHELL:
+            # As execvp(3) and every shell: what is no program is a shell's script.
+            return locate(fence, [_SHELL, candidate, *words[1:]], directory, environ)
+        if failure is None:
+            return Located(path=candidate, failure=None, judged=judged)
+        if failure != errno.ENOENT:
+            found = Located(path=candidate, failure=failure, judged=judged)
     return found
 
 
-def _failure(plan: Plan, path: str, *, searched: bool, depth: int = 0) -> int | None:
-    """What execve(2) would answer, as far as it can be known without executing; None: it starts."""
+def _failure(plan: Plan, path: str, *, searched: bool = False) -> int | None:
+    """What execve(2) would answer to one file, as far as it can be known without executing; None: it starts."""
     answered = answer(plan, path, Operation.EXEC)
     if answered.tried.outcome == "missing":
         return errno.ENOENT
     if not answered.allowed:
         # A directory of PATH that can not be searched has nothing for us: that is "not found", not "denied".
         return errno.ENOENT if searched and not os.path.exists(path) else errno.EACCES
-    interpreter = interpreter_of(path)
-    if interpreter is None or depth == NESTED:
-        return None
-    return _failure(plan, os.path.join(plan.workdir, interpreter), searched=False, depth=depth + 1)
+    return None
 
 
 def _search_path(rules: EnvironmentRules | None, environ: Mapping[str, str]) -> str:

@@ -1,0 +1,185 @@
+//! What the kernel brings to run when one file is executed: the file, and the interpreter of each `#!` line.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Instant;
+
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::judge;
+use super::program::Program;
+use super::rules::File;
+use crate::beneath;
+use crate::place::Identity;
+
+/// A script may be interpreted by a script, and so on.
+const NESTED: usize = 5;
+
+/// A file, held open: its number can not become another's.
+#[derive(Debug)]
+pub struct Link {
+    pub named: Vec<u8>,
+    pub real: Vec<u8>,
+    /// What a `#!` line gives to it as its first argument.
+    pub argument: Option<Vec<u8>>,
+    pub file: OwnedFd,
+    pub identity: Identity,
+    pub state: State,
+}
+
+/// Number, size and times of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct State([u64; 7]);
+
+/// Why there is nothing to judge.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// The kernel would answer the same: no such file, no program, too long.
+    Fails(Errno),
+    /// What can not be seen is not let through.
+    Unseen { named: Vec<u8>, why: &'static str },
+}
+
+impl From<Errno> for Broken {
+    fn from(errno: Errno) -> Broken {
+        Broken::Fails(errno)
+    }
+}
+
+/// What is known of files that were executed.
+#[derive(Default)]
+pub struct Known {
+    /// By their state: a file that was changed is another one. If one was changed and looks the same, what it does is not what is
+    /// expected, and that is seen at the exec stop.
+    programs: HashMap<State, Program>,
+    /// Loaders start any file under their own name. Those that programs name are known by what they are.
+    loaders: Vec<(Vec<u8>, Option<Identity>)>,
+}
+
+/// How the one that executes opens a path.
+pub type Open<'a> = &'a dyn Fn(&[u8]) -> Result<OwnedFd, Errno>;
+
+/// The file that is asked for.
+pub struct Start {
+    pub named: Vec<u8>,
+    pub file: OwnedFd,
+    /// By a descriptor it may have no path that an interpreter could open.
+    pub by_descriptor: bool,
+}
+
+/// Into `chain`: the file that was asked for, then the interpreter of each `#!` line. The last is the one that runs.
+pub fn follow(start: Start, open: Open<'_>, known: &mut Known, chain: &mut Vec<Link>) -> Result<(), Broken> {
+    let Start { mut named, mut file, by_descriptor } = start;
+    let mut argument = None;
+    loop {
+        let link = Link::of(named, argument, file)?;
+        let unseen = |why| Broken::Unseen { named: link.real.clone(), why };
+        let program = match known.programs.get(&link.state) {
+            Some(program) => program.clone(),
+            None => {
+                let content = link.content().map_err(|_| unseen("it can not be read"))?;
+                let program = Program::of(&content)?;
+                known.remember(&link, &program, open);
+                program
+            }
+        };
+        if program == Program::Library || known.is_loader(&link) {
+            return Err(unseen("it is a loader, which starts any file under its own name"));
+        }
+        match program {
+            Program::Script { .. } if by_descriptor => return Err(unseen("it is a script without a path")),
+            Program::Script { .. } if chain.len() == NESTED => return Err(Errno::LOOP.into()),
+            Program::Script { interpreter, argument: told } => {
+                chain.push(link);
+                file = open(&interpreter).map_err(through_descriptor(&interpreter))?;
+                (named, argument) = (interpreter, told);
+            }
+            Program::Binary { .. } | Program::Library => {
+                chain.push(link);
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Either a way through a descriptor, or too many links: both are refused.
+pub fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> Broken {
+    move |errno| match errno {
+        Errno::LOOP => Broken::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" },
+        // In a /proc of the command's own, we are nobody, and `self` leads nowhere.
+        Errno::NOENT if path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") => {
+            Broken::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" }
+        }
+        Errno::STALE => Broken::Unseen { named: path.to_vec(), why: "the directory it begins in has no path" },
+        errno => Broken::Fails(errno),
+    }
+}
+
+impl Known {
+    fn remember(&mut self, link: &Link, program: &Program, open: Open<'_>) {
+        const MOST_PROGRAMS: usize = 1024;
+        const MOST_LOADERS: usize = 64;
+        if self.programs.len() >= MOST_PROGRAMS {
+            self.programs.clear();
+        }
+        self.programs.insert(link.state, program.clone());
+        if let Program::Binary { loader: Some(path) } = program
+            && self.loaders.len() < MOST_LOADERS
+            && !self.loaders.iter().any(|(known, _)| known == path)
+        {
+            let identity = open(path).and_then(rustix::fs::fstat).ok().map(|stat| Identity::from(&stat));
+            self.loaders.push((path.clone(), identity));
+        }
+    }
+
+    fn is_loader(&self, link: &Link) -> bool {
+        let name = link.real.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        let called =
+            [&b"ld-"[..], b"ld.so", b"ld64."].iter().any(|start| name.starts_with(start)) || name == b"libc.so";
+        called || self.loaders.iter().any(|(_, identity)| *identity == Some(link.identity))
+    }
+}
+
+impl Link {
+    fn of(named: Vec<u8>, argument: Option<Vec<u8>>, file: OwnedFd) -> Result<Link, Errno> {
+        let stat = rustix::fs::fstat(&file)?;
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => {}
+            FileType::Symlink => return Err(Errno::LOOP),
+            _ => return Err(Errno::ACCESS),
+        }
+        let mut buffer = [0; 32];
+        let real = rustix::fs::readlink(beneath::link_to(&file, &mut buffer), Vec::with_capacity(256))?.into_bytes();
+        Ok(Link { named, real, argument, identity: Identity::from(&stat), state: State::from(&stat), file })
+    }
+
+    pub fn as_file(&self) -> File<'_> {
+        File { named: &self.named, real: &self.real, argument: self.argument.as_deref() }
+    }
+
+    pub fn digest(&self, deadline: Option<Instant>) -> Result<[u8; 32], String> {
+        judge::digest(self.content().map_err(|errno| errno.to_string())?, deadline)
+    }
+
+    /// It is a regular file, so opening it does nothing to it.
+    fn content(&self) -> Result<OwnedFd, Errno> {
+        let mut buffer = [0; 32];
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        rustix::fs::open(beneath::link_to(self.file.as_fd(), &mut buffer), flags, Mode::empty())
+    }
+}
+
+impl From<&Stat> for State {
+    fn from(stat: &Stat) -> State {
+        State([
+            stat.st_dev,
+            stat.st_ino,
+            stat.st_size as u64,
+            stat.st_mtime as u64,
+            stat.st_mtime_nsec,
+            stat.st_ctime as u64,
+            stat.st_ctime_nsec,
+        ])
+    }
+}
