@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from paddock.plan.model import ungrouped
 from tests.support.syscalls import numbers
 
 RIGHTS = (
@@ -49,7 +50,7 @@ def _c(text: str) -> str:
 
 
 def landlock_rules(plan: dict[str, Any]) -> Iterator[tuple[str, int]]:
-    for grant in plan["files"]["grants"]:
+    for grant in ungrouped(plan["files"]["grants"]):
         rights = _bits(plan["landlock"]["access"][grant["access"]], RIGHTS)
         for path in _carved(grant["path"], [os.path.realpath(kept_out) for kept_out in grant["except"]]):
             yield path, rights

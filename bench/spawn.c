@@ -2,8 +2,9 @@
 
      spawn ROUNDS FIRST-FD CASE [:: CASE…]
 
-   Every round runs every case once, in turn, so that a busy moment of the machine falls on all of them. Prints one line
-   of nanoseconds per case. Descriptors from FIRST-FD on are plans, shared by all starts: they are set back to their
+   Every round runs every case once, so that a busy moment of the machine falls on all of them, each time in another
+   order: what a case leaves behind for the kernel to clean up falls on whichever comes next. Prints one line of
+   nanoseconds per case. Descriptors from FIRST-FD on are plans, shared by all starts: they are set back to their
    beginning before each. Output of the commands goes nowhere; a command that fails ends the measurement. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -23,6 +24,16 @@ static long long now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000LL + t.tv_nsec;
+}
+
+/* The same orders in every measurement (xorshift). */
+static unsigned below(unsigned limit)
+{
+    static unsigned state = 2463534242u;
+    state ^= state << 13;
+    state ^= state >> 17;
+    state ^= state << 5;
+    return state % limit;
 }
 
 static long long time_one(char **argv, const posix_spawn_file_actions_t *quiet)
@@ -60,12 +71,22 @@ int main(int argc, char **argv)
     posix_spawn_file_actions_init(&quiet);
     posix_spawn_file_actions_addopen(&quiet, 1, "/dev/null", O_WRONLY, 0);
     long long *taken = calloc((size_t)(rounds * cases), sizeof *taken);
-    for (int round = 0; round < rounds; round++)
-        for (int i = 0; i < cases; i++) {
+    int order[MOST_CASES];
+    for (int i = 0; i < cases; i++)
+        order[i] = i;
+    for (int round = 0; round < rounds; round++) {
+        for (int i = cases - 1; i > 0; i--) {
+            int other = (int)below((unsigned)i + 1), moved = order[i];
+            order[i] = order[other];
+            order[other] = moved;
+        }
+        for (int turn = 0; turn < cases; turn++) {
+            int i = order[turn];
             for (int fd = first_fd; lseek(fd, 0, SEEK_SET) == 0; fd++)
                 ;
             taken[i * rounds + round] = time_one(start[i], &quiet);
         }
+    }
     for (int i = 0; i < cases; i++) {
         for (int round = 0; round < rounds; round++)
             printf("%lld ", taken[i * rounds + round]);

@@ -25,6 +25,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use rustix::termios::{OptionalActions, Termios};
 use serde::Deserialize;
 
+use crate::canonical;
 use crate::channel;
 use crate::json::{self, Invalid};
 use crate::python;
@@ -241,7 +242,7 @@ struct Message {
 
 impl Message {
     fn read(bytes: &[u8]) -> Option<Message> {
-        let message: Message = serde_json::from_slice(bytes).ok()?;
+        let message: Message = canonical::from_slice(bytes).ok()?;
         (1..=LONGEST_NAME).contains(&message.by.len()).then_some(message)
     }
 }

@@ -356,7 +356,7 @@ impl<'p> Files<'p> {
                 return Ok(());
             }
             Err(Errno::NOENT | Errno::NOTDIR) => {
-                return Err(FilesError::Missing { path: grant.path.clone(), from: grant.source.clone() });
+                return Err(FilesError::Missing { path: grant.path.clone(), from: grant.source() });
             }
             Err(source) => return Err(open_error(grant, source)),
         };
@@ -440,7 +440,7 @@ impl<'p> Files<'p> {
         let list_error = |source| FilesError::List {
             path: grant.path.clone(),
             except: kept_out.first().unwrap_or(&grant.path).clone(),
-            from: grant.source.clone(),
+            from: grant.source(),
             source,
         };
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -489,7 +489,7 @@ impl<'p> Files<'p> {
             if actual_rights.is_empty() {
                 return Ok(());
             }
-            let refused = |source| FilesError::AddRule { path: grant.path.clone(), from: grant.source.clone(), source };
+            let refused = |source| FilesError::AddRule { path: grant.path.clone(), from: grant.source(), source };
             sys::landlock_add_rule(ruleset.as_fd(), actual_rights.bits(), fd.as_fd()).map_err(refused)?;
             self.rules += 1;
         }
@@ -512,7 +512,7 @@ impl<'p> Files<'p> {
             // The mounts of the full tier hold there too.
             FileSystem::Remote(_) if plan.tier == Tier::Full => {}
             FileSystem::Remote(kind) if plan.require_enforced => {
-                return Err(FilesError::Remote { path: grant.path.clone(), kind, from: grant.source.clone() });
+                return Err(FilesError::Remote { path: grant.path.clone(), kind, from: grant.source() });
             }
             FileSystem::Remote(kind) => self
                 .unenforced
@@ -534,7 +534,7 @@ impl<'p> Files<'p> {
         let exposed = |grant: &Grant| FilesError::JournalExposed {
             journal: journal.clone(),
             path: grant.path.clone(),
-            from: grant.source.clone(),
+            from: grant.source(),
         };
         let locate = |source| FilesError::Locate { path: journal.clone(), source };
         let mut places = Place::all_of(journal.as_bytes()).map_err(locate)?;
@@ -565,7 +565,7 @@ fn create_ruleset(requested: &plan::Landlock) -> Result<(OwnedFd, i32), FilesErr
 }
 
 fn open_error(grant: &Grant, source: Errno) -> FilesError {
-    FilesError::Open { path: grant.path.clone(), from: grant.source.clone(), source }
+    FilesError::Open { path: grant.path.clone(), from: grant.source(), source }
 }
 
 fn open(grant: &Grant) -> Result<Opened, Errno> {
@@ -601,7 +601,7 @@ fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
 /// What a fenced command can write, it can turn into a link to anywhere, before the next run or during this start.
 fn check_way(grant: &Grant, opened: &Opened, reach: &Reach<'_>) -> Result<Option<FilesError>, FilesError> {
     let Some(real) = &opened.led_to else { return Ok(None) };
-    let (path, from) = (grant.path.clone(), grant.source.clone());
+    let (path, from) = (grant.path.clone(), grant.source());
     if let Some(dir) = reach.planted(&opened.links)? {
         return Ok(Some(FilesError::Planted { path, dir, from }));
     }

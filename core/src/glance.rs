@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-use crate::text::AbsPath;
+use crate::text::{self, AbsPath};
 
 /// More than most homes hold; a longer listing costs more than it saves.
 const MOST_ENTRIES: usize = 1000;
@@ -70,10 +70,9 @@ impl<'p> Glance<'p> {
         };
         let innermost = self.listings.iter().rev().find_map(|(dir, listing)| Some((listing, inside(dir)?)));
         let (listing, rest) = innermost?;
-        let mut names = rest.splitn(2, |byte| *byte == b'/');
-        let first = names.next().unwrap_or_default();
+        let (first, others) = text::split(rest, b'/');
         let found = listing.binary_search_by(|(name, _)| (**name).cmp(first));
-        Some((found.ok().map(|at| listing[at].1), names.next().is_none()))
+        Some((found.ok().map(|at| listing[at].1), others.is_none()))
     }
 }
 

@@ -178,11 +178,11 @@ impl<'p> Jail<'p> {
     /// What the plan names inside and is not made anew has to be there.
     fn check_places(&self) -> Result<(), JailError> {
         let grants =
-            self.grants().iter().map(|grant| (&grant.path, grant.optional, &grant.source, self.follows(grant)));
-        let masks = self.container.masks.iter().map(|mask| (&mask.path, mask.optional, &mask.source, true));
+            self.grants().iter().map(|grant| (&grant.path, grant.optional, grant.source(), self.follows(grant)));
+        let masks = self.container.masks.iter().map(|mask| (&mask.path, mask.optional, mask.source.clone(), true));
         for (path, optional, from, follow) in grants.chain(masks) {
             if !optional && !is_made(path) {
-                open_place(self.rootdir.as_fd(), path, follow).map_err(missing(path, from))?;
+                open_place(self.rootdir.as_fd(), path, follow).map_err(missing(path, &from))?;
             }
         }
         Ok(())
@@ -368,11 +368,11 @@ impl Interior<'_, '_> {
         for grant in self.jail.grants() {
             let place = match open_place(root, &grant.path, self.jail.follows(grant)) {
                 Err(_) if grant.optional => continue,
-                place => place.map_err(missing(&grant.path, &grant.source))?,
+                place => place.map_err(missing(&grant.path, &grant.source()))?,
             };
             root::add_rule_at(place, self.jail.plan, grant, ruleset).map_err(|source| JailError::Inside {
                 path: grant.path.clone(),
-                from: grant.source.clone(),
+                from: grant.source(),
                 source,
             })?;
         }

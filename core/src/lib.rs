@@ -10,6 +10,7 @@ mod beneath;
 mod bpf;
 mod caller;
 mod calls;
+mod canonical;
 mod carry;
 mod census;
 mod cgroup;
@@ -58,6 +59,7 @@ mod rename;
 mod rights;
 mod root;
 mod run;
+mod scan;
 #[cfg(test)]
 mod scene;
 mod seccomp;

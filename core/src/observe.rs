@@ -23,6 +23,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use rustix::process::WaitOptions;
 use serde::Deserialize;
 
+use crate::canonical;
 use crate::channel;
 use crate::json::{self, Invalid};
 use crate::memory::Memory;
@@ -369,7 +370,7 @@ impl Observer {
         match rustix::net::recv(line, &mut buffer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Err(Errno::INTR) => true,
             Err(Errno::AGAIN) => false,
-            Ok((_, length)) if (1..=LONGEST).contains(&length) => match serde_json::from_slice(&buffer[..length]) {
+            Ok((_, length)) if (1..=LONGEST).contains(&length) => match canonical::from_slice(&buffer[..length]) {
                 Ok(Message::Refused(refused)) => {
                     self.refused.push(refused);
                     true

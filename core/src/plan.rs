@@ -14,6 +14,7 @@ use rustix::process::Resource;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
+use crate::canonical::{self, CanonicalError};
 use crate::limits;
 use crate::rights::{self, Rights, Scopes};
 use crate::sys;
@@ -214,14 +215,38 @@ pub struct Workspace {
 #[derive(Debug, Deserialize)]
 struct RightList(#[serde(deserialize_with = "right_set")] Rights);
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 pub struct Grant {
     pub path: AbsPath,
     pub access: Text,
     pub except: Vec<AbsPath>,
     pub optional: bool,
-    pub source: Text,
+    /// Where it was asked for: a file, and a line of it.
+    from: (Text, Option<u32>),
+}
+
+/// Grants that differ in nothing but their path and line: a profile has a hundred of them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Granted {
+    access: Text,
+    except: Vec<AbsPath>,
+    optional: bool,
+    paths: Vec<(AbsPath, Option<u32>)>,
+    source: Text,
+}
+
+impl Granted {
+    fn each(self) -> impl Iterator<Item = Grant> {
+        let Granted { access, except, optional, paths, source } = self;
+        paths.into_iter().map(move |(path, line)| Grant {
+            path,
+            access: access.clone(),
+            except: except.clone(),
+            optional,
+            from: (source.clone(), line),
+        })
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -290,10 +315,8 @@ pub enum PlanError {
     TooLong(u64),
     #[error("the plan can not be read: {0}")]
     Read(#[source] Errno),
-    #[error("the plan is not UTF-8")]
-    NotUtf8,
     #[error("the plan is not valid: {0}")]
-    Json(#[source] serde_json::Error),
+    Json(#[source] CanonicalError),
     #[error("the plan has version {0}; this core carries out version {VERSION}")]
     Version(u32),
     #[error("the plan was compiled for uid {planned}, but uid {actual} runs it")]
@@ -363,8 +386,11 @@ impl Plan {
     }
 
     pub fn parse(bytes: &[u8], uid: u32) -> Result<Plan, PlanError> {
-        let text = std::str::from_utf8(bytes).map_err(|_| PlanError::NotUtf8)?;
-        let plan: Plan = serde_json::from_str(text).map_err(PlanError::Json)?;
+        let mut plan: Plan = canonical::from_slice(bytes).map_err(PlanError::Json)?;
+        if let (Tier::Full, Some(files)) = (plan.tier, &mut plan.files) {
+            // What lies in another comes behind it, as it is mounted; rules have no order.
+            files.grants.sort_by(|one, other| (&one.path, &one.access).cmp(&(&other.path, &other.access)));
+        }
         plan.check(uid)?;
         Ok(plan)
     }
@@ -444,6 +470,16 @@ impl Plan {
 }
 
 impl Grant {
+    pub fn source(&self) -> Text {
+        match &self.from {
+            (file, None) => file.clone(),
+            (file, Some(line)) => {
+                let whole = [file.as_bytes(), b":", line.to_string().as_bytes()].concat();
+                Text::from_bytes(whole).unwrap_or_else(|_| file.clone())
+            }
+        }
+    }
+
     /// Can something be changed through it? Its mount is read-only otherwise.
     pub fn writes(&self) -> bool {
         [&b"allow"[..], b"write"].iter().any(|kind| self.access.as_bytes().starts_with(kind))
@@ -482,8 +518,9 @@ impl Landlock {
 
     fn check_grants(&self, files: &Files) -> Result<(), PlanError> {
         match files.grants.iter().find(|grant| self.rights(&grant.access).is_none()) {
-            Some(Grant { path, access, source, .. }) => {
-                Err(PlanError::UnknownAccess { path: path.clone(), access: access.clone(), from: source.clone() })
+            Some(grant) => {
+                let (path, access) = (grant.path.clone(), grant.access.clone());
+                Err(PlanError::UnknownAccess { path, access, from: grant.source() })
             }
             None => Ok(()),
         }
@@ -623,8 +660,8 @@ impl<'de> Visitor<'de> for GrantsVisitor {
     fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Self::Value, S::Error> {
         // As many as a profile has. A list that grows while other things are allocated is copied again and again.
         let mut grants = Vec::with_capacity(128);
-        while let Some(grant) = list.next_element()? {
-            grants.push(grant);
+        while let Some(granted) = list.next_element::<Granted>()? {
+            grants.extend(granted.each());
         }
         Ok(grants)
     }

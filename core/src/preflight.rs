@@ -134,7 +134,7 @@ fn grant_fields(out: &mut String, grant: &Grant) {
     out.push_str("{\"path\":");
     json::string(out, grant.path.as_bytes(), Invalid::Surrogate);
     out.push_str(",\"source\":");
-    json::string(out, grant.source.as_bytes(), Invalid::Surrogate);
+    json::string(out, grant.source().as_bytes(), Invalid::Surrogate);
 }
 
 /// The command `preflight`: everything short of running.

@@ -12,6 +12,8 @@ use std::sync::OnceLock;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
+use crate::scan;
+
 /// A string of a plan: any bytes but NUL.
 #[derive(Clone)]
 pub struct Text(Bytes);
@@ -31,10 +33,9 @@ static KEPT: OnceLock<&'static [u8]> = OnceLock::new();
 
 /// Makes the strings of this plan, when it is parsed, parts of it.
 pub fn keep(plan: &'static [u8]) {
-    // As it is written by those who write plans; what is in it then needs no look for NUL and for surrogates. Any other is copied.
-    if plan.is_ascii() && !plan.contains(&0) {
-        let _ = KEPT.set(plan);
-    }
+    // Of one that is not written in printable ASCII not even one string is read (canonical.rs): none of its parts has to be looked at
+    // for NUL and for surrogates.
+    let _ = KEPT.set(plan);
 }
 
 fn kept(part: &[u8]) -> Option<&'static [u8]> {
@@ -172,6 +173,14 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
+/// What comes before the first such byte, and what comes behind it, if there is one.
+pub fn split(text: &[u8], byte: u8) -> (&[u8], Option<&[u8]>) {
+    match scan::position(text, [byte; 2]) {
+        Some(at) => (&text[..at], Some(&text[at + 1..])),
+        None => (text, None),
+    }
+}
+
 /// A path that starts with `/` and has no empty, `.` or `..` component: what was compared is what is opened.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct AbsPath(Text);
@@ -181,16 +190,13 @@ impl AbsPath {
         match text.as_bytes() {
             b"/" => Ok(AbsPath(text)),
             path @ [b'/', ..] => {
-                // What follows a slash is what the plan's hundreds of paths have in common: little of it has to be looked at.
-                let slash = |(at, byte): (usize, &u8)| (*byte == b'/').then_some(at + 1);
-                let mut names = path.iter().enumerate().filter_map(slash).map(|start| &path[start..]);
-                let odd = |name: &[u8]| match name {
-                    [] | [b'/', ..] => true,
-                    [b'.', rest @ ..] => matches!(rest, [] | [b'/', ..] | [b'.'] | [b'.', b'/', ..]),
-                    _ => false,
-                };
-                if names.any(odd) {
-                    return Err(TextError::NotNormalised(text));
+                let mut rest = Some(&path[1..]);
+                while let Some(names) = rest {
+                    let (name, others) = split(names, b'/');
+                    if matches!(name, b"" | b"." | b"..") {
+                        return Err(TextError::NotNormalised(text));
+                    }
+                    rest = others;
                 }
                 Ok(AbsPath(text))
             }
@@ -265,6 +271,14 @@ mod tests {
         for json in [r#""/""#, r#""/a""#, r#""/a/..b/.c""#] {
             assert!(serde_json::from_str::<AbsPath>(json).is_ok(), "{json}");
         }
+    }
+
+    #[test]
+    fn a_text_is_split_once() {
+        assert_eq!(split(b"", b'/'), (&b""[..], None));
+        assert_eq!(split(b"/", b'/'), (&b""[..], Some(&b""[..])));
+        assert_eq!(split(b"a/b/c", b'/'), (&b"a"[..], Some(&b"b/c"[..])));
+        assert_eq!(split(b"a-name-of-many-letters/b", b'/'), (&b"a-name-of-many-letters"[..], Some(&b"b"[..])));
     }
 
     #[test]

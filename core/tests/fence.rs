@@ -271,7 +271,7 @@ fn plans_that_could_change_or_do_not_fit_are_refused() {
         assert_refused(&Core::sealed("run", seal(bytes, seals), &words).output(), text);
     };
     refused(asked.as_bytes(), SealFlags::SHRINK | SealFlags::GROW, "not a memfd sealed");
-    refused(format!("{asked} {{}}").as_bytes(), all_seals(), "trailing");
+    refused(format!("{asked} {{}}").as_bytes(), all_seals(), "after the end");
     refused(asked.replace("\"version\":1", "\"version\":2").as_bytes(), all_seals(), "version 2");
     refused(asked.replace(&format!("\"uid\":{}", uid()), "\"uid\":4242").as_bytes(), all_seals(), "uid 4242");
     refused(asked.replace("\"ptrace\"", "\"ptrce\"").as_bytes(), all_seals(), "ptrce");

@@ -33,10 +33,10 @@ def grant(
     path: Path | str, access: str, *, optional: bool = False, kept_out: Iterable[Path | str] = ()
 ) -> dict[str, Any]:
     return {
-        "path": str(path),
         "access": access,
         "except": sorted(map(str, kept_out)),
         "optional": optional,
+        "paths": [[str(path), None]],
         "source": "test",
     }
 
@@ -65,7 +65,7 @@ def plan_for(
         "environment": {"pass": ["HOME", "PATH", "TERM", "LANG"], "deny": [], "keep": [], "set": {}},
         "temp": None,
         "files": {
-            "grants": sorted(grants, key=lambda entry: (entry["path"], entry["access"])),
+            "grants": grants,
             **{key: [] for key in ("closed", "unwritable", "reached")},
             **{key: [] for key in ("deny", "protect", "opened", "flagged", "packages")},
         },

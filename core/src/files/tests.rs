@@ -13,7 +13,8 @@ fn text(path: &Path) -> AbsPath {
 /// A plan that stands where this process does, reads `granted` and keeps its journal in `journal`.
 fn plan(granted: &Path, journal: &Path) -> Plan {
     let mut plan: Value = serde_json::from_str(include_str!("../../../schema/examples/plan-landlock.json")).unwrap();
-    let grant = json!({"path": granted, "access": "read", "except": [], "optional": false, "source": "test"});
+    let grant =
+        json!({"access": "read", "except": [], "optional": false, "paths": [[granted, null]], "source": "test"});
     plan["cwd"] = json!(std::env::current_dir().unwrap());
     plan["journal"]["dir"] = json!(journal);
     plan["files"]["grants"] = json!([grant]);

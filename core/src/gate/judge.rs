@@ -15,6 +15,7 @@ use super::places::Places;
 use super::rules::{self, Cause, Exec, File, Rules, Verdict};
 use super::words;
 use crate::caller;
+use crate::canonical;
 use crate::json::{self, Invalid};
 use crate::plan::{Action, Gate, Plan, PlanError, Rule};
 use crate::refusal::Refusal;
@@ -45,7 +46,7 @@ pub fn decide(rules: &Rules, places: Option<&Places>, exec: &Exec<'_>, chain: &[
 /// Not inlined into the start of every run: what expressions are compiled with takes pages of stack there.
 #[inline(never)]
 pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
-    let asked: Asked = serde_json::from_slice(asked).map_err(PlanError::Json)?;
+    let asked: Asked = canonical::from_slice(asked).map_err(PlanError::Json)?;
     let (mut chain, needs) = (Vec::new(), RefCell::new(Vec::new()));
     let followed = follow(&asked, &mut chain, &needs);
     let last = match &followed {
@@ -174,7 +175,7 @@ fn text_or_null(out: &mut String, text: Option<&[u8]>) {
 /// The expression for one list of arguments and no other.
 #[inline(never)]
 pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
-    let argv: Vec<Text> = serde_json::from_slice(asked).map_err(PlanError::Json)?;
+    let argv: Vec<Text> = canonical::from_slice(asked).map_err(PlanError::Json)?;
     let mut out = String::new();
     json::string(&mut out, words::exactly(argv.iter().map(Text::as_bytes)).as_bytes(), Invalid::Surrogate);
     Ok(out)
@@ -183,7 +184,7 @@ pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
 /// For each of a list of expressions what is wrong with it, or null.
 #[inline(never)]
 pub fn regexes(asked: &[u8]) -> Result<String, Refusal> {
-    let asked: Vec<Text> = serde_json::from_slice(asked).map_err(PlanError::Json)?;
+    let asked: Vec<Text> = canonical::from_slice(asked).map_err(PlanError::Json)?;
     let mut out = String::new();
     json::list(&mut out, asked, |out, pattern| {
         text_or_null(out, rules::regex(pattern.as_bytes()).err().as_deref().map(str::as_bytes));

@@ -108,7 +108,7 @@ mod tests {
         plan["files"]["grants"] = grants
             .iter()
             .map(
-                |(path, access)| json!({"path": path, "access": access, "except": [], "optional": true, "source": "x"}),
+                |(path, access)| json!({"access": access, "except": [], "optional": true, "paths": [[path, null]], "source": "x"}),
             )
             .collect();
         plan["files"]["reached"] = reached.iter().map(|path| json!({"path": path, "identity": null})).collect();

@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_example_is_a_plan() {
-        let plan = Plan::parse(GOLDEN.as_bytes(), 0).unwrap();
+        let plan = parsed(|_| {}).unwrap();
         let container = plan.container.unwrap();
         assert_eq!(container.capabilities, CapabilitySet::NET_BIND_SERVICE);
         assert!(container.clears_groups(0) && !container.clears_groups(1000));

@@ -22,18 +22,19 @@ fn with(pointer: &str, new: Value) -> Value {
 
 #[test]
 fn the_golden_plan_is_understood() {
-    let plan = Plan::parse(GOLDEN.as_bytes(), UID).unwrap();
+    let plan = parse(&golden()).unwrap();
     let landlock = plan.landlock.as_ref().unwrap();
     assert_eq!((landlock.abi, landlock.handled.len(), landlock.scoped.len()), (7, 16, 2));
     let files = plan.files.as_ref().unwrap();
     assert_eq!(files.grants.len(), 5);
-    assert_eq!(files.grants[1].except.len(), 2);
-    let read = plan.rights(&files.grants[1].access);
+    let home = files.grants.iter().find(|grant| grant.path.as_bytes() == b"/home/ada").unwrap();
+    assert_eq!((home.except.len(), home.source().to_string()), (2, "paddock.toml:4".to_owned()));
+    let read = plan.rights(&home.access);
     assert_eq!(rights::names(read), "execute, read_dir, read_file");
     assert!(plan.seccomp.as_ref().unwrap().syscalls.iter().any(|syscall| syscall.name == "ptrace"));
     assert_eq!(plan.rlimits.len(), 1);
 
-    let full = Plan::parse(FULL.as_bytes(), UID).unwrap();
+    let full = parse(&serde_json::from_str(FULL).unwrap()).unwrap();
     assert_eq!((full.tier, full.namespaces.unwrap().tmp_mb), (Tier::Full, Some(512)));
     let files = full.files.unwrap();
     let texts =
@@ -106,28 +107,31 @@ fn every_key_is_needed_and_no_other_is_known() {
 
 #[test]
 fn duplicates_are_refused_everywhere() {
+    let golden = golden().to_string();
+    assert!(Plan::parse(golden.as_bytes(), UID).is_ok());
     for (once, twice) in [
-        (r#""version": 1"#, r#""version": 1, "version": 1"#),
-        (r#""core": 0"#, r#""core": 0, "core": 1"#),
-        (r#""CI": "1""#, r#""CI": "1", "CI": "2""#),
-        (r#""read": ["execute""#, r#""read": ["execute"], "read": ["execute""#),
-        (r#"["execute", "ioctl_dev""#, r#"["execute", "execute", "ioctl_dev""#),
-        (r#"["bpf", "mount""#, r#"["bpf", "bpf", "mount""#),
-        (r#""optional": true"#, r#""optional": true, "optional": true"#),
+        (r#""version":1"#, r#""version":1,"version":1"#),
+        (r#""core":0"#, r#""core":0,"core":1"#),
+        (r#""CI":"1""#, r#""CI":"1","CI":"2""#),
+        (r#""read":["execute""#, r#""read":["execute"],"read":["execute""#),
+        (r#"["execute","ioctl_dev""#, r#"["execute","execute","ioctl_dev""#),
+        (r#"["bpf","mount""#, r#"["bpf","bpf","mount""#),
+        (r#""optional":true"#, r#""optional":true,"optional":true"#),
     ] {
-        assert!(GOLDEN.contains(once), "{once}");
-        assert!(Plan::parse(GOLDEN.replacen(once, twice, 1).as_bytes(), UID).is_err(), "{twice}");
+        assert!(golden.contains(once), "{once}");
+        assert!(Plan::parse(golden.replacen(once, twice, 1).as_bytes(), UID).is_err(), "{twice}");
     }
 }
 
 #[test]
 fn what_follows_the_plan_is_refused() {
-    for tail in ["{}", "x", "\0", ","] {
-        assert!(Plan::parse(format!("{GOLDEN}{tail}").as_bytes(), UID).is_err());
+    let golden = golden().to_string();
+    for tail in ["{}", "x", "\0", ",", " ", "\n"] {
+        assert!(Plan::parse(format!("{golden}{tail}").as_bytes(), UID).is_err());
     }
+    assert!(Plan::parse(&golden.as_bytes()[..golden.len() / 2], UID).is_err());
     assert!(Plan::parse(b"", UID).is_err());
-    assert!(Plan::parse(&GOLDEN.as_bytes()[..GOLDEN.len() / 2], UID).is_err());
-    assert!(matches!(Plan::parse(b"\xff", UID), Err(PlanError::NotUtf8)));
+    assert!(matches!(Plan::parse(b"\xff", UID), Err(PlanError::Json(_))));
 }
 
 #[test]
@@ -139,8 +143,8 @@ fn contradictions_are_refused() {
         ("/no_new_privs", json!(false)),
         ("/workdir", json!("relative")),
         ("/workdir", json!("/a/../b")),
-        ("/files/grants/0/path", json!("/dev//null")),
-        ("/files/grants/1/except/0", json!("/home/ada/.")),
+        ("/files/grants/0/paths/0/0", json!("/dev//null")),
+        ("/files/grants/3/except/0", json!("/home/ada/.")),
         ("/files/grants/0/access", json!("nothing")),
         ("/landlock/access/read", json!([])),
         ("/landlock/access/read/0", json!("fly")),
@@ -221,10 +225,11 @@ fn only_a_sealed_memfd_is_read() {
         fd
     };
     let all = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
-    let (_, bytes) = Plan::read(&make(all, GOLDEN.as_bytes()), UID).unwrap();
-    assert_eq!(bytes, GOLDEN.as_bytes());
+    let golden = golden().to_string();
+    let (_, bytes) = Plan::read(&make(all, golden.as_bytes()), UID).unwrap();
+    assert_eq!(bytes, golden.as_bytes());
     for missing in [SealFlags::WRITE, SealFlags::GROW, SealFlags::SHRINK] {
-        let refused = Plan::read(&make(all - missing, GOLDEN.as_bytes()), UID);
+        let refused = Plan::read(&make(all - missing, golden.as_bytes()), UID);
         assert!(matches!(refused, Err(PlanError::NotSealed)));
     }
     let file = std::fs::File::open("/dev/null").unwrap();

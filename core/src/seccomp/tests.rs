@@ -352,3 +352,18 @@ fn sixty_names_make_a_short_program() {
     let filter = blocking(&names, Arch::X86_64);
     assert!(filter.program.len() < 200, "{}", filter.program.len());
 }
+
+#[test]
+fn whatever_is_not_simply_allowed_is_known_as_special() {
+    for arch in ARCHES {
+        for (namespaces, families) in [(false, &[][..]), (false, &[1, 2]), (true, &[1])] {
+            let sockets = Sockets::of(families);
+            let special = |name| answer(name, false, namespaces, &sockets) != Action::Allow;
+            let unknown: Vec<&str> =
+                arch.syscalls().map(|(_, syscall)| syscall.name).filter(|name| special(name)).collect();
+            assert!(unknown.len() > 5 && unknown.iter().all(|name| SPECIAL.contains(name)), "{unknown:?}");
+        }
+    }
+    assert!(["kill", "clone", "seccomp"].iter().all(|name| SPECIAL.contains(name)), "of Filter::compile itself");
+    assert!(SPECIAL.iter().all(|name| syscalls::find(name).is_some()));
+}

@@ -34,6 +34,7 @@ unsafe extern "C" fn memcpy(to: *mut c_void, from: *const c_void, length: usize)
             8..=15 => copy_ends!(u64, target, source, length),
             16..=31 => copy_ends!(__m128i, target, source, length),
             32..=64 => copy_ends!([__m128i; 2], target, source, length),
+            65..=128 => copy_ends!([__m128i; 4], target, source, length),
             _ => asm!(
                 "rep movsb",
                 inout("rcx") length => _, inout("rdi") target => _, inout("rsi") source => _,
@@ -50,7 +51,7 @@ unsafe extern "C" fn memcpy(to: *mut c_void, from: *const c_void, length: usize)
 #[unsafe(no_mangle)]
 unsafe extern "C" fn memmove(to: *mut c_void, from: *const c_void, length: usize) -> *mut c_void {
     // Forward is right as well where the target begins before the source.
-    if length <= 64 || (to as usize).wrapping_sub(from as usize) >= length {
+    if length <= 128 || (to as usize).wrapping_sub(from as usize) >= length {
         // SAFETY: the caller's contract, and see `copy_ends`.
         return unsafe { memcpy(to, from, length) };
     }

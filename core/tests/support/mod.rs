@@ -97,11 +97,11 @@ pub fn core() -> &'static Path {
 }
 
 pub fn grant(path: impl AsRef<Path>, access: &str) -> Value {
-    json!({"path": path.as_ref(), "access": access, "except": [], "optional": true, "source": "test:1"})
+    json!({"access": access, "except": [], "optional": true, "paths": [[path.as_ref(), 1]], "source": "test"})
 }
 
 pub fn grant_except(path: impl AsRef<Path>, access: &str, except: &[PathBuf]) -> Value {
-    json!({"path": path.as_ref(), "access": access, "except": except, "optional": false, "source": "test:2"})
+    json!({"access": access, "except": except, "optional": false, "paths": [[path.as_ref(), 2]], "source": "test"})
 }
 
 /// System directories to run programs from, and `grants`; no journal, no private temporary directory.

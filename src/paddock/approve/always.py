@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 from collections.abc import Iterator
 
 from paddock import core
 from paddock.approve.model import Question
+from paddock.canonical import canonical
 from paddock.errors import PolicyError
 from paddock.policy import Origin
 from paddock.policy.approved import load_approved, place, read_approved
@@ -24,7 +24,7 @@ def rule_for(question: Question, origin: Origin) -> Rule:
     """The rule for this program with these arguments in this directory, and for nothing else. A PolicyError says why
     there is none: not everything that runs can be written down."""
     shown = place(origin)
-    expression = str(core.ask("exactly", question=json.dumps(question.argv)))
+    expression = str(core.ask("exactly", question=canonical(question.argv)))
     matches = (("exe", question.exe), ("argv_regex", expression), ("cwd_glob", question.cwd))
     taken = {rule.id for rule in load_approved(origin).rules}
     name = "".join(letter for letter in os.path.basename(question.exe) if letter in _ID) or "program"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paddock.approve.model import Parent, Question, Verdict
+from paddock.canonical import canonical
 from paddock.errors import CoreError
 
 LONGEST = 64 * 1024
@@ -31,7 +32,7 @@ def read(datagram: bytes) -> Question | Withdrawn:
 
 
 def answer(question: int, verdict: Verdict, by: str) -> bytes:
-    return json.dumps({"answer": question, "verdict": verdict.value, "by": by}).encode("ascii")
+    return canonical({"answer": question, "verdict": verdict.value, "by": by}).encode("ascii")
 
 
 def _question(

@@ -3,11 +3,11 @@ knows what the kernel would bring to run (``core/src/gate/chain.rs``)."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from paddock import core
+from paddock.canonical import canonical
 from paddock.errors import CoreError
 from paddock.plan import Plan
 from paddock.policy.model import Action
@@ -62,7 +62,7 @@ class Judged:
 
 
 def judge_exec(plan: Plan, asked: Exec) -> Judged:
-    answer = core.ask("judge", plan=plan, question=json.dumps(asdict(asked)))
+    answer = core.ask("judge", plan=plan, question=canonical(asdict(asked)))
     try:
         return Judged(
             chain=tuple(map(str, answer["chain"])),

@@ -7,12 +7,12 @@ bytes names the plan in the journal. ``schema/examples/`` holds one of each tier
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
+from paddock.canonical import canonical
 from paddock.policy.model import Action, Tier
 from paddock.way import Tree
 
@@ -273,14 +273,47 @@ class Plan:
 
     def as_json(self) -> dict[str, Any]:
         values: dict[str, Any] = _jsonable(self)
+        if self.files:
+            values["files"]["grants"] = _grouped(self.files.grants)
         return values
 
     def canonical(self) -> bytes:
-        # ensure_ascii keeps the lone surrogates of paths that are not UTF-8; the core turns them back into bytes.
-        return json.dumps(self.as_json(), sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+        return canonical(self.as_json()).encode("ascii")
 
     def sha256(self) -> str:
         return hashlib.sha256(self.canonical()).hexdigest()
+
+
+def _grouped(grants: tuple[PathGrant, ...]) -> list[dict[str, Any]]:
+    """Those that differ in nothing but their path and line together: a profile has a hundred, and each start reads
+    them."""
+    groups: dict[tuple[str, bool, str, tuple[str, ...]], list[list[str | int | None]]] = {}
+    for grant in grants:
+        file, _, line = grant.source.rpartition(":")
+        numbered = bool(file) and line.isascii() and line.isdecimal() and str(int(line)) == line and int(line) < 2**32
+        place = (grant.access, grant.optional, file if numbered else grant.source, grant.except_)
+        groups.setdefault(place, []).append([grant.path, int(line) if numbered else None])
+    return [
+        {"access": access, "except": list(except_), "optional": optional, "paths": groups[key], "source": source}
+        for key in sorted(groups)
+        for access, optional, source, except_ in [key]
+    ]
+
+
+def ungrouped(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each grant by itself again, in the order that a plan has them."""
+    grants = [
+        {
+            "path": path,
+            "access": group["access"],
+            "except": group["except"],
+            "optional": group["optional"],
+            "source": group["source"] if line is None else f"{group['source']}:{line}",
+        }
+        for group in groups
+        for path, line in group["paths"]
+    ]
+    return sorted(grants, key=lambda grant: (grant["path"], grant["access"]))
 
 
 def _jsonable(value: object) -> Any:

@@ -12,12 +12,15 @@ from enum import Enum
 from typing import Any
 
 from paddock.errors import Bug
-from paddock.plan.model import Plan
+from paddock.plan.model import Plan, ungrouped
 
 
 def plan_of(canonical: bytes) -> Plan:
     try:
-        plan: Plan = _built(Plan, json.loads(canonical))
+        values = json.loads(canonical)
+        if values["files"]:
+            values["files"]["grants"] = ungrouped(values["files"]["grants"])
+        plan: Plan = _built(Plan, values)
     except (KeyError, TypeError, ValueError) as error:
         raise Bug(f"the plan is not understood: {error!r}", hint="reinstall paddock") from error
     return plan

@@ -5,9 +5,9 @@ Its time is linear in the text, because it has no back-references and no look-ar
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
+from paddock.canonical import canonical
 from paddock.errors import CoreError
 
 
@@ -18,7 +18,7 @@ def wrong_regexes(patterns: Sequence[str]) -> list[str | None]:
     # Imported here: a policy without rules never pays for it.
     from paddock import core
 
-    answer = core.ask("regexes", question=json.dumps(list(patterns)))
+    answer = core.ask("regexes", question=canonical(list(patterns)))
     if not isinstance(answer, list) or len(answer) != len(patterns):
         raise CoreError("the answer of paddock-core is not understood", hint="reinstall paddock")
     return [None if one is None else str(one) for one in answer]

@@ -20,6 +20,7 @@ from paddock.policy.reach import Reach
 from paddock.session.journal import require_usable
 from paddock.session.making import make_missing, to_make
 from paddock.session.own_places import make_lockable
+from paddock.session.spare import without_covered
 from paddock.way import follow
 
 
@@ -110,7 +111,9 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
         reach = Reach.record(origin.state_dir, [*writable_trees(policy), *map(follow, terrain.writable)])
         host = replace(host, reached=reach.trees)
         plan = compile_plan(policy, host, terrain)
-    return Prepared(policy=policy, host=host, reach=reach, terrain=terrain, journals=journals, plan=plan)
+    return Prepared(
+        policy=policy, host=host, reach=reach, terrain=terrain, journals=journals, plan=without_covered(plan)
+    )
 
 
 def remember_journal(policy: Policy, plan: Plan, origin: Origin) -> Journals:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import sys
 import tempfile
@@ -32,6 +31,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from paddock import __version__, core
+from paddock.canonical import canonical
 from paddock.errors import PolicyError
 from paddock.host.installation import FRONT_DOOR, entries_of
 from paddock.policy import Origin, Policy, journals, reach
@@ -119,7 +119,7 @@ class Memo:
             os.path.join(self.origin.state_dir, reach.STORE): list(prepared.reach.facts) or None,
             os.path.join(self.origin.state_dir, journals.STORE): list(prepared.journals.facts) or None,
         }
-        text = json.dumps(
+        text = canonical(
             {
                 "quiet": quiet,
                 "unless_namespaces": plan.tier is Tier.LANDLOCK and policy.tier is None,

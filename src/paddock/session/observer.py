@@ -14,6 +14,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
+from paddock.canonical import canonical
 from paddock.errors import CoreError
 from paddock.plan.judge import Judge, Judgement, Operation
 from paddock.plan.paths import within
@@ -53,8 +54,8 @@ def serve(line: socket.socket, judge: Judge, home: str) -> None:
         judged += 1
         refused = refusal(judge, read(datagram), home)
         if refused is not None:
-            line.send(json.dumps({"refused": asdict(refused)}).encode("ascii"))
-    line.send(json.dumps({"judged": judged}).encode("ascii"))
+            line.send(canonical({"refused": asdict(refused)}).encode("ascii"))
+    line.send(canonical({"judged": judged}).encode("ascii"))
 
 
 def read(datagram: bytes) -> Observed:

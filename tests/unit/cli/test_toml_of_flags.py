@@ -15,6 +15,7 @@ import pytest
 from paddock.cli.options import Parser, add_policy_options, request_of
 from paddock.host.model import Host
 from paddock.plan import Plan, compile_plan
+from paddock.plan.model import ungrouped
 from paddock.policy.model import Tier
 from paddock.policy.render import FLAGS_NOTE, to_toml
 from tests.unit.plan.worlds import FULL, HOST
@@ -87,8 +88,8 @@ def essence(plan: Plan) -> dict[str, Any]:
     values = plan.as_json()
     for key in ("profiles", "notices"):
         del values[key]
-    for grant in (values["files"] or {"grants": []})["grants"]:
-        del grant["source"]
+    if values["files"]:
+        values["files"]["grants"] = [grant | {"source": ""} for grant in ungrouped(values["files"]["grants"])]
     return values
 
 

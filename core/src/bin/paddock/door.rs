@@ -19,6 +19,7 @@ use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use crate::canonical;
 use crate::python;
 
 const CORE: &str = "paddock-core";
@@ -70,7 +71,7 @@ impl<'a> Asked<'a> {
         let home = home_of(uid, &fs::read("/etc/passwd").ok()?)?;
         let place = home.join(".local/state/paddock/plans").join(self.key(uid, door)?);
         let text = read_own(&place, uid)?;
-        let memo: Memo = serde_json::from_slice(&text).ok()?;
+        let memo: Memo = canonical::from_slice(&text).ok()?;
         memo.holds(door).then_some(Remembered { memo, command: self.command })
     }
 

@@ -4,11 +4,19 @@
 use std::process::ExitCode;
 
 #[cfg(supported)]
+#[path = "../../canonical.rs"]
+mod canonical;
+
+#[cfg(supported)]
 mod door;
 
 #[cfg(supported)]
 #[path = "../../python.rs"]
 mod python;
+
+#[cfg(supported)]
+#[path = "../../scan.rs"]
+mod scan;
 
 #[cfg(not(supported))]
 #[path = "../../unsupported.rs"]

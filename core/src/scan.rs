@@ -1,0 +1,41 @@
+//! Looks for bytes, eight at a time: a plan's strings are short, and what is written for long ones takes long to get going.
+
+/// The first place that has one of the two bytes.
+pub fn position(text: &[u8], bytes: [u8; 2]) -> Option<usize> {
+    const LOWEST: u64 = u64::from_le_bytes([0x01; 8]);
+    const HIGHEST: u64 = u64::from_le_bytes([0x80; 8]);
+    let patterns = bytes.map(|byte| u64::from(byte) * LOWEST);
+    let (words, rest) = text.as_chunks::<8>();
+    for (index, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        // The lowest byte that becomes zero keeps its highest bit; those above it may as well, and do not matter.
+        let zeros = patterns.map(|pattern| (word ^ pattern).wrapping_sub(LOWEST) & !(word ^ pattern));
+        let found = (zeros[0] | zeros[1]) & HIGHEST;
+        if found != 0 {
+            return Some(index * 8 + found.trailing_zeros() as usize / 8);
+        }
+    }
+    Some(text.len() - rest.len() + rest.iter().position(|byte| bytes.contains(byte))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_of_the_two_is_found_wherever_it_is() {
+        for length in 0..40 {
+            assert_eq!(position(&vec![b'x'; length], *b"\"\\"), None);
+            for at in 0..length {
+                // A byte beside the one looked for, and one beyond ASCII, are the ones to be taken for it.
+                for filler in [b'x', b'"' + 1, b'\\' ^ 1, 0xA2, 0, 0xFF] {
+                    let mut text = vec![filler; length];
+                    text[at] = b'\\';
+                    assert_eq!(position(&text, *b"\"\\"), Some(at), "{filler} {length} {at}");
+                    text[length - 1] = b'"';
+                    assert_eq!(position(&text, *b"\"\\"), Some(at.min(length - 1)), "{filler} {length} {at}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,14 @@
+"""The one spelling of whatever crosses to the core: JSON with sorted keys, without blanks, in ASCII.
+
+The core reads no other (``core/src/canonical.rs``). Lone surrogates, of paths that are not UTF-8, stay in it as
+escapes; the core turns them back into bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+
+def canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
