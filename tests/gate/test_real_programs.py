@@ -63,7 +63,7 @@ def test_git(gate: Gate) -> None:
         git switch -qc side && echo 2 > b && git add b && git commit -qm second && echo 3 >> b && git commit -qam third
         git switch -q - && echo 4 > c && git add c && git commit -qm fourth
         git switch -q side && git rebase -q - && git log --oneline | wc -l
-        cd .. && git clone -q one two && cd two && git log --oneline | wc -l
+        two=${TMPDIR:-/tmp}/two && git clone -q . $two && cd $two && git log --oneline | wc -l
         git gc -q && git fsck 2> /dev/null > /dev/null && git grep -c 4
     """
     assert run(gate, script).stdout.splitlines() == ["4", "4", "c:1"]
