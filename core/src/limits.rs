@@ -24,7 +24,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource};
 use serde::Deserialize;
-use serde::de::Deserializer;
 
 use crate::census::Tree;
 use crate::cgroup::{Cgroups, Version, Wanted};
@@ -37,23 +36,18 @@ use crate::watch::Watch;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Requested {
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "plan::present")]
     pub memory_mb: Option<u64>,
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "plan::present")]
     pub processes: Option<u64>,
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "plan::present")]
     pub cpu_s: Option<u64>,
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "plan::present")]
     pub open_files: Option<u64>,
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "plan::present")]
     pub file_size_mb: Option<u64>,
-    #[serde(deserialize_with = "present")]
+    #[serde(deserialize_with = "plan::present")]
     pub wall_s: Option<u64>,
-}
-
-/// A key that got lost must not lift a limit.
-fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u64>, D::Error> {
-    Option::deserialize(deserializer)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

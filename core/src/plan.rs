@@ -2,27 +2,30 @@
 //! the compiler would not have written it: an unknown key, a duplicate, a missing key or a contradiction is refused.
 
 mod container;
+mod files;
 mod gate;
+mod values;
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::process::Resource;
 use serde::Deserialize;
-use serde::de::{self, Deserializer, MapAccess, SeqAccess, Visitor};
 
+use self::values::{family_set, right_set, rlimits, scope_set, syscall_set, unique};
 use crate::canonical::{self, CanonicalError};
 use crate::limits;
 use crate::rights::{self, Rights, Scopes};
 use crate::sys;
-use crate::syscalls::{self, Finder, Syscall};
+use crate::syscalls::Syscall;
 use crate::text::{self, AbsPath, Text};
 
 pub use container::{Container, IdRange};
+pub use files::{Files, Grant, Protected, Reached};
 pub use gate::{Action, Gate, Key, Rule};
+pub use values::present;
 
 pub const TMP_TOKEN: &[u8] = b"<tmp>";
 const SIZE_LIMIT: u64 = 1 << 20;
@@ -128,69 +131,6 @@ pub struct Landlock {
     access: Vec<(Text, RightList)>,
 }
 
-/// What the command may reach, whatever holds it.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Files {
-    #[serde(deserialize_with = "grants")]
-    pub grants: Vec<Grant>,
-    /// Places that no grant may open, and places that none may make writable, by whatever name it gets there. The excepts
-    /// of the grants say the same of the names as they are written; these count where symlinks are on the way.
-    pub closed: Vec<AbsPath>,
-    pub unwritable: Vec<AbsPath>,
-    /// Where fenced commands of this user could ever write: no grant follows a link that stands there.
-    pub reached: Vec<Reached>,
-    /// Patterns of names, held by mounts: closed wherever they are, read-only in what can be written, and exceptions from that.
-    pub deny: Vec<Text>,
-    pub protect: Vec<Protected>,
-    pub opened: Vec<Text>,
-    /// Patterns of names that may be written and are executed outside later, and directories below which nobody does that.
-    pub flagged: Vec<Text>,
-    pub packages: Vec<Text>,
-}
-
-/// Names that are protected in the same places. Each place is the beginning of a pattern, each name the rest of one.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Protected {
-    pub below: Vec<Text>,
-    /// Where they are not, although it lies below.
-    pub but: Vec<Text>,
-    pub names: Vec<Text>,
-}
-
-impl Files {
-    /// What is protected, as whole patterns.
-    pub fn protected(&self) -> impl Iterator<Item = Vec<u8>> {
-        self.protect.iter().flat_map(|group| group.patterns(&group.below))
-    }
-
-    /// What is excepted from that.
-    pub fn excepted(&self) -> impl Iterator<Item = Vec<u8>> {
-        let own = self.opened.iter().map(|pattern| pattern.as_bytes().to_vec());
-        own.chain(self.protect.iter().flat_map(|group| group.patterns(&group.but)))
-    }
-}
-
-impl Protected {
-    fn patterns(&self, beginnings: &[Text]) -> impl Iterator<Item = Vec<u8>> {
-        let whole = |beginning: &Text, name: &Text| {
-            let beginning = beginning.as_bytes().strip_suffix(b"/").unwrap_or(beginning.as_bytes());
-            [beginning, b"/", name.as_bytes()].concat()
-        };
-        beginnings.iter().flat_map(move |beginning| self.names.iter().map(move |name| whole(beginning, name)))
-    }
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Reached {
-    pub path: AbsPath,
-    /// Device and inode, if something was there: the place stays known when its owner renames it.
-    #[serde(deserialize_with = "present")]
-    pub identity: Option<(u64, u64)>,
-}
-
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespaces {
@@ -214,40 +154,6 @@ pub struct Workspace {
 
 #[derive(Debug, Deserialize)]
 struct RightList(#[serde(deserialize_with = "right_set")] Rights);
-
-#[derive(Debug)]
-pub struct Grant {
-    pub path: AbsPath,
-    pub access: Text,
-    pub except: Vec<AbsPath>,
-    pub optional: bool,
-    /// Where it was asked for: a file, and a line of it.
-    from: (Text, Option<u32>),
-}
-
-/// Grants that differ in nothing but their path and line: a profile has a hundred of them.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Granted {
-    access: Text,
-    except: Vec<AbsPath>,
-    optional: bool,
-    paths: Vec<(AbsPath, Option<u32>)>,
-    source: Text,
-}
-
-impl Granted {
-    fn each(self) -> impl Iterator<Item = Grant> {
-        let Granted { access, except, optional, paths, source } = self;
-        paths.into_iter().map(move |(path, line)| Grant {
-            path,
-            access: access.clone(),
-            except: except.clone(),
-            optional,
-            from: (source.clone(), line),
-        })
-    }
-}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -469,28 +375,6 @@ impl Plan {
     }
 }
 
-impl Grant {
-    pub fn source(&self) -> Text {
-        match &self.from {
-            (file, None) => file.clone(),
-            (file, Some(line)) => {
-                let whole = [file.as_bytes(), b":", line.to_string().as_bytes()].concat();
-                Text::from_bytes(whole).unwrap_or_else(|_| file.clone())
-            }
-        }
-    }
-
-    /// Can something be changed through it? Its mount is read-only otherwise.
-    pub fn writes(&self) -> bool {
-        [&b"allow"[..], b"write"].iter().any(|kind| self.access.as_bytes().starts_with(kind))
-    }
-
-    /// Can something be executed through it? Its mount is noexec otherwise. Of the others Landlock alone tells them apart.
-    pub fn executes(&self) -> bool {
-        !self.access.as_bytes().ends_with(b"-noexec")
-    }
-}
-
 impl Landlock {
     fn rights(&self, access: &Text) -> Option<Rights> {
         self.access.iter().find(|(name, _)| name == access).map(|(_, rights)| rights.0)
@@ -551,147 +435,6 @@ impl Environment {
         }
         Ok(())
     }
-}
-
-/// An optional value has to be written as `null`: a key that got lost must not switch a layer off.
-fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    Option::deserialize(deserializer)
-}
-
-struct UniqueVisitor<V>(std::marker::PhantomData<V>);
-
-impl<'de, V: Deserialize<'de>> Visitor<'de> for UniqueVisitor<V> {
-    type Value = Vec<(Text, V)>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
-        let mut entries: Self::Value = Vec::new();
-        while let Some(key) = map.next_key::<Text>()? {
-            if entries.iter().any(|(known, _)| *known == key) {
-                return Err(de::Error::custom(format_args!("duplicate key \"{key}\"")));
-            }
-            entries.push((key, map.next_value()?));
-        }
-        Ok(entries)
-    }
-}
-
-/// serde's own maps let the last of two equal keys win.
-fn unique<'de, D, V>(deserializer: D) -> Result<Vec<(Text, V)>, D::Error>
-where
-    D: Deserializer<'de>,
-    V: Deserialize<'de>,
-{
-    deserializer.deserialize_map(UniqueVisitor(std::marker::PhantomData))
-}
-
-fn name_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<String>, D::Error> {
-    let mut names = BTreeSet::new();
-    for name in Vec::<String>::deserialize(deserializer)? {
-        if let Some(twice) = names.replace(name) {
-            return Err(de::Error::custom(format_args!("\"{twice}\" is listed twice")));
-        }
-    }
-    Ok(names)
-}
-
-fn syscall_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'static Syscall>, D::Error> {
-    let mut listed = vec![false; syscalls::TABLE.len()];
-    let mut found = Vec::with_capacity(128);
-    let mut finder = Finder::new();
-    for name in Vec::<Text>::deserialize(deserializer)? {
-        let known = std::str::from_utf8(name.as_bytes()).ok().and_then(|name| finder.find(name));
-        let syscall = known.ok_or_else(|| de::Error::custom(format_args!("unknown system call \"{name}\"")))?;
-        if std::mem::replace(&mut listed[syscall.row], true) {
-            return Err(de::Error::custom(format_args!("\"{name}\" is listed twice")));
-        }
-        found.push(syscall);
-    }
-    Ok(found)
-}
-
-fn family_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<BTreeSet<Family>, D::Error> {
-    let mut families = BTreeSet::new();
-    for family in Vec::<Family>::deserialize(deserializer)? {
-        if !families.insert(family) {
-            return Err(de::Error::custom(format_args!("{family:?} is listed twice")));
-        }
-    }
-    Ok(families)
-}
-
-fn right_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Rights, D::Error> {
-    let mut rights = Rights::empty();
-    for name in Vec::<Text>::deserialize(deserializer)? {
-        let right = std::str::from_utf8(name.as_bytes()).ok().and_then(rights::right);
-        let right = right.ok_or_else(|| de::Error::custom(format_args!("unknown right \"{name}\"")))?;
-        if rights.contains(right) {
-            return Err(de::Error::custom(format_args!("\"{name}\" is listed twice")));
-        }
-        rights |= right;
-    }
-    Ok(rights)
-}
-
-fn scope_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Scopes, D::Error> {
-    let mut scopes = Scopes::empty();
-    for name in name_set(deserializer)? {
-        scopes |= rights::scope(&name).ok_or_else(|| de::Error::custom(format_args!("unknown scope \"{name}\"")))?;
-    }
-    Ok(scopes)
-}
-
-struct GrantsVisitor;
-
-impl<'de> Visitor<'de> for GrantsVisitor {
-    type Value = Vec<Grant>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a list of grants")
-    }
-
-    fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Self::Value, S::Error> {
-        // As many as a profile has. A list that grows while other things are allocated is copied again and again.
-        let mut grants = Vec::with_capacity(128);
-        while let Some(granted) = list.next_element::<Granted>()? {
-            grants.extend(granted.each());
-        }
-        Ok(grants)
-    }
-}
-
-fn grants<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Grant>, D::Error> {
-    deserializer.deserialize_seq(GrantsVisitor)
-}
-
-fn rlimits<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<(Resource, u64)>, D::Error> {
-    let named: Vec<(Text, u64)> = unique(deserializer)?;
-    let resource = |name: &Text| match name.as_bytes() {
-        b"as" => Some(Resource::As),
-        b"core" => Some(Resource::Core),
-        b"cpu" => Some(Resource::Cpu),
-        b"data" => Some(Resource::Data),
-        b"fsize" => Some(Resource::Fsize),
-        b"memlock" => Some(Resource::Memlock),
-        b"nofile" => Some(Resource::Nofile),
-        b"nproc" => Some(Resource::Nproc),
-        b"stack" => Some(Resource::Stack),
-        _ => None,
-    };
-    named
-        .into_iter()
-        .map(|(name, value)| match resource(&name) {
-            Some(resource) => Ok((resource, value)),
-            None => Err(de::Error::custom(format_args!("unknown resource limit \"{name}\""))),
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -4,7 +4,8 @@ use rustix::thread::CapabilitySet;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
-use super::{Plan, PlanError, Tier, name_set, present};
+use super::values::{name_set, present};
+use super::{Plan, PlanError, Tier};
 use crate::text::{AbsPath, Text};
 
 #[derive(Debug, Deserialize)]

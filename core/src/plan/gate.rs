@@ -2,7 +2,8 @@
 
 use serde::Deserialize;
 
-use super::{PlanError, present};
+use super::PlanError;
+use super::values::present;
 use crate::text::Text;
 
 #[derive(Clone, Debug, Deserialize)]
