@@ -6,95 +6,26 @@
 //! In the full tier nothing is carved: mounts cover what is denied.
 //! What was asked for (`requested_`) and what holds (`actual_`) are kept apart and reported.
 
-use std::collections::BTreeMap;
-use std::ffi::{CStr, OsStr};
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+mod covered;
+mod error;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::cover::{Cover, CoverKind};
 use crate::glance::{Glance, Seen};
 use crate::journal::Journal;
 use crate::place::{self, Identity, Link, Place};
 use crate::plan::{self, Grant, Plan, Tier};
-use crate::reach::{Reach, Unknown, absolute};
+use crate::reach::{Reach, absolute};
 use crate::rights::{self, Rights};
 use crate::root;
 use crate::sys;
-use crate::text::{AbsPath, Text};
+use crate::text::AbsPath;
 
-#[derive(Debug, thiserror::Error)]
-pub enum FilesError {
-    #[error("this kernel has no Landlock ({})", crate::kernel_names::errno(*.0))]
-    NoLandlock(#[source] Errno),
-    #[error("the plan needs Landlock ABI {requested}, this kernel has {actual}")]
-    OldAbi { requested: i32, actual: i32 },
-    #[error("the Landlock ruleset can not be created: {0}")]
-    Create(#[source] Errno),
-    #[error("{path} does not exist ({from})")]
-    Missing { path: AbsPath, from: Text },
-    #[error("{path} can not be opened: {source} ({from})")]
-    Open { path: AbsPath, from: Text, source: Errno },
-    #[error("{path} can not be listed, which keeping {except} out of it needs: {source} ({from})")]
-    List { path: AbsPath, except: AbsPath, from: Text, source: Errno },
-    #[error("{path} has to stay outside the fence, but can not be located: {source}")]
-    Locate { path: AbsPath, source: Errno },
-    #[error("{path} is no longer where this process stands: it was moved or replaced while paddock started")]
-    Moved { path: AbsPath },
-    #[error("{path} leads through a symlink in {dir}, where a fenced command could have put it ({from})")]
-    Planted { path: AbsPath, dir: AbsPath, from: Text },
-    #[error(
-        "{path}, which paddock itself relies on, is reached through a symlink in {dir}, where a command could change it"
-    )]
-    OwnWay { path: AbsPath, dir: AbsPath },
-    #[error("{path} lies on a remote file system ({kind}), which Landlock can not police ({from})")]
-    Remote { path: AbsPath, kind: &'static str, from: Text },
-    #[error("Landlock refuses a rule on {path} ({from}): {source}")]
-    AddRule { path: AbsPath, from: Text, source: Errno },
-    #[error("the journal {journal} would be reachable from inside through the grant of {path} ({from})")]
-    JournalExposed { journal: AbsPath, path: AbsPath, from: Text },
-    #[error("the journal {journal} is reached through a symlink in {dir}, where a fenced command could have put it")]
-    JournalWay { journal: AbsPath, dir: AbsPath },
-    #[error("{path} leads to {real}, which was not its place when later runs were told of it ({from})")]
-    Unrecorded { path: AbsPath, real: AbsPath, from: Text },
-    #[error("a command could write in {path}, but where that is can not be told: {source}")]
-    Reach { path: AbsPath, source: Errno },
-    #[error("the private temporary directory can not be granted: {0}")]
-    Temp(#[source] Errno),
-}
-
-impl From<Unknown> for FilesError {
-    fn from(Unknown { path, source }: Unknown) -> FilesError {
-        FilesError::Reach { path, source }
-    }
-}
-
-impl FilesError {
-    pub fn hint(&self) -> &'static str {
-        match self {
-            FilesError::NoLandlock(_) | FilesError::OldAbi { .. } => {
-                "`paddock doctor` shows what this kernel can enforce; Landlock needs Linux 5.13 and lsm=landlock"
-            }
-            FilesError::Missing { .. } => "create it, or mark the grant optional with a trailing \"?\"",
-            FilesError::Moved { .. } | FilesError::Unrecorded { .. } => "start again",
-            FilesError::OwnWay { .. } => "put a real directory there, or work elsewhere",
-            FilesError::Planted { .. } => "look where it leads; grant that place by its own name if you mean it",
-            FilesError::Remote { .. } => {
-                "work on a local copy, or accept the weaker fence: [filesystem] require_enforced = false"
-            }
-            FilesError::Locate { source: Errno::ACCESS, .. } | FilesError::Reach { source: Errno::ACCESS, .. } => {
-                "a directory of yours on the way is shut; see who did that, then: chmod u+x DIRECTORY"
-            }
-            FilesError::JournalWay { .. } => "name the journal's own place: --audit-log DIR",
-            FilesError::JournalExposed { .. } => "put the journal elsewhere (--audit-log DIR) or grant less",
-            FilesError::List { .. } => "make the directory readable for you, or grant its parts one by one",
-            _ => "check the path and its permissions",
-        }
-    }
-}
+pub use error::FilesError;
 
 /// A grant that was left out, and the excepted path that is the reason.
 pub struct Removed<'p> {
@@ -218,105 +149,6 @@ impl<'p> Files<'p> {
             files.check_journal(plan, requested, &kept.dir, journal)?;
         }
         Ok(Some(files))
-    }
-
-    /// The closed places inside grants, to be masked, and the unwritable ones inside what can be written, to be locked.
-    pub fn covers(&self, requested: &'p plan::Files) -> Result<Vec<Cover>, FilesError> {
-        let mut covers = Vec::new();
-        let closed = requested.closed.iter().map(|path| (path, CoverKind::Mask));
-        let unwritable = requested.unwritable.iter().map(|path| (path, CoverKind::Lock));
-        for (path, kind) in closed.chain(unwritable) {
-            let locate = |source| FilesError::Locate { path: path.clone(), source };
-            let real = if self.linked.contains(&path) {
-                let way = place::follow(path.as_bytes()).map_err(locate)?;
-                self.lock_links(&way.links, &mut covers).map_err(locate)?;
-                absolute(way.real).map_err(locate)?
-            } else {
-                path.clone()
-            };
-            let exposed = |placed: &Placed<'_>| {
-                real.is_within(&placed.real) && (kind == CoverKind::Mask || placed.grant.writes())
-            };
-            if !self.placed.iter().any(exposed) {
-                continue;
-            }
-            match rustix::fs::lstat(real.as_c_str()) {
-                Ok(stat) => {
-                    let identity = Identity::from(&stat);
-                    covers.push(Cover { path: real, identity, directory: is_dir(&stat), kind });
-                }
-                // What is not there is watched for by its name.
-                Err(Errno::NOENT | Errno::NOTDIR) => {}
-                Err(source) => return Err(locate(source)),
-            }
-        }
-        Ok(covers)
-    }
-
-    /// The grants that let a path be written. They add up: one that only reads takes nothing from one around it.
-    pub fn writing<'f>(&'f self, path: &'f AbsPath) -> impl Iterator<Item = &'f Placed<'p>> {
-        // The host's /tmp is shown only where it is granted itself.
-        let in_temp = |path: &AbsPath| path.as_bytes().starts_with(b"/tmp/");
-        let shown = move |placed: &Placed<'_>| in_temp(&placed.real) || !in_temp(path);
-        self.placed.iter().filter(move |placed| placed.grant.writes() && shown(placed) && path.is_within(&placed.real))
-    }
-
-    /// The directories above covered places, in what can be written: one that moved would take the place to a name that a later
-    /// run knows nothing of.
-    pub fn pins<'c>(&self, covers: impl Iterator<Item = &'c Cover>) -> Result<Vec<Cover>, FilesError> {
-        let mut pins: BTreeMap<PathBuf, Cover> = BTreeMap::new();
-        for cover in covers {
-            let Some(grant) = self.writing(&cover.path).min_by_key(|placed| placed.real.as_bytes().len()) else {
-                continue;
-            };
-            let above = Path::new(OsStr::from_bytes(cover.path.as_bytes())).ancestors().skip(1);
-            for above in above.take_while(|above| above.as_os_str().len() > grant.real.as_bytes().len()) {
-                let seen = absolute(above.to_owned()).and_then(|path| Ok((rustix::fs::lstat(path.as_c_str())?, path)));
-                let (stat, path) = seen.map_err(|source| FilesError::Locate { path: cover.path.clone(), source })?;
-                let identity = Identity::from(&stat);
-                pins.insert(above.to_owned(), Cover { path, identity, directory: true, kind: CoverKind::Pin });
-            }
-        }
-        Ok(pins.into_values().collect())
-    }
-
-    /// A link that leads to a closed or own place is a place of its own: turned, it would lead a later run elsewhere.
-    fn lock_links(&self, links: &[Link], covers: &mut Vec<Cover>) -> Result<(), Errno> {
-        for link in links {
-            let path = absolute(link.at.clone())?;
-            let writable = |placed: &Placed<'_>| placed.grant.writes() && path.is_within(&placed.real);
-            if let Some(identity) = link.place.object
-                && self.placed.iter().any(writable)
-                && covers.iter().all(|cover| cover.path != path)
-            {
-                covers.push(Cover { path, identity, directory: false, kind: CoverKind::Lock });
-            }
-        }
-        Ok(())
-    }
-
-    /// Closed files, and files right in closed directories, that have other names: under one of those they may lie in a grant.
-    pub fn closed_with_other_names(&self, requested: &plan::Files) -> Vec<Identity> {
-        let mut found = Vec::new();
-        let mut note = |stat: &Stat| {
-            if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1 {
-                found.push(Identity::from(stat));
-            }
-        };
-        for path in requested.closed.iter().filter(|path| self.home.of(path) != Seen::Missing) {
-            let Ok(stat) = rustix::fs::stat(path.as_c_str()) else { continue };
-            note(&stat);
-            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-            let Ok(dir) = rustix::fs::open(path.as_c_str(), flags, Mode::empty()) else { continue };
-            let mut buffer = Vec::with_capacity(16 * 1024);
-            let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
-            while let Some(Ok(entry)) = entries.next() {
-                if let Ok(stat) = rustix::fs::statat(&dir, entry.file_name(), AtFlags::SYMLINK_NOFOLLOW) {
-                    note(&stat);
-                }
-            }
-        }
-        found
     }
 
     /// The private temporary directory, made after everything else was prepared.

@@ -5,12 +5,10 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicI64;
-use std::time::Duration;
 
 use rustix::fs::SealFlags;
 use rustix::io::Errno;
@@ -22,7 +20,10 @@ use crate::bpf::Instruction;
 mod arena;
 #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
 mod memory;
+mod signals;
 pub mod trace;
+
+pub use signals::*;
 
 #[cfg(not(test))]
 #[global_allocator]
@@ -522,149 +523,4 @@ pub fn i386_getpid() -> i32 {
         std::arch::asm!("int 0x80", inlateout("rax") result, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
     }
     result as i32
-}
-
-/// A signal mask to come back to.
-pub struct SignalMask(libc::sigset_t);
-
-/// One signal taken from those that wait.
-pub struct Arrival {
-    pub signal: i32,
-    /// The process that sent it with kill(2) and its like; None when the kernel did (a key on the terminal, a timer).
-    pub sender: Option<i32>,
-}
-
-fn every_signal() -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: sigfillset initialises the whole set. A fault of the core itself ends it although it is held: the kernel sees to it.
-    unsafe {
-        libc::sigfillset(set.as_mut_ptr());
-        set.assume_init()
-    }
-}
-
-/// From here on signals wait to be taken; SIGCHLD gets its default meaning, without which there is nothing to wait for.
-pub fn hold_signals() -> SignalMask {
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: both sets are valid, `before` is written by the call; SIG_DFL installs no code.
-    unsafe {
-        libc::sigprocmask(libc::SIG_BLOCK, &every_signal(), before.as_mut_ptr());
-        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-        SignalMask(before.assume_init())
-    }
-}
-
-pub fn release_signals(mask: &SignalMask) {
-    // SAFETY: the mask was filled by sigprocmask.
-    unsafe { libc::sigprocmask(libc::SIG_SETMASK, &mask.0, ptr::null_mut()) };
-}
-
-/// For a program that is started by us, and is not the command: no signal is held in it.
-pub fn release_every_signal() {
-    let mut none = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises the whole set before it is used.
-    unsafe {
-        libc::sigemptyset(none.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
-    }
-}
-
-/// Stops this process by a held signal, as the terminal would have, so that our parent sees the same stop. Returns when it was
-/// continued.
-pub fn stop_by(signal: i32) {
-    reset_signal(signal);
-    // SAFETY: the set is initialised before use; raising a signal that is held only marks it, releasing it stops us.
-    unsafe {
-        let mut only = MaybeUninit::uninit();
-        libc::sigemptyset(only.as_mut_ptr());
-        let mut only = only.assume_init();
-        libc::sigaddset(&mut only, signal);
-        libc::kill(libc::getpid(), signal);
-        libc::sigprocmask(libc::SIG_UNBLOCK, &only, ptr::null_mut());
-        libc::sigprocmask(libc::SIG_BLOCK, &only, ptr::null_mut());
-    }
-}
-
-/// A limit on file sizes then is an error of the write that meets it, and not our end.
-pub fn ignore_file_size_signal() {
-    // SAFETY: SIG_IGN installs no code.
-    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
-}
-
-/// The default meaning of a signal that an interpreter before us set to "ignore" for itself.
-pub fn reset_signal(signal: i32) {
-    // SAFETY: SIG_DFL installs no code; the number is a constant of libc.
-    unsafe { libc::signal(signal, libc::SIG_DFL) };
-}
-
-/// Sleeps until a held signal comes (or the time is over).
-pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
-    let set = every_signal();
-    let limit = timeout
-        .map(|timeout| libc::timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos().into() });
-    let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
-    loop {
-        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
-        // SAFETY: all three point to live values of the right type; `info` is filled when a signal is returned.
-        let signal = unsafe { libc::sigtimedwait(&set, info.as_mut_ptr(), limit) };
-        if signal > 0 {
-            // SAFETY: filled by the call above; si_pid is defined for si_code <= 0 from kill, tkill and sigqueue.
-            let sender = unsafe {
-                let info = info.assume_init();
-                matches!(info.si_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE).then(|| info.si_pid())
-            };
-            return Some(Arrival { signal, sender });
-        }
-        if last_errno() != Errno::INTR {
-            return None;
-        }
-    }
-}
-
-/// A descriptor that can be read when a held signal waits; it is taken by [`next_signal`].
-pub fn signal_descriptor() -> Result<OwnedFd> {
-    // SAFETY: makes a new descriptor; the set is valid and copied.
-    let fd = unsafe { libc::signalfd(-1, &every_signal(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-    check(fd.into())?;
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// The same for nothing but the end or the stop of a child; [`children_heard`] takes them.
-pub fn child_descriptor() -> Result<OwnedFd> {
-    // SAFETY: makes a new descriptor; the set is valid and copied.
-    let fd = unsafe { libc::signalfd(-1, &only_children(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
-    check(fd.into())?;
-    // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-pub fn children_heard() {
-    let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the set and the time live on this stack; no facts are asked for.
-    while unsafe { libc::sigtimedwait(&only_children(), ptr::null_mut(), &none) } > 0 {}
-}
-
-fn only_children() -> libc::sigset_t {
-    let mut set = MaybeUninit::uninit();
-    // SAFETY: sigemptyset initialises the whole set.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        let mut set = set.assume_init();
-        libc::sigaddset(&mut set, libc::SIGCHLD);
-        set
-    }
-}
-
-/// Sends a signal by number to the process behind a pidfd.
-pub fn send_signal_to(process: BorrowedFd<'_>, signal: i32) -> Result<()> {
-    let none: *const c_void = ptr::null();
-    // SAFETY: numbers and a null pointer only.
-    check(unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, none, 0) }).map(drop)
-}
-
-/// Sends a signal by number, real-time ones included.
-pub fn send_signal(pid: Pid, signal: i32) -> Result<()> {
-    // SAFETY: kill takes two numbers; pid is positive, so it names one process.
-    check(unsafe { libc::kill(pid.as_raw_nonzero().get(), signal) }.into()).map(drop)
 }

@@ -1,0 +1,151 @@
+//! What the command may reach, as the plan lists it.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, SeqAccess, Visitor};
+
+use super::values::present;
+use crate::text::{AbsPath, Text};
+
+/// What the command may reach, whatever holds it.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Files {
+    #[serde(deserialize_with = "grants")]
+    pub grants: Vec<Grant>,
+    /// Places that no grant may open, and places that none may make writable, by whatever name it gets there. The excepts
+    /// of the grants say the same of the names as they are written; these count where symlinks are on the way.
+    pub closed: Vec<AbsPath>,
+    pub unwritable: Vec<AbsPath>,
+    /// Where fenced commands of this user could ever write: no grant follows a link that stands there.
+    pub reached: Vec<Reached>,
+    /// Patterns of names, held by mounts: closed wherever they are, read-only in what can be written, and exceptions from that.
+    pub deny: Vec<Text>,
+    pub protect: Vec<Protected>,
+    pub opened: Vec<Text>,
+    /// Patterns of names that may be written and are executed outside later, and directories below which nobody does that.
+    pub flagged: Vec<Text>,
+    pub packages: Vec<Text>,
+}
+
+/// Names that are protected in the same places. Each place is the beginning of a pattern, each name the rest of one.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Protected {
+    pub below: Vec<Text>,
+    /// Where they are not, although it lies below.
+    pub but: Vec<Text>,
+    pub names: Vec<Text>,
+}
+
+impl Files {
+    /// What is protected, as whole patterns.
+    pub fn protected(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.protect.iter().flat_map(|group| group.patterns(&group.below))
+    }
+
+    /// What is excepted from that.
+    pub fn excepted(&self) -> impl Iterator<Item = Vec<u8>> {
+        let own = self.opened.iter().map(|pattern| pattern.as_bytes().to_vec());
+        own.chain(self.protect.iter().flat_map(|group| group.patterns(&group.but)))
+    }
+}
+
+impl Protected {
+    fn patterns(&self, beginnings: &[Text]) -> impl Iterator<Item = Vec<u8>> {
+        let whole = |beginning: &Text, name: &Text| {
+            let beginning = beginning.as_bytes().strip_suffix(b"/").unwrap_or(beginning.as_bytes());
+            [beginning, b"/", name.as_bytes()].concat()
+        };
+        beginnings.iter().flat_map(move |beginning| self.names.iter().map(move |name| whole(beginning, name)))
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reached {
+    pub path: AbsPath,
+    /// Device and inode, if something was there: the place stays known when its owner renames it.
+    #[serde(deserialize_with = "present")]
+    pub identity: Option<(u64, u64)>,
+}
+
+#[derive(Debug)]
+pub struct Grant {
+    pub path: AbsPath,
+    pub access: Text,
+    pub except: Vec<AbsPath>,
+    pub optional: bool,
+    /// Where it was asked for: a file, and a line of it.
+    from: (Text, Option<u32>),
+}
+
+/// Grants that differ in nothing but their path and line: a profile has a hundred of them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Granted {
+    access: Text,
+    except: Vec<AbsPath>,
+    optional: bool,
+    paths: Vec<(AbsPath, Option<u32>)>,
+    source: Text,
+}
+
+impl Granted {
+    fn each(self) -> impl Iterator<Item = Grant> {
+        let Granted { access, except, optional, paths, source } = self;
+        paths.into_iter().map(move |(path, line)| Grant {
+            path,
+            access: access.clone(),
+            except: except.clone(),
+            optional,
+            from: (source.clone(), line),
+        })
+    }
+}
+
+impl Grant {
+    pub fn source(&self) -> Text {
+        match &self.from {
+            (file, None) => file.clone(),
+            (file, Some(line)) => {
+                let whole = [file.as_bytes(), b":", line.to_string().as_bytes()].concat();
+                Text::from_bytes(whole).unwrap_or_else(|_| file.clone())
+            }
+        }
+    }
+
+    /// Can something be changed through it? Its mount is read-only otherwise.
+    pub fn writes(&self) -> bool {
+        [&b"allow"[..], b"write"].iter().any(|kind| self.access.as_bytes().starts_with(kind))
+    }
+
+    /// Can something be executed through it? Its mount is noexec otherwise. Of the others Landlock alone tells them apart.
+    pub fn executes(&self) -> bool {
+        !self.access.as_bytes().ends_with(b"-noexec")
+    }
+}
+
+struct GrantsVisitor;
+
+impl<'de> Visitor<'de> for GrantsVisitor {
+    type Value = Vec<Grant>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of grants")
+    }
+
+    fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Self::Value, S::Error> {
+        // As many as a profile has. A list that grows while other things are allocated is copied again and again.
+        let mut grants = Vec::with_capacity(128);
+        while let Some(granted) = list.next_element::<Granted>()? {
+            grants.extend(granted.each());
+        }
+        Ok(grants)
+    }
+}
+
+fn grants<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Grant>, D::Error> {
+    deserializer.deserialize_seq(GrantsVisitor)
+}
