@@ -265,7 +265,8 @@ def _start_line(
     else:
         parts.append(f"{len(seccomp.syscalls)} system calls allowed")
     if gate is not None:
-        parts.append(f"programs by {len(gate.rules)} rules, else {gate.default.value}")
+        count = len(gate.rules)
+        parts.append(f"programs by {count} rule{'' if count == 1 else 's'}, else {gate.default.value}")
     parts.append("network open")
     text = f"{policy.profiles[0]} in {host.cwd}: {', '.join(parts)}"
     if laid and laid.unheld:

@@ -55,7 +55,7 @@ def test_rules_become_a_gate_with_its_defaults() -> None:
         )
         schema = json.loads((SCHEMA / "plan.schema.json").read_text())
         jsonschema.validate(json.loads(plan.canonical()), schema)
-        assert "programs by 1 rules, else deny" in plan.notices[0].text
+        assert "programs by 1 rule, else deny" in plan.notices[0].text
 
 
 def test_what_is_written_wins_over_the_defaults() -> None:
