@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -13,10 +14,10 @@ import pytest
 
 from tests.support import jail as jails
 from tests.support import terminal
-from tests.support.features import need_root
+from tests.support.features import need_program, need_root
 from tests.support.fence import Word
 from tests.support.gate import Gate, rule
-from tests.support.installation import Installation
+from tests.support.installation import REPOSITORY, Installation
 from tests.support.jail import Jail
 from tests.support.tester import Tester
 from tests.support.waiting import wait_for
@@ -199,3 +200,19 @@ def test_a_container_does_not_start_with_rules_that_nobody_would_hold(jail: Jail
     assert outcome.exit_code == 125, str(outcome)
     assert outcome.stdout == "", str(outcome)
     assert "rule is not enforced in a container" in outcome.stderr, str(outcome)
+
+
+def test_the_documents_say_how_to_read_what_ran(gate: Gate) -> None:
+    """F-076, F-077."""
+    need_program("jq")
+    text = (REPOSITORY / "docs/policy.md").read_text()
+    ran, denied = re.findall(r"^paddock audit show --json (\| jq .*)$", text, re.M)
+    gate.inside(["sh", "-c", "env true; env true; cat own.txt; true"], rule("no-cat", "deny", exe_basename="cat"))
+    words: list[Word] = [gate.fence.installation.paddock, "audit", "show", "--json", "--dir", gate.fence.journal]
+    shown = f"{shlex.join(map(str, words))} "
+    told = gate.fence.tester.run(["sh", "-c", shown + ran]).stdout
+    counts = {line.split()[1]: int(line.split()[0]) for line in told.splitlines()}
+    assert counts[os.path.realpath("/usr/bin/env")] == 2, told
+    assert not any(path.endswith("/cat") for path in counts)
+    told = gate.fence.tester.run(["sh", "-c", shown + denied]).stdout
+    assert set(told.splitlines()) == {"no-cat\tcat own.txt"}  # once for each directory of PATH that has it
