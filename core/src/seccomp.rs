@@ -104,15 +104,10 @@ impl Filter {
 /// In the order of their numbers: every call whose answer may be another than that to calls nobody knows. Of some hundred that is a
 /// fifth, and each launch compiles a filter.
 fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> {
-    if requested.default == plan::Default::Deny {
-        return arch.syscalls().collect();
-    }
+    let mut wanted = vec![requested.default == plan::Default::Deny; syscalls::TABLE.len()];
     let special = SPECIAL.iter().filter_map(|name| syscalls::find(name));
-    let named = requested.syscalls.iter().copied().chain(special);
-    let mut calls: Vec<_> = named.filter_map(|syscall| Some((syscall.number(arch)?, syscall))).collect();
-    calls.sort_unstable_by_key(|(number, _)| *number);
-    calls.dedup_by_key(|(number, _)| *number);
-    calls
+    requested.syscalls.iter().copied().chain(special).for_each(|syscall| wanted[syscall.row] = true);
+    arch.rows().iter().filter(|(_, row)| wanted[*row]).map(|(number, row)| (*number, &syscalls::TABLE[*row])).collect()
 }
 
 /// A program of its own for calls that the supervisor answers: what it is asked with has to reach him before any other filter can refuse

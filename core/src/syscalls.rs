@@ -33,11 +33,15 @@ impl Arch {
 
     /// Every call of this architecture, in the order of their numbers.
     pub fn syscalls(self) -> impl Iterator<Item = (u32, &'static Syscall)> {
-        let rows = match self {
+        self.rows().iter().map(|(number, row)| (*number, &TABLE[*row]))
+    }
+
+    /// The same by their rows in [`TABLE`].
+    pub fn rows(self) -> &'static [(u32, usize)] {
+        match self {
             Arch::X86_64 => BY_NUMBER_X86_64,
             Arch::Aarch64 => BY_NUMBER_AARCH64,
-        };
-        rows.iter().map(|(number, row)| (*number, &TABLE[*row]))
+        }
     }
 
     /// AUDIT_ARCH_*: the ELF machine, marked 64 bit and little endian.

@@ -101,8 +101,13 @@ pub fn right_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Rights, D
 
 pub fn scope_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Scopes, D::Error> {
     let mut scopes = Scopes::empty();
-    for name in name_set(deserializer)? {
-        scopes |= rights::scope(&name).ok_or_else(|| de::Error::custom(format_args!("unknown scope \"{name}\"")))?;
+    for name in Vec::<Text>::deserialize(deserializer)? {
+        let scope = std::str::from_utf8(name.as_bytes()).ok().and_then(rights::scope);
+        let scope = scope.ok_or_else(|| de::Error::custom(format_args!("unknown scope \"{name}\"")))?;
+        if scopes.contains(scope) {
+            return Err(de::Error::custom(format_args!("\"{name}\" is listed twice")));
+        }
+        scopes |= scope;
     }
     Ok(scopes)
 }
