@@ -71,6 +71,8 @@ pub enum Test<'a> {
     RefuseBits { bits: u32, errno: i32 },
     /// The same, but not with any of the others.
     RefuseBitsWithout { bits: u32, others: u32, errno: i32 },
+    /// Of these values the listener answers.
+    Notify { values: &'a [u32] },
 }
 
 /// From `first` up to the next entry's `first`, this happens.
@@ -223,12 +225,13 @@ fn look_at(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
             refusal(errno),
         ]);
     }
-    let (code, values, hit_passes, errno) = match &look.test {
-        Test::Refuse { values, errno } => (JUMP_EQUAL, *values, false, *errno),
-        Test::Only { values, errno } => (JUMP_EQUAL, *values, true, *errno),
+    let (code, values, hit_passes, answer) = match &look.test {
+        Test::Refuse { values, errno } => (JUMP_EQUAL, *values, false, refusal(*errno)),
+        Test::Only { values, errno } => (JUMP_EQUAL, *values, true, refusal(*errno)),
         Test::RefuseBits { bits, errno } | Test::RefuseBitsWithout { bits, errno, .. } => {
-            (JUMP_ANY_BIT, std::slice::from_ref(bits), false, *errno)
+            (JUMP_ANY_BIT, std::slice::from_ref(bits), false, refusal(*errno))
         }
+        Test::Notify { values } => (JUMP_EQUAL, *values, false, instruction(RETURN, RET_USER_NOTIF)),
     };
     let mut program = vec![instruction(LOAD, offset_of_argument(look.index))];
     for (position, value) in values.iter().enumerate() {
@@ -237,6 +240,6 @@ fn look_at(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
         let (hit, miss) = if hit_passes { (remaining + 1, 0) } else { (remaining, usize::from(remaining == 0)) };
         program.push(jump(code, *value, hit, miss)?);
     }
-    program.push(refusal(errno));
+    program.push(answer);
     Ok(program)
 }

@@ -61,8 +61,10 @@ impl Attendants {
     fn take(&mut self, listener: &Listener, call: Call, renames: Option<&mut Renames<'_>>) {
         let seen = self.observer.as_mut().map(|observer| observer.look(listener, &call));
         let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
+        let is_change = i64::from(call.number) == libc::SYS_ioctl;
         match (&mut self.gate, renames) {
             (Some(gate), _) if executes => gate.take(listener, call),
+            (Some(gate), _) if is_change => gate.take_change(listener, call),
             (_, Some(renames)) if Renames::knows(&call) => renames.take(listener, call),
             (_, None) if self.renames_come && Renames::knows(&call) => self.early.push(call),
             // Whoever only looks lets everything go on.

@@ -1,7 +1,7 @@
 //! Reads the one spelling that plans and messages have: JSON without blanks, in printable ASCII (src/paddock/plan/model.py).
 //!
 //! Whoever reads any JSON looks at each byte for blanks, for escapes and for what is not UTF-8, which was a third of a launch. What
-//! is spelled otherwise was not written by us, and is refused.
+//! has blanks, other letters or other numbers was not written by us, and is refused. (The order of keys is not looked at.)
 
 use std::borrow::Cow;
 use std::fmt;

@@ -36,7 +36,18 @@ use crate::notify::{Answer, Call, Listener};
 use crate::plan::{self, Action, Plan};
 use crate::sys::{trace, trace::Traced};
 
-pub const CALLS: [&str; 2] = ["execve", "execveat"];
+/// Where a person may be asked, also those that change the terminal on which that happens.
+pub fn calls(plan: &plan::Gate) -> impl Iterator<Item = &'static str> {
+    let asks = plan.default == Action::Ask
+        || plan.on_error == Action::Ask
+        || plan.rules.iter().any(|rule| rule.action == Action::Ask);
+    ["execve", "execveat"].into_iter().chain(asks.then_some("ioctl"))
+}
+
+/// Changes of the terminal that wait for the end of a question. More fail.
+const MOST_HELD: usize = 256;
+/// So soon it is seen that the terminal is the command's again.
+const HELD: Duration = Duration::from_millis(50);
 
 /// More questions than a person will answer; the files of each are held open.
 const MOST_ASKED: usize = 2048;
@@ -60,6 +71,8 @@ pub struct Gate {
     last_question: u64,
     /// What is in files that no command can write.
     kept: RefCell<HashMap<State, [u8; 32]>>,
+    /// Changes of the terminal while a person is asked on it: they could answer, or show something else.
+    held: Vec<Call>,
     /// Let through, and not yet seen at the exec stop.
     traced: Vec<Admitted>,
     /// Other threads of processes that have one under way.
@@ -176,6 +189,7 @@ impl Gate {
             asked: Vec::new(),
             last_question: 0,
             kept: RefCell::default(),
+            held: Vec::new(),
             traced: Vec::new(),
             queued: Vec::new(),
             allowed: HashSet::new(),
@@ -197,8 +211,10 @@ impl Gate {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        let first = self.asked.iter().map(|asked| asked.deadline).min()?;
-        Some(first.min(Instant::now() + ROLL_CALL))
+        let now = Instant::now();
+        let first = self.asked.iter().map(|asked| asked.deadline.min(now + ROLL_CALL)).min();
+        let held = (!self.held.is_empty()).then(|| now + HELD);
+        first.into_iter().chain(held).min()
     }
 
     /// A person is being asked on the command's own terminal.
@@ -220,10 +236,21 @@ impl Gate {
         std::mem::take(&mut self.decided)
     }
 
+    /// The terminal is to be changed. While a person is asked on it, whoever wants that waits, as for anything else that is the foreground's.
+    pub fn take_change(&mut self, listener: &Listener, call: Call) {
+        if !self.companion.has_terminal() {
+            listener.answer(&call, Answer::Continue);
+        } else if self.held.len() < MOST_HELD {
+            self.held.push(call);
+        } else {
+            listener.answer(&call, Answer::Fail(Errno::IO));
+        }
+    }
+
     /// An exec arrived.
     pub fn take(&mut self, listener: &Listener, call: Call) {
         let arrived = Instant::now();
-        let expected = Expected::of(&call, &mut self.known, &mut self.memory);
+        let expected = Expected::of(&call, self.places.as_ref(), &mut self.known, &mut self.memory);
         if !listener.still_waits(&call) {
             return; // whatever was read may have been another's
         }
@@ -415,6 +442,13 @@ impl Gate {
             match heard {
                 Heard::Answer { id, answer, by } => self.answered(listener, id, answer, by),
                 Heard::Gone => self.dismiss(listener, |_| true, "whoever was asked is gone"),
+            }
+        }
+        if !self.held.is_empty() && !self.companion.has_terminal() {
+            for call in std::mem::take(&mut self.held) {
+                if listener.still_waits(&call) {
+                    listener.answer(&call, Answer::Continue);
+                }
             }
         }
         if self.asked.is_empty() {

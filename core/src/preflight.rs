@@ -37,7 +37,7 @@ impl<'p> Preflight<'p> {
         };
         let mut notified = Vec::new();
         notified.extend(plan.workspace.iter().flat_map(|_| rename::CALLS));
-        notified.extend(plan.gate.iter().flat_map(|_| gate::CALLS));
+        notified.extend(plan.gate.iter().flat_map(gate::calls));
         notified.extend(observe::calls(plan.tier).filter(|_| plan.observe));
         let notifying = match &notified[..] {
             [] => None,

@@ -14,6 +14,35 @@ const TIOCLINUX: u32 = 0x541C;
 const TERMINAL_INJECTION: &[Look<'_>] =
     &[Look { index: 1, test: Test::Refuse { values: &[TIOCSTI, TIOCLINUX], errno: libc::EPERM } }];
 
+/// What decides who reads from a terminal, and what becomes of what is typed: settings (TCSETS and its kin, with the older and newer ones),
+/// flow (TCXONC), what waits to be read (TCFLSH), whose it is (TIOCSCTTY, TIOCSPGRP, TIOCNOTTY), its size (TIOCSWINSZ), its line discipline (TIOCSETD).
+const TERMINAL_CHANGES: &[Look<'_>] = &[Look {
+    index: 1,
+    test: Test::Notify {
+        values: &[
+            0x5402,
+            0x5403,
+            0x5404,
+            0x5406,
+            0x5407,
+            0x5408,
+            0x540A,
+            0x540B,
+            0x540E,
+            0x5410,
+            0x5414,
+            0x5422,
+            0x5423,
+            0x5433,
+            0x5434,
+            0x5435,
+            0x402C_542B,
+            0x402C_542C,
+            0x402C_542D,
+        ],
+    },
+}];
+
 /// Only unix sockets come in pairs. socketpair(2) makes both sockets before it finds that out: of any other family it would
 /// load the module and run the code that socket(2) is kept from.
 const UNIX_PAIRS: Look<'_> =
@@ -115,7 +144,11 @@ fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> 
 pub fn notifying(arch: Arch, names: &[&str]) -> Result<Vec<Instruction>, BpfError> {
     let mut ranges = vec![Range { first: 0, action: Action::Allow }];
     for (number, syscall) in arch.syscalls() {
-        let action = if names.contains(&syscall.name) { Action::Notify } else { Action::Allow };
+        let action = match names.contains(&syscall.name) {
+            true if syscall.name == "ioctl" => Action::Arguments(TERMINAL_CHANGES),
+            true => Action::Notify,
+            false => Action::Allow,
+        };
         set(&mut ranges, number, action);
         set(&mut ranges, number + 1, Action::Allow);
     }

@@ -1,6 +1,6 @@
 """The one spelling of whatever crosses to the core: JSON with sorted keys, without blanks, in ASCII.
 
-The core reads no other (``core/src/canonical.rs``). Lone surrogates, of paths that are not UTF-8, stay in it as
+The core refuses blanks and other letters (``core/src/canonical.rs``). Lone surrogates, of paths that are not UTF-8, stay in it as
 escapes; the core turns them back into bytes.
 """
 

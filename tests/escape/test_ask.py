@@ -305,6 +305,52 @@ def test_a_program_that_looks_for_keys_gets_none_of_the_answers_and_all_of_the_r
         assert "Stopped" not in screen.text()
 
 
+DISTURBS = """
+import os, signal, sys, termios, time
+signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+fd = os.open("/dev/tty", os.O_RDWR)
+how = sys.argv[1]
+open("disturbing", "w").close()
+before = termios.tcgetattr(fd)
+until = time.monotonic() + 20
+while time.monotonic() < until and not os.path.exists("enough"):
+    settings = termios.tcgetattr(fd)
+    if how == "raw":
+        settings[3] &= ~termios.ICANON
+    elif how == "kill":
+        settings[6][termios.VKILL] = settings[6][termios.VERASE] = b"n"
+    if how == "take":
+        os.setpgid(0, 0)
+        os.tcsetpgrp(fd, os.getpgrp())
+    else:
+        termios.tcsetattr(fd, termios.TCSANOW, settings)
+    time.sleep(0.001)
+termios.tcsetattr(fd, termios.TCSANOW, before)
+"""
+
+
+@pytest.mark.parametrize(("how", "typed"), [("raw", "on"), ("kill", "no"), ("take", "no")])
+def test_nobody_but_the_person_makes_an_answer_of_what_is_typed(asking: Asking, how: str, typed: str) -> None:
+    """A background process may set the terminal if it ignores SIGTTOU: each key an answer, or letters that vanish."""
+    asking.fence.ground.put(asking.project / "disturbs.py", DISTURBS)
+    script = f"python3 disturbs.py {how} & while ! test -e disturbing; do sleep 0.1; done; {PUSH}; echo push-$?; wait"
+    with asking.at_terminal(script) as screen:
+        asked(screen)
+        screen.type(typed)
+        wait_for(
+            lambda: typed.strip() in screen.text().rpartition("deny)")[2] or screen.text().count(ASKED) > 1, "typed"
+        )
+        screen.type("\n")
+        wait_for(lambda: screen.text().count(ASKED) > 1, "it is asked again")
+        assert not asking.pushed()
+        screen.line("d")
+        screen.shows("push-126")
+        asking.fence.ground.put(asking.project / "enough")
+        screen.shows("ended-0")
+    assert not asking.pushed()
+    assert not asking.approved.exists()
+
+
 def test_the_end_of_the_run_takes_the_question_away(asking: Asking) -> None:
     with asking.at_terminal(f"({PUSH}) & sleep 2; echo done-$((1+1))") as screen:
         asked(screen)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from tests.support.features import need, need_program
+from tests.support.fence import Word
 from tests.support.gate import Gate, rule
 
 CALL = """
@@ -45,14 +51,96 @@ def test_a_script_is_not_opened_again_by_a_way_that_the_command_can_change(gate:
     (gate.project / "link").symlink_to("/usr/bin")
     allowed = [rule("ldd", "allow", exe="/usr/bin/ldd"), rule("all", "allow", exe_glob="/**")]
     assert gate.without(["link/ldd", "--version"]).exit_code == 0
-    for way in ("link/ldd", f"{gate.project}/link/ldd"):
+    gate.fence.ground.make(gate.project / "dir")
+    up = "../" * (len(gate.project.parts) - 1)
+    # A directory that `..` leads out of can become a link as well, and a working directory can be moved.
+    for way in ("link/ldd", f"{gate.project}/link/ldd", f"{gate.project}/dir/../{up}usr/bin/ldd", f"{up}usr/bin/ldd"):
+        assert gate.without(["sh", "-c", f"{way} --version"]).exit_code == 0
         outcome = gate.inside(["sh", "-c", f"{way} --version"], *allowed, default="deny")
         assert outcome.exit_code == 126, str(outcome)
         assert "by a way that the command can change" in outcome.stderr
     # By its own path, from its own directory, and through links that no command can make.
-    for way in ("/usr/bin/ldd", "cd /usr/bin && ./ldd", "/bin/ldd"):
+    for way in ("/usr/bin/ldd", "cd /usr/bin && ./ldd", "/bin/ldd", "/usr/lib/../bin/ldd", "cd /usr/lib && ../bin/ldd"):
         outcome = gate.inside(["sh", "-c", f"{way} --version"], *allowed, default="deny")
         assert outcome.exit_code == 0, str(outcome)
+
+
+# Without a C library: as a loader it is started where nothing has been set up. Makes a file in the working directory.
+MAKES = """
+__asm__(".globl _start\\n_start: call makes\\n");
+static long call(long number, long a, long b, long c)
+{
+    __asm__ volatile("syscall" : "+a"(number) : "D"(a), "S"(b), "d"(c) : "rcx", "r11", "memory");
+    return number;
+}
+void makes(void)
+{
+    call(2, (long)"made", 0101, 0644);
+    call(231, 0, 0, 0);
+}
+"""
+
+
+def test_a_program_is_not_started_as_the_loader_of_another(gate: Gate) -> None:
+    """The kernel starts what PT_INTERP names, and asks nobody."""
+    need("x86_64", os.uname().machine == "x86_64", "the program is written for it")
+    gcc, ground, project = need_program("gcc"), gate.fence.ground, gate.project
+    makes = ground.put(ground.root / "makes.c", MAKES)
+    host = ground.put(ground.root / "host.c", "int main(void) { return 0; }\n")
+    denied, copied = project / "denied", ground.make(project / "lib") / "ld-own.so"
+    subprocess.run([gcc, "-nostdlib", "-static-pie", "-fPIE", "-o", denied, makes], check=True)
+    shutil.copy(_loader(), copied)
+    loaders = {"own": _loader(), "by-denied": denied, "by-copied": copied, "by-relative": "lib/ld-own.so"}
+    for name, loader in loaders.items():
+        subprocess.run([gcc, "-o", project / name, f"-Wl,--dynamic-linker={loader}", host], check=True)
+    gate.fence.tester.give(project)
+    policy = ground.put(
+        ground.root / "loaders.toml",
+        '[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n'
+        f'[filesystem]\nexec_globs = ["{project}/**"]\n{rule("no-d", "deny", exe=str(denied))}',
+    )
+    for name in (*loaders, "denied"):
+        assert gate.without([f"./{name}"]).exit_code == 0
+        assert (project / "made").exists() == ("denied" in name), "the control"
+        (project / "made").unlink(missing_ok=True)
+        outcome = gate.fence.tester.run(gate.command([f"./{name}"], policy), cwd=project)
+        assert outcome.exit_code == (0 if name == "own" else 126), str(outcome)
+        assert not (project / "made").exists()
+        why: list[Word] = [gate.fence.installation.paddock, "why", "--tier", gate.fence.tier, "--policy", policy]
+        assert gate.fence.tester.run([*why, "--exec", f"./{name}"], cwd=project).exit_code == (name != "own")
+
+
+def _loader() -> Path:
+    """Of this machine's programs, as they name it."""
+    found = re.search(rb"/lib[^\0]*/ld-[^\0]*", Path("/bin/true").read_bytes())
+    assert found is not None
+    return Path(os.fsdecode(found[0]))
+
+
+def test_a_first_line_that_the_kernel_would_cut_is_denied(gate: Gate) -> None:
+    """It is no text either, which a shell would read."""
+    script = gate.fence.ground.put(gate.project / "long", f"#!/bin/echo {'x' * 300}\ntouch ran\n", mode=0o755)
+    control = gate.without([script])
+    assert (control.exit_code, control.stdout.startswith("xxx")) == (0, True)
+    outcome = gate.inside(["sh", "-c", "./long"], rule("all", "allow", exe_glob="/**"), default="deny")
+    assert outcome.exit_code == 126, str(outcome)
+    assert "longer than the kernel reads" in outcome.stderr
+    assert not (gate.project / "ran").exists()
+
+
+def test_a_search_goes_on_behind_what_is_denied_and_so_does_the_answer(gate: Gate) -> None:
+    """execvp(3) takes EACCES of one directory of PATH for nothing found there."""
+    first = gate.fence.ground.make(gate.project / "first")
+    gate.fence.ground.put(first / "true", "#!/bin/false\n", mode=0o755)
+    policy = gate.policy(rule("usr", "allow", exe_glob="/usr/**"), default="deny")
+    path = f"PATH={first}:/usr/bin"
+    run = gate.fence.tester.run(gate.command(["true"], policy, "--env", path), cwd=gate.project)
+    assert run.exit_code == 0, str(run)
+    dry = gate.fence.tester.run(gate.command(["true"], policy, "--env", path, "--dry-run"), cwd=gate.project)
+    assert dry.exit_code == 0, str(dry)
+    why: list[Word] = [gate.fence.installation.paddock, "why", "--tier", gate.fence.tier, "--policy", policy]
+    answered = gate.fence.tester.run([*why, "--env", path, "--exec", "true"], cwd=gate.project)
+    assert (answered.exit_code, "allowed: true (/usr/bin/true)" in answered.stdout) == (0, True), str(answered)
 
 
 def test_a_busybox_that_is_told_to_be_itself_is_still_what_it_is_told(gate: Gate) -> None:

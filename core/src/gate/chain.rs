@@ -8,6 +8,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use super::judge;
+use super::places::Places;
 use super::program::Program;
 use super::rules::File;
 use crate::beneath;
@@ -54,7 +55,14 @@ pub struct Known {
     /// expected, and that is seen at the exec stop.
     programs: HashMap<State, Program>,
     /// Loaders start any file under their own name. Those that programs name are known by what they are.
-    loaders: Vec<(Vec<u8>, Option<Identity>)>,
+    loaders: Vec<Loader>,
+}
+
+/// What a program names as its loader: the kernel starts that, and no rule is asked.
+struct Loader {
+    named: Vec<u8>,
+    identity: Identity,
+    flaw: Option<&'static str>,
 }
 
 /// How the one that executes opens a path.
@@ -69,7 +77,13 @@ pub struct Start {
 }
 
 /// Into `chain`: the file that was asked for, then the interpreter of each `#!` line. The last is the one that runs.
-pub fn follow(start: Start, open: Open<'_>, known: &mut Known, chain: &mut Vec<Link>) -> Result<(), Broken> {
+pub fn follow(
+    start: Start,
+    open: Open<'_>,
+    places: Option<&Places>,
+    known: &mut Known,
+    chain: &mut Vec<Link>,
+) -> Result<(), Broken> {
     let Start { mut named, mut file, by_descriptor } = start;
     let mut argument = None;
     loop {
@@ -80,7 +94,7 @@ pub fn follow(start: Start, open: Open<'_>, known: &mut Known, chain: &mut Vec<L
             None => {
                 let content = link.content().map_err(|_| unseen("it can not be read"))?;
                 let program = Program::of(&content)?;
-                known.remember(&link, &program, open);
+                known.remember(&link, &program);
                 program
             }
         };
@@ -95,7 +109,15 @@ pub fn follow(start: Start, open: Open<'_>, known: &mut Known, chain: &mut Vec<L
                 file = open(&interpreter).map_err(through_descriptor(&interpreter))?;
                 (named, argument) = (interpreter, told);
             }
-            Program::Binary { .. } | Program::Library => {
+            Program::Cut => return Err(unseen("its first line is longer than the kernel reads")),
+            Program::Binary { loader: Some(named) } => {
+                if let Some(flaw) = known.loader(&named, open, places)? {
+                    return Err(unseen(flaw));
+                }
+                chain.push(link);
+                return Ok(());
+            }
+            Program::Binary { loader: None } | Program::Library => {
                 chain.push(link);
                 return Ok(());
             }
@@ -117,27 +139,47 @@ pub fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> Broken {
 }
 
 impl Known {
-    fn remember(&mut self, link: &Link, program: &Program, open: Open<'_>) {
+    fn remember(&mut self, link: &Link, program: &Program) {
         const MOST_PROGRAMS: usize = 1024;
-        const MOST_LOADERS: usize = 64;
         if self.programs.len() >= MOST_PROGRAMS {
             self.programs.clear();
         }
         self.programs.insert(link.state, program.clone());
-        if let Program::Binary { loader: Some(path) } = program
-            && self.loaders.len() < MOST_LOADERS
-            && !self.loaders.iter().any(|(known, _)| known == path)
-        {
-            let identity = open(path).and_then(rustix::fs::fstat).ok().map(|stat| Identity::from(&stat));
-            self.loaders.push((path.clone(), identity));
+    }
+
+    /// What is wrong with it. What is right stays so: nobody can write it, or turn the way to it.
+    fn loader(
+        &mut self,
+        named: &[u8],
+        open: Open<'_>,
+        places: Option<&Places>,
+    ) -> Result<Option<&'static str>, Broken> {
+        const MOST_LOADERS: usize = 64;
+        if let Some(known) = self.loaders.iter().find(|loader| loader.named == named) {
+            return Ok(known.flaw);
         }
+        let link = Link::of(named.to_vec(), None, open(named).map_err(through_descriptor(named))?)?;
+        let is_one = link
+            .content()
+            .and_then(Program::of)
+            .is_ok_and(|program| program == Program::Library || link.is_called_loader());
+        let flaw = if !named.starts_with(b"/") {
+            Some("its loader has no whole path")
+        } else if !is_one {
+            Some("what it names as its loader is none")
+        } else if places.is_some_and(|places| !places.load_surely(named, &link.real)) {
+            Some("its loader lies where the command can write, or is reached by a way that it can change")
+        } else {
+            None
+        };
+        if self.loaders.len() < MOST_LOADERS {
+            self.loaders.push(Loader { named: named.to_vec(), identity: link.identity, flaw });
+        }
+        Ok(flaw)
     }
 
     fn is_loader(&self, link: &Link) -> bool {
-        let name = link.real.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
-        let called =
-            [&b"ld-"[..], b"ld.so", b"ld64."].iter().any(|start| name.starts_with(start)) || name == b"libc.so";
-        called || self.loaders.iter().any(|(_, identity)| *identity == Some(link.identity))
+        link.is_called_loader() || self.loaders.iter().any(|loader| loader.identity == link.identity)
     }
 }
 
@@ -160,6 +202,11 @@ impl Link {
 
     pub fn digest(&self, deadline: Option<Instant>) -> Result<[u8; 32], String> {
         judge::digest(self.content().map_err(|errno| errno.to_string())?, deadline)
+    }
+
+    fn is_called_loader(&self) -> bool {
+        let name = self.real.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+        [&b"ld-"[..], b"ld.so", b"ld64."].iter().any(|start| name.starts_with(start)) || name == b"libc.so"
     }
 
     /// It is a regular file, so opening it does nothing to it.

@@ -9,6 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::chain::{self, Broken, Known, Link, Start};
+use super::places::Places;
 use crate::caller::{Caller, in_proc};
 use crate::memory::Memory;
 use crate::notify::{Call, LONGEST_PATH};
@@ -88,7 +89,12 @@ impl Asked {
 }
 
 impl Expected {
-    pub fn of(call: &Call, known: &mut Known, memory: &mut Memory) -> Result<Expected, Unexpected> {
+    pub fn of(
+        call: &Call,
+        places: Option<&Places>,
+        known: &mut Known,
+        memory: &mut Memory,
+    ) -> Result<Expected, Unexpected> {
         let asked = Asked::of(call);
         let mut unseen = Unseen { process: Process { pid: call.thread, ..Process::default() }, ..Unseen::default() };
         memory.turn_to(call.thread);
@@ -109,7 +115,7 @@ impl Expected {
         let mut links = Vec::with_capacity(1);
         let followed = open(&caller, &asked, &path).and_then(|file| {
             let start = Start { named: named.clone(), file, by_descriptor };
-            chain::follow(start, &|path| caller.open(libc::AT_FDCWD, path, PATH), known, &mut links)
+            chain::follow(start, &|path| caller.open(libc::AT_FDCWD, path, PATH), places, known, &mut links)
         });
         match followed {
             Ok(_) => {}

@@ -48,7 +48,8 @@ pub fn decide(rules: &Rules, places: Option<&Places>, exec: &Exec<'_>, chain: &[
 pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     let asked: Asked = canonical::from_slice(asked).map_err(PlanError::Json)?;
     let (mut chain, needs) = (Vec::new(), RefCell::new(Vec::new()));
-    let followed = follow(&asked, &mut chain, &needs);
+    let places = Places::of(plan);
+    let followed = follow(&asked, places.as_ref(), &mut chain, &needs);
     let last = match &followed {
         Err(Broken::Unseen { named, .. }) => Some(named.clone()),
         _ => None,
@@ -63,7 +64,7 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
             (None, Some((verdict, None, gate)))
         }
         (Ok(()), Some(gate)) => {
-            let (verdict, approved) = judge(plan, gate, &asked, &chain)?;
+            let (verdict, approved) = judge(plan, gate, places.as_ref(), &asked, &chain)?;
             (None, Some((verdict, approved, gate)))
         }
     };
@@ -84,7 +85,12 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
 }
 
 /// As a process that stands in `cwd` would have the kernel do it. `needs`: interpreters and loader, as they are named.
-fn follow(asked: &Asked, chain: &mut Vec<Link>, needs: &RefCell<Vec<Vec<u8>>>) -> Result<(), Broken> {
+fn follow(
+    asked: &Asked,
+    places: Option<&Places>,
+    chain: &mut Vec<Link>,
+    needs: &RefCell<Vec<Vec<u8>>>,
+) -> Result<(), Broken> {
     const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
     let root = rustix::fs::open(c"/", PATH | OFlags::DIRECTORY, Mode::empty())?;
     let open = |path: &[u8]| {
@@ -100,11 +106,16 @@ fn follow(asked: &Asked, chain: &mut Vec<Link>, needs: &RefCell<Vec<Vec<u8>>>) -
         needs.borrow_mut().push(path.to_vec());
         open(path)
     };
-    chain::follow(Start { named, file, by_descriptor: false }, &needed, &mut Known::default(), chain)
+    chain::follow(Start { named, file, by_descriptor: false }, &needed, places, &mut Known::default(), chain)
 }
 
-fn judge(plan: &Plan, gate: &Gate, asked: &Asked, chain: &[Link]) -> Result<(Verdict, Option<usize>), Refusal> {
-    let places = Places::of(plan);
+fn judge(
+    plan: &Plan,
+    gate: &Gate,
+    places: Option<&Places>,
+    asked: &Asked,
+    chain: &[Link],
+) -> Result<(Verdict, Option<usize>), Refusal> {
     let files: Vec<File<'_>> = chain.iter().map(Link::as_file).collect();
     let argv: Vec<_> = asked.argv.iter().map(Text::as_bytes).collect();
     let exec = Exec {
@@ -113,10 +124,10 @@ fn judge(plan: &Plan, gate: &Gate, asked: &Asked, chain: &[Link]) -> Result<(Ver
         cwd: asked.cwd.as_bytes(),
         uid: plan.user.uid,
         parent: None,
-        granted: places.as_ref().is_none_or(|places| places.hold_all(chain)),
+        granted: places.is_none_or(|places| places.hold_all(chain)),
         digest: &|index| chain[index].digest(None),
     };
-    Ok(decide(&Rules::compile(gate)?, places.as_ref(), &exec, chain))
+    Ok(decide(&Rules::compile(gate)?, places, &exec, chain))
 }
 
 /// The SHA-256 of a file. With a deadline: however long it is.

@@ -63,14 +63,19 @@ impl Places {
         chain.iter().all(|link| self.hold(&link.real))
     }
 
+    /// A loader that no command can have made, by a path that stays.
+    pub fn load_surely(&self, named: &[u8], real: &[u8]) -> bool {
+        !self.written.iter().any(|tree| is_within(real, tree)) && self.lead_surely(named, b"/", real)
+    }
+
     /// A script that no command can have made, by a path that the command can make lead to another one.
     pub fn let_stray(&self, chain: &[Link], cwd: &[u8]) -> bool {
         let scripts = &chain[..chain.len().saturating_sub(1)];
         scripts.iter().any(|script| self.hold(&script.real) && !self.lead_surely(&script.named, cwd, &script.real))
     }
 
-    /// An interpreter opens its script once more, by the path it was asked for: that has to lead to the same file for certain, so no link on
-    /// the way may lie where a command can write.
+    /// An interpreter opens its script once more, by the path it was asked for, and the kernel a loader: that has to lead to the same file for
+    /// certain. So no link on the way may lie where a command can write, and no directory that `..` leads out of: both can be exchanged.
     fn lead_surely(&self, named: &[u8], cwd: &[u8], real: &[u8]) -> bool {
         let written = |path: &[u8]| self.written.iter().any(|tree| is_within(path, tree));
         // What it can write itself needs no other way to be another script.
@@ -79,8 +84,15 @@ impl Places {
         }
         let whole = if named.starts_with(b"/") { named.to_vec() } else { [cwd, b"/", named].concat() };
         let Ok(followed) = place::follow(&whole) else { return false };
-        followed.real.as_os_str().as_bytes() == real
-            && !followed.links.iter().any(|link| written(link.at.as_os_str().as_bytes()))
+        if followed.real.as_os_str().as_bytes() != real
+            || followed.links.iter().any(|link| written(link.at.as_os_str().as_bytes()))
+        {
+            return false;
+        }
+        let up = |(at, part): (usize, &[u8])| (part == b"/..").then_some(at);
+        let mut left =
+            whole.windows(3).enumerate().filter_map(up).filter(|at| matches!(whole.get(at + 3), None | Some(b'/')));
+        left.all(|at| place::follow(&whole[..at.max(1)]).is_ok_and(|dir| !written(dir.real.as_os_str().as_bytes())))
     }
 }
 

@@ -28,6 +28,8 @@ pub enum Program {
     Binary { loader: Option<Vec<u8>> },
     /// A library that is no program, unless it is one to start other programs.
     Library,
+    /// `#!` and more than the kernel reads of it.
+    Cut,
 }
 
 impl Program {
@@ -46,13 +48,13 @@ impl Program {
     }
 }
 
-/// The line as binfmt_script reads it; one that does not fit is refused, where the kernel would cut its argument.
+/// The line as binfmt_script reads it. One that does not fit is not for us to cut: in another place than the kernel does, it would say something else.
 fn script(head: &[u8]) -> Result<Program, Errno> {
     let blank = |byte: &u8| matches!(byte, b' ' | b'\t');
     let line = match head.iter().position(|byte| *byte == b'\n') {
         Some(end) => &head[2..end],
         None if head.len() < LINE => &head[2..],
-        None => return Err(Errno::NOEXEC),
+        None => return Ok(Program::Cut),
     };
     let end = line.iter().rposition(|byte| !blank(byte)).map_or(0, |last| last + 1);
     let start = line.iter().position(|byte| !blank(byte)).unwrap_or(end);
@@ -169,7 +171,7 @@ mod tests {
             assert_eq!(of(text), expected, "{text:?}");
         }
         let long = [b"#!/bin/sh ".to_vec(), vec![b'x'; 300]].concat();
-        assert_eq!(of(&long), Err(Errno::NOEXEC));
+        assert_eq!(of(&long), Ok(Program::Cut));
     }
 
     #[test]

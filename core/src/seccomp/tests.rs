@@ -367,3 +367,21 @@ fn whatever_is_not_simply_allowed_is_known_as_special() {
     assert!(["kill", "clone", "seccomp"].iter().all(|name| SPECIAL.contains(name)), "of Filter::compile itself");
     assert!(SPECIAL.iter().all(|name| syscalls::find(name).is_some()));
 }
+
+#[test]
+fn of_a_terminal_only_changes_are_asked_about() {
+    const TCGETS: u64 = 0x5401;
+    const TCSETSW: u64 = 0x5403;
+    const TIOCSPGRP: u64 = 0x5410;
+    for arch in ARCHES {
+        let program = notifying(arch, &["execve", "ioctl"]).unwrap();
+        let number = syscalls::find("ioctl").unwrap().number(arch).unwrap();
+        let answer = |command: u64| {
+            interpret(&program, &Call { arch: arch.audit(), number, arguments: [0, command, 0, 0, 0, 0] })
+        };
+        assert_eq!((answer(TCGETS), answer(0)), (RET_ALLOW, RET_ALLOW));
+        for command in [TCSETSW, TIOCSPGRP, 0x402C_542B, 0x7_0000_5402] {
+            assert_eq!(answer(command), RET_USER_NOTIF, "{command:#x}");
+        }
+    }
+}

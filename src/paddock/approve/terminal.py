@@ -4,13 +4,19 @@ The command has the terminal, and reads from it. For as long as a question is on
 process group, so that what is typed comes to us; whoever of the command reads meanwhile is stopped (SIGTTIN), and
 continued when the terminal goes back. An answer is a line, not a key: a person who is typing something
 else when the question comes must not answer it by accident.
+
+Settings decide what becomes of what is typed, and a background process that ignores SIGTTOU may set them. So the core
+lets none of the command's change a terminal while a question is open (``core/src/gate.rs``), and what was read counts
+only if the terminal is, before and after, as we set it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
+import struct
 import termios
 import time
 from collections.abc import Iterator
@@ -50,6 +56,10 @@ class _NotOurs(Exception):  # noqa: N818 (nothing went wrong)
 
 class _Withdrawn(Exception):  # noqa: N818
     pass
+
+
+class _Disturbed(Exception):  # noqa: N818
+    """Somebody set the terminal otherwise: what was read may not be what was typed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +127,11 @@ class Terminal:
         columns, rows = screen.size
         screen.write(shown(question, more, columns=columns, rows=rows))
         while True:
-            line = self._line(fd, screen, inbox, question, _ASKED)
+            try:
+                line = self._line(fd, screen, inbox, question, _ASKED)
+            except _Disturbed:
+                screen.write("the terminal was changed meanwhile; once more:\n")
+                continue
             if line is None:
                 return Verdict.DENY
             if line in _CHOICES:
@@ -135,6 +149,9 @@ class Terminal:
             if self._line(fd, screen, inbox, question, _CONFIRM) not in ("y", "yes"):
                 return False
             keep(rule, self.origin)
+        except _Disturbed:
+            screen.write("the terminal was changed meanwhile: no rule was written\n")
+            return False
         except PaddockError as error:
             screen.write(f"{error.message}: no rule was written\n")
             return False
@@ -142,6 +159,7 @@ class Terminal:
 
     def _line(self, fd: int, screen: Screen, inbox: Inbox, question: Question, asked: str) -> str | None:
         """None: Ctrl-C, or the end of the input."""
+        settings = _set(fd)
         # What was typed before the question was there is no answer to it.
         termios.tcflush(fd, termios.TCIFLUSH)
         screen.write(asked)
@@ -158,9 +176,15 @@ class Terminal:
                 line = os.read(fd, 4096)
             except OSError:  # not our foreground any more, or no terminal
                 raise _NotOurs from None
+            if os.tcgetpgrp(fd) != os.getpgrp():
+                raise _NotOurs
+            if termios.tcgetattr(fd) != settings:
+                raise _Disturbed
             screen.typed()
             if not line or INTERRUPT in line:
                 return None
+            if not line.endswith(b"\n"):  # ended by Ctrl-D: half a line
+                raise _Disturbed
             return line.decode(errors="replace").strip().lower()
 
 
@@ -182,7 +206,6 @@ def _taken(fd: int, core: int) -> Iterator[None]:
     os.tcsetpgrp(fd, os.getpgrp())
     try:
         _interrupt_readers(holder, core)
-        termios.tcsetattr(fd, termios.TCSANOW, _plain(settings))
         yield
     finally:
         # Somebody else may have taken it meanwhile; then it is theirs to set.
@@ -198,21 +221,31 @@ def _taken(fd: int, core: int) -> Iterator[None]:
 
 
 _Settings = list[int | list[bytes | int]]
+_UTF8 = 0o40000  # IUTF8, which Python does not name: one character is erased, not one byte
+_LINES = struct.pack("i", 0)  # N_TTY, the discipline of lines
+_CHARACTERS = {
+    termios.VEOF: b"\x04",
+    termios.VEOL: INTERRUPT,  # Ctrl-C ends a line like Enter, and stands in it: no signal has to be waited for
+    termios.VERASE: b"\x7f",
+    termios.VKILL: b"\x15",
+    termios.VWERASE: b"\x17",
+    termios.VREPRINT: b"\x12",
+    termios.VLNEXT: b"\x16",
+}
 
 
-def _plain(settings: _Settings) -> _Settings:
-    """Lines with echo. Ctrl-C ends a line like Enter, and stands in it: no signal has to be waited for."""
-    iflag, _, cflag, _, ispeed, ospeed, old = settings
-    assert isinstance(iflag, int)
-    assert isinstance(old, list)
-    characters = list(old)
-    disabled = b"\0"
-    characters[termios.VEOF], characters[termios.VEOL], characters[termios.VEOL2] = b"\x04", INTERRUPT, disabled
-    characters[termios.VERASE], characters[termios.VKILL] = b"\x7f", b"\x15"
-    cleared = termios.INLCR | termios.IGNCR | termios.ISTRIP | termios.IXOFF
-    iflag = (iflag & ~cleared) | termios.ICRNL
+def _set(fd: int) -> _Settings:
+    """Lines with echo, whatever was set before. What the terminal made of it."""
+    iflag, _, cflag, _, ispeed, ospeed, old = termios.tcgetattr(fd)
+    characters: list[bytes | int] = [_CHARACTERS.get(index, b"\0") for index in range(len(old))]
+    iflag = termios.ICRNL | (iflag & _UTF8)
+    cflag = (cflag & ~(termios.CSIZE | termios.PARENB)) | termios.CS8 | termios.CREAD
     lflag = termios.ICANON | termios.ECHO | termios.ECHOE | termios.ECHOK | termios.ECHOCTL | termios.IEXTEN
-    return [iflag, termios.OPOST | termios.ONLCR, cflag, lflag, ispeed, ospeed, characters]
+    if fcntl.ioctl(fd, termios.TIOCGETD, _LINES) != _LINES:  # asking does not wait for whoever reads, setting does
+        fcntl.ioctl(fd, termios.TIOCSETD, _LINES)
+    plain: _Settings = [iflag, termios.OPOST | termios.ONLCR, cflag, lflag, ispeed, ospeed, characters]
+    termios.tcsetattr(fd, termios.TCSANOW, plain)
+    return termios.tcgetattr(fd)
 
 
 def _interrupt_readers(group: int, core: int) -> None:

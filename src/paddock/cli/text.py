@@ -18,14 +18,22 @@ def say(line: str = "") -> None:
 
 
 def printable(text: str) -> str:
-    """Control, format (bidi) and surrogate characters shown as escapes; lines stay lines."""
+    """Control, format (bidi), surrogate and invisible characters shown as escapes; lines stay lines."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if _shown(one) else _escape(one) for one in text)
 
 
+# Letters and marks that are shown as nothing, or as a blank: fillers, variation selectors, an empty Braille pattern.
+_UNSEEN = frozenset({0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, 0x16FE4}).union(
+    range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0)
+)
+
+
 def _shown(one: str) -> bool:
-    return one == "\n" or unicodedata.category(one) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+    if one in "\n ":
+        return True
+    return unicodedata.category(one) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs") and ord(one) not in _UNSEEN
 
 
 def _escape(one: str) -> str:

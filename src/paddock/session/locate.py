@@ -12,6 +12,7 @@ from paddock.plan import Plan
 from paddock.plan.judge import Operation
 from paddock.plan.model import EnvironmentRules
 from paddock.policy.glob import component_matches
+from paddock.policy.model import Action
 from paddock.session.answer import answer
 
 _DEFAULT_PATH = "/bin:/usr/bin"  # where execvp(3) looks when there is no PATH
@@ -46,11 +47,16 @@ def locate(fence: Plan, words: Sequence[str], directory: str, environ: Mapping[s
         if failure == errno.ENOEXEC and candidate != _SHELL:
             # As execvp(3) and every shell: what is no program is a shell's script.
             return locate(fence, [_SHELL, candidate, *words[1:]], directory, environ)
-        if failure is None:
+        if failure is None and not _is_denied(judged):
             return Located(path=candidate, failure=None, judged=judged)
+        # What may not be executed does not end a search, whoever refuses it.
         if failure != errno.ENOENT:
-            found = Located(path=candidate, failure=failure, judged=judged)
+            found = found or Located(path=candidate, failure=failure, judged=judged)
     return found
+
+
+def _is_denied(judged: Judged) -> bool:
+    return judged.decision is not None and judged.decision.action is Action.DENY
 
 
 def _failure(plan: Plan, path: str, *, searched: bool = False) -> int | None:
