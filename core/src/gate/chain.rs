@@ -128,7 +128,9 @@ pub fn follow(
 /// Either a way through a descriptor, or too many links: both are refused.
 pub fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> Broken {
     move |errno| match errno {
-        Errno::LOOP => Broken::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" },
+        Errno::LOOP => {
+            Broken::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor, or in a circle" }
+        }
         // In a /proc of the command's own, we are nobody, and `self` leads nowhere.
         Errno::NOENT if path.starts_with(b"/proc/") || path.starts_with(b"/dev/fd/") => {
             Broken::Unseen { named: path.to_vec(), why: "the way to it leads through a descriptor" }
