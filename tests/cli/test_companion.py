@@ -69,7 +69,7 @@ def at_terminal(fence: Fence) -> Iterator[tuple[Core, Screen]]:
         yield both
 
 
-ASKED = "[o]nce, for this [s]ession, [a]lways, [d]eny? (Enter: deny)"
+ASKED = "once, session, always or deny? (the whole word; Enter: deny)"
 
 
 def approved(fence: Fence) -> Path:
@@ -78,7 +78,14 @@ def approved(fence: Fence) -> Path:
 
 @pytest.mark.parametrize(
     ("typed", "verdict"),
-    [("o", "once"), ("S", "session"), ("session", "session"), ("d", "deny"), ("", "deny"), ("nonsense\no", "once")],
+    [
+        ("once", "once"),
+        ("SESSION", "session"),
+        ("session", "session"),
+        ("d", "deny"),
+        ("", "deny"),
+        ("o\nonce", "once"),
+    ],
 )
 def test_a_line_is_an_answer(at_terminal: tuple[Core, Screen], typed: str, verdict: str) -> None:
     core, screen = at_terminal
@@ -106,7 +113,9 @@ def test_interrupt_and_end_of_input_deny(at_terminal: tuple[Core, Screen], key: 
 
 def gives_back(screen: Screen) -> None:
     """The question is gone, and what is typed goes to the command again, which was stopped if it had tried to read."""
-    wait_for(lambda: "[o]nce" not in screen.text() and "may this run" not in screen.text(), "the question is gone")
+    wait_for(
+        lambda: "the whole word" not in screen.text() and "may this run" not in screen.text(), "the question is gone"
+    )
     screen.line("word")
     screen.shows("got-word")
     assert "Stopped" not in screen.text()
@@ -115,10 +124,10 @@ def gives_back(screen: Screen) -> None:
 def test_what_was_typed_before_answers_nothing(fence: Fence) -> None:
     with asked(fence, "stty -echo; echo up-$((40+2)); sleep 1000") as (core, screen):
         for _ in range(5):
-            screen.line("o")
+            screen.line("once")
         core.ask(question())
         screen.shows(ASKED)
-        screen.line("s")
+        screen.line("session")
         assert core.heard()["verdict"] == "session"
         assert core.heard_nothing()
 
@@ -128,7 +137,7 @@ def test_several_are_asked_one_after_the_other(at_terminal: tuple[Core, Screen])
     core.ask(*(question(id=number, argv=("git", str(number))) for number in range(300)))
     screen.shows("git 0")
     screen.shows(ASKED)
-    screen.line("o")
+    screen.line("once")
     assert core.heard() == {"answer": 0, "verdict": "once", "by": "terminal"}
     screen.shows("git 1")
     screen.shows("paddock: may this run? (298 more wait)")
@@ -147,14 +156,14 @@ def test_a_withdrawn_question_leaves_the_screen(at_terminal: tuple[Core, Screen]
     core, screen = at_terminal
     core.ask(question(argv=("git", "push", "x" * 700)))
     screen.shows(ASKED)
-    screen.type("o")
+    screen.type("once")
     core.withdraw(7)
     gives_back(screen)
     assert "xxx" not in screen.text()
     assert core.heard_nothing()
     core.ask(question(id=8))
     screen.shows(ASKED)
-    screen.line("o")
+    screen.line("once")
     assert core.heard()["answer"] == 8
 
 
@@ -165,7 +174,7 @@ def test_an_answer_to_a_question_that_was_exchanged_is_none(at_terminal: tuple[C
     screen.shows("git status")
     screen.shows(ASKED)
     core.withdraw(7)
-    screen.line("o")
+    screen.line("once")
     screen.shows("git push")
     screen.shows(ASKED)
     assert core.heard_nothing()
@@ -188,9 +197,9 @@ def test_a_terminal_in_raw_mode_is_in_raw_mode_afterwards(fence: Fence) -> None:
     with asked(fence, RAW) as (core, screen):
         core.ask(question())
         screen.shows(ASKED)
-        screen.line("o")
+        screen.line("once")
         assert core.heard()["verdict"] == "once"
-        wait_for(lambda: "[o]nce" not in screen.text(), "the question is gone")
+        wait_for(lambda: "the whole word" not in screen.text(), "the question is gone")
         screen.type("k")  # a key, and no line
         wait_for(lambda: (fence.ground.project / "key").read_bytes() == b"k" or None, "the command has the key")
 
@@ -203,7 +212,7 @@ def test_a_job_in_the_background_does_not_take_the_terminal(fence: Fence) -> Non
         screen.shows("shell-2")
         screen.line("fg")
         screen.shows(ASKED)
-        screen.line("o")
+        screen.line("once")
         assert core.heard()["verdict"] == "once"
 
 
@@ -211,16 +220,16 @@ def test_always_shows_the_rule_and_writes_it_after_a_yes(fence: Fence, at_termin
     core, screen = at_terminal
     core.ask(question(argv=("git", "push", "a b")))
     screen.shows(ASKED)
-    screen.line("a")
-    screen.shows("write it? [y]es, Enter: no")
+    screen.line("always")
+    screen.shows("write it? yes, Enter: no")
     screen.shows('argv_regex = "^git push a\\\\\\\\x20b$"')
     screen.line("")
     wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
     assert not approved(fence).exists()
     assert core.heard_nothing()
     screen.line("always")
-    wait_for(lambda: screen.text().count("write it? [y]es") == 2, "the rule is shown again")
-    screen.line("y")
+    wait_for(lambda: screen.text().count("write it? yes") == 2, "the rule is shown again")
+    screen.line("yes")
     assert core.heard() == {"answer": 7, "verdict": "session", "by": "terminal"}
     facts = approved(fence).stat()
     assert (facts.st_mode & 0o7777, facts.st_uid) == (0o600, fence.tester.uid)
@@ -233,10 +242,10 @@ def test_what_can_not_be_kept_is_said_and_asked_again(fence: Fence, at_terminal:
     core, screen = at_terminal
     core.ask(question(cwd="/w/*"))
     screen.shows(ASKED)
-    screen.line("a")
+    screen.line("always")
     wait_for(lambda: "no rule was written" in screen.text().replace("\n", ""), "it says so")
     wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
-    screen.line("o")
+    screen.line("once")
     assert core.heard()["verdict"] == "once"
     assert not approved(fence).exists()
 

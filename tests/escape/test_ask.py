@@ -42,7 +42,7 @@ exe_basename = "git"
 argv_regex = '^git push( |$)'
 reason = "leaves the machine"
 """
-ASKED = "[o]nce, for this [s]ession, [a]lways, [d]eny? (Enter: deny)"
+ASKED = "once, session, always or deny? (the whole word; Enter: deny)"
 PUSH = "git push -q remote.git main"
 
 
@@ -143,7 +143,7 @@ def test_once_is_for_once(asking: Asking) -> None:
     with asking.at_terminal(script) as screen:
         asked(screen)
         assert not asking.pushed()
-        screen.line("o")
+        screen.line("once")
         screen.shows("first-0")
         assert asking.pushed()
         asked(screen)
@@ -160,7 +160,7 @@ def test_for_the_session_is_until_the_run_ends(asking: Asking) -> None:
     script = f"{PUSH}; echo first-$?; {PUSH}; echo second-$?; git push -q remote.git main:other; echo third-$?"
     with asking.at_terminal(script) as screen:
         asked(screen)
-        screen.line("s")
+        screen.line("session")
         screen.shows("second-0")
         asked(screen, "git push -q remote.git main:other")
         screen.key("C-c")
@@ -175,9 +175,9 @@ def test_for_the_session_is_until_the_run_ends(asking: Asking) -> None:
 def test_always_is_for_every_run_and_beats_no_deny(asking: Asking) -> None:
     with asking.at_terminal(f"{PUSH}; echo first-$?") as screen:
         asked(screen)
-        screen.line("a")
-        wait_for(lambda: "write it? [y]es" in screen.text(), "the rule is shown")
-        screen.line("y")
+        screen.line("always")
+        wait_for(lambda: "write it? yes" in screen.text(), "the rule is shown")
+        screen.line("yes")
         screen.shows("first-0")
     assert (asking.approved.stat().st_mode & 0o777, asking.approved.stat().st_uid) == (0o600, asking.fence.tester.uid)
     # No terminal: nobody could be asked.
@@ -269,7 +269,7 @@ def test_a_shell_at_its_prompt_is_asked_about_its_background_job(asking: Asking)
         screen.shows("up-42")
         screen.line(f"(sleep 1; {PUSH}; echo pushed-$?) &")
         asked(screen)
-        screen.line("o")
+        screen.line("once")
         screen.shows("pushed-0")
         screen.line("echo still-$((1+1))")
         screen.shows("still-2")
@@ -296,7 +296,7 @@ def test_a_program_that_looks_for_keys_gets_none_of_the_answers_and_all_of_the_r
         screen.shows("keys-up")
         for number in range(1, 11):
             wait_for(lambda: screen.text().count(ASKED) == 1, "the question is there")
-            screen.line("o")
+            screen.line("once")
             wait_for(lambda n=number: f"answered-{n}-0" in screen.text(), "it ran")  # type: ignore[misc]
         screen.type("key")
         wait_for(lambda: (asking.project / "keys").exists() and (asking.project / "keys").read_text() == "key", "keys")
@@ -351,6 +351,48 @@ def test_nobody_but_the_person_makes_an_answer_of_what_is_typed(asking: Asking, 
     assert not asking.approved.exists()
 
 
+TAKES = """
+import os, select
+if os.fork():
+    os._exit(0)
+os.setsid()
+open("taking", "w").close()
+select.select([0], [], [], 20)
+letter = os.read(0, 1)
+open("taken", "wb").write(letter)
+"""
+
+
+def test_who_takes_a_letter_makes_no_yes_of_a_no(asking: Asking) -> None:
+    """A process that left the session is not stopped when it reads."""
+    asking.fence.ground.put(asking.project / "takes.py", TAKES)
+    script = f"python3 takes.py < /dev/tty; while ! test -e taking; do sleep 0.1; done; {PUSH}; echo push-$?"
+    with asking.at_terminal(script) as screen:
+        asked(screen)
+        # Who comes first gets it; whoever takes it, the answer is none.
+        for number in range(2, 12):
+            screen.line("no")
+            wait_for(lambda n=number: screen.text().count(ASKED) >= n, "it is asked again")  # type: ignore[misc]
+            assert not asking.pushed()
+            if (asking.project / "taken").exists():
+                break
+        assert (asking.project / "taken").read_bytes() == b"n", "the control: a letter was taken"
+        screen.line("deny")
+        screen.shows("push-126")
+        screen.shows("ended-0")
+    assert not asking.pushed()
+
+
+def test_a_terminal_whose_output_was_stopped_shows_the_question(asking: Asking) -> None:
+    stop = "import termios; termios.tcflow(0, termios.TCOOFF)"
+    with asking.at_terminal(f"python3 -c '{stop}' < /dev/tty; {PUSH}; echo push-$?") as screen:
+        asked(screen)
+        screen.line("once")
+        screen.shows("push-0")
+        screen.shows("ended-0")
+    assert asking.pushed()
+
+
 def test_the_end_of_the_run_takes_the_question_away(asking: Asking) -> None:
     with asking.at_terminal(f"({PUSH}) & sleep 2; echo done-$((1+1))") as screen:
         asked(screen)
@@ -365,7 +407,7 @@ def test_a_question_stops_neither_the_run_nor_anybody_else(asking: Asking) -> No
     with asking.at_terminal(f"{PUSH} & for i in 1 2 3; do env true; done; echo others-$?; wait") as screen:
         asked(screen)
         screen.shows("others-0")
-        screen.line("o")
+        screen.line("once")
         screen.shows("ended-0")
 
 

@@ -3,7 +3,8 @@
 The command has the terminal, and reads from it. For as long as a question is on the screen its foreground is our own
 process group, so that what is typed comes to us; whoever of the command reads meanwhile is stopped (SIGTTIN), and
 continued when the terminal goes back. An answer is a line, not a key: a person who is typing something
-else when the question comes must not answer it by accident.
+else when the question comes must not answer it by accident. What lets something through is a whole word: a process that
+has left the session is not kept from reading, and could make an ``o`` of a ``no`` by taking a letter.
 
 Settings decide what becomes of what is typed, and a background process that ignores SIGTTOU may set them. So the core
 lets none of the command's change a terminal while a question is open (``core/src/gate.rs``), and what was read counts
@@ -38,16 +39,14 @@ BACKGROUND_S = 0.5  # nothing tells when a job comes to the foreground
 INTERRUPT = b"\x03"
 
 _CHOICES = {
-    "o": Verdict.ONCE,
     "once": Verdict.ONCE,
-    "s": Verdict.SESSION,
     "session": Verdict.SESSION,
     "d": Verdict.DENY,
     "deny": Verdict.DENY,
     "": Verdict.DENY,
 }
-_ASKED = "[o]nce, for this [s]ession, [a]lways, [d]eny? (Enter: deny) "
-_CONFIRM = "write it? [y]es, Enter: no "
+_ASKED = "once, session, always or deny? (the whole word; Enter: deny) "
+_CONFIRM = "write it? yes, Enter: no "
 
 
 class _NotOurs(Exception):  # noqa: N818 (nothing went wrong)
@@ -83,6 +82,7 @@ class Terminal:
                 told = False
             elif self._may_take(fd):
                 told = False
+                termios.tcflow(fd, termios.TCOON)  # or the question would not come to the screen
                 last = None
                 with contextlib.suppress(_NotOurs), _taken(fd, self.core):
                     last = self._ask_all(fd, inbox)
@@ -136,7 +136,7 @@ class Terminal:
                 return Verdict.DENY
             if line in _CHOICES:
                 return _CHOICES[line]
-            if line in ("a", "always"):
+            if line == "always":
                 if self._kept(fd, screen, inbox, question):
                     return Verdict.SESSION
             elif line in ("w", "whole"):
@@ -146,7 +146,7 @@ class Terminal:
         try:
             rule = rule_for(question, self.origin)
             screen.write(f"to {place(self.origin)}:\n{rule_to_toml(rule)}")
-            if self._line(fd, screen, inbox, question, _CONFIRM) not in ("y", "yes"):
+            if self._line(fd, screen, inbox, question, _CONFIRM) != "yes":
                 return False
             keep(rule, self.origin)
         except _Disturbed:
