@@ -64,7 +64,7 @@ impl<'de> Reader<'de> {
         self.text.get(self.at).copied()
     }
 
-    fn expect(&mut self, byte: u8) -> Result<()> {
+    fn take(&mut self, byte: u8) -> Result<()> {
         if self.peek() != Some(byte) {
             return Err(self.fail(&format!("no {:?}", char::from(byte))));
         }
@@ -92,7 +92,7 @@ impl<'de> Reader<'de> {
 
     /// Without its quotes; a lone surrogate as WTF-8.
     fn string(&mut self) -> Result<Cow<'de, [u8]>> {
-        self.expect(b'"')?;
+        self.take(b'"')?;
         let text = self.text;
         let rest = &text[self.at..];
         match scan::position(rest, *b"\"\\") {
@@ -256,7 +256,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         }
         self.at += 1;
         let value = self.deeper(|reader| visitor.visit_seq(Members { reader, first: true }))?;
-        self.expect(b']')?;
+        self.take(b']')?;
         Ok(value)
     }
 
@@ -266,7 +266,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
         }
         self.at += 1;
         let value = self.deeper(|reader| visitor.visit_map(Members { reader, first: true }))?;
-        self.expect(b'}')?;
+        self.take(b'}')?;
         Ok(value)
     }
 
@@ -299,7 +299,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             Some(b'{') => {
                 self.at += 1;
                 let value = self.deeper(|reader| visitor.visit_enum(Variant { reader, alone: false }))?;
-                self.expect(b'}')?;
+                self.take(b'}')?;
                 Ok(value)
             }
             _ => self.wrong_kind(visitor),
@@ -340,7 +340,7 @@ impl Members<'_, '_> {
             return Ok(false);
         }
         if !std::mem::replace(&mut self.first, false) {
-            self.reader.expect(b',')?;
+            self.reader.take(b',')?;
         }
         Ok(true)
     }
@@ -365,7 +365,7 @@ impl<'de> MapAccess<'de> for Members<'_, 'de> {
             return Ok(None);
         }
         let key = seed.deserialize(&mut *self.reader)?;
-        self.reader.expect(b':')?;
+        self.reader.take(b':')?;
         Ok(Some(key))
     }
 
@@ -386,7 +386,7 @@ impl<'de> EnumAccess<'de> for Variant<'_, 'de> {
     fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> Result<(S::Value, Self)> {
         let name = seed.deserialize(&mut *self.reader)?;
         if !self.alone {
-            self.reader.expect(b':')?;
+            self.reader.take(b':')?;
         }
         Ok((name, self))
     }

@@ -8,6 +8,7 @@
 //! Nothing here waits: whoever is asked about stays parked while all others are served.
 
 mod chain;
+mod decided;
 pub mod expect;
 pub mod hosts;
 pub mod judge;
@@ -27,6 +28,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 use sha2::{Digest as _, Sha256};
 
 use self::chain::{Known, Link, State};
+pub use self::decided::{Decided, Outcome};
 use self::expect::{Expected, Process, Unexpected, Unseen};
 use self::places::Places;
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
@@ -114,58 +116,6 @@ struct Decision {
     reason: Option<String>,
     /// Who was asked.
     by: Option<String>,
-}
-
-/// What became of an exec, for the journal and for people.
-#[derive(Debug)]
-pub struct Decided {
-    pub process: Process,
-    pub exe: Vec<u8>,
-    pub argv: Vec<u8>,
-    pub cwd: Vec<u8>,
-    pub outcome: Outcome,
-    pub rule: Option<Vec<u8>>,
-    pub reason: Option<String>,
-    pub by: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was allowed and runs. Not verified: another program traces it, and the policy lets it.
-    Ran {
-        verified: bool,
-    },
-    /// It was allowed, and then the kernel did not start it.
-    Failed,
-    Denied,
-    /// It was allowed, changed what it asked for meanwhile, and was killed.
-    Attack(&'static str),
-}
-
-impl Decided {
-    /// What people are told at once; None: there is nothing wrong.
-    pub fn refusal(&self) -> Option<String> {
-        const SHOWN: usize = 200;
-        let mut line = match &self.argv[..] {
-            [] => self.exe.clone(),
-            argv => words::joined(expect::words(argv)),
-        };
-        if line.len() > SHOWN {
-            line.truncate(SHOWN);
-            line.extend_from_slice("…".as_bytes());
-        }
-        let line = String::from_utf8_lossy(&line);
-        let rule = self.rule.as_ref().map(|rule| format!("rule {}", String::from_utf8_lossy(rule)));
-        let because = [rule, self.reason.clone()].into_iter().flatten().collect::<Vec<_>>().join(": ");
-        let because = if because.is_empty() { "no rule allows it".to_owned() } else { because };
-        match self.outcome {
-            Outcome::Denied => Some(format!("denied: {line} ({because})")),
-            Outcome::Attack(what) => {
-                Some(format!("killed: {line} ({what} changed after it was judged, before it ran)"))
-            }
-            Outcome::Ran { .. } | Outcome::Failed => None,
-        }
-    }
 }
 
 impl Gate {

@@ -158,7 +158,7 @@ class Terminal:
         return True
 
     def _line(self, fd: int, screen: Screen, inbox: Inbox, question: Question, asked: str) -> str | None:
-        """None: Ctrl-C, or the end of the input."""
+        """None: Ctrl-C, or Ctrl-D."""
         settings = _set(fd)
         # What was typed before the question was there is no answer to it.
         termios.tcflush(fd, termios.TCIFLUSH)
@@ -181,10 +181,8 @@ class Terminal:
             if termios.tcgetattr(fd) != settings:
                 raise _Disturbed
             screen.typed()
-            if not line or INTERRUPT in line:
+            if INTERRUPT in line or not line.endswith(b"\n"):  # Ctrl-D ends a line too, and is no Enter
                 return None
-            if not line.endswith(b"\n"):  # ended by Ctrl-D: half a line
-                raise _Disturbed
             return line.decode(errors="replace").strip().lower()
 
 

@@ -36,7 +36,11 @@ class ExecAnswer:
 def answer_exec(plan: Plan, words: Sequence[str], cwd: str, environ: Mapping[str, str]) -> ExecAnswer:
     found = locate(plan, words, cwd, environ)
     if found is None:
-        where = "no directory of the PATH inside has it" if "/" not in words[0] else "there is no such file inside"
+        where = (
+            "no directory of the PATH inside has it"
+            if "/" not in words[0]
+            else "inside there is no such file, or not what it is started by"
+        )
         return ExecAnswer(chain=(), failure=errno.ENOENT, decision=None, reason=where)
     chain, decision = found.judged.chain, found.judged.decision
     # The gate is asked before the kernel looks at any file.
