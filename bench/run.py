@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench import execs, rules, tree  # noqa: E402
+from bench import execs, network, routes, rules, shells, tree  # noqa: E402
 from tests.support import core, installation, tester  # noqa: E402
 from tests.support.cow import workbench  # noqa: E402
 
@@ -37,6 +37,7 @@ BATCH = 20
 # Of a sandbox in which something happens: processes that make and remove files without a pause.
 BUSY = 2
 COPY_BUDGET_MS = 1.0
+NETWORK_BUDGET_MS = 1.5
 BARE = ("-nostdlib", "-ffreestanding", "-fno-tree-loop-distribute-patterns", "-fno-stack-protector")
 
 
@@ -53,14 +54,19 @@ class Bench:
     small_full_plan: core.Plan
 
     def time(
-        self, rounds: int, cases: Sequence[Sequence[str | Path]], plan_fds: Sequence[int], cwd: Path
+        self,
+        rounds: int,
+        cases: Sequence[Sequence[str | Path]],
+        plan_fds: Sequence[int],
+        cwd: Path,
+        env: Mapping[str, str] | None = None,
     ) -> list[list[float]]:
         """Milliseconds of every round, per case. The plans' descriptors must follow each other."""
         words: list[str | Path] = [self.build / "spawn", str(rounds), str(plan_fds[0])]
         for number, case in enumerate(cases):
             words += ["::"] if number else []
             words += case
-        done = self.user.run(words, cwd=cwd, pass_fds=plan_fds, timeout_s=600)
+        done = self.user.run(words, cwd=cwd, pass_fds=plan_fds, env=env, timeout_s=600)
         if done.exit_code != 0:
             sys.exit(f"bench: {done}")
         return [[int(text) / 1e6 for text in line.split()] for line in done.stdout.splitlines()]
@@ -97,6 +103,7 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
         core.sealed(core.canonical(bench.small_plan)) as full,
         core.sealed(core.canonical(lean(bench.small_plan))) as bare_fence,
         core.sealed(core.canonical(bench.small_full_plan)) as boxed,
+        core.sealed(core.canonical(lean(bench.small_full_plan))) as bare_box,
     ):
         cases: dict[str, list[str | Path]] = {
             "bare": [*true],
@@ -107,7 +114,8 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
             "bare namespaces (unshare.c)": [bench.build / "unshare", *true],
             "paddock-core, journal and temp": bench.through_core(full, true),
             "paddock-core, nothing to supervise": bench.through_core(bare_fence, true),
-            "paddock-core, full tier": bench.through_core(boxed, true),
+            "paddock-core, full tier, journal and temp": bench.through_core(boxed, true),
+            "paddock-core, full tier": bench.through_core(bare_box, true),
             "paddock run, plan remembered": [bench.installed.paddock, "run", "--quiet", "--", *true],
         }
         remembered = bench.user.run(cases["paddock run, plan remembered"], cwd=bench.small)
@@ -119,10 +127,10 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
         with sandlock(bench) as peer:
             if peer:
                 taken["sandlock (library, in process)"] = []
-            _launch_batch(bench, cases, taken, peer, 5, (full, bare_fence, boxed))  # warm caches; not counted
+            _launch_batch(bench, cases, taken, peer, 5, (full, bare_fence, boxed, bare_box))  # warm caches; not counted
             taken = {name: [] for name in taken}
             for _ in range(max(1, rounds // BATCH)):
-                _launch_batch(bench, cases, taken, peer, BATCH, (full, bare_fence, boxed))
+                _launch_batch(bench, cases, taken, peer, BATCH, (full, bare_fence, boxed, bare_box))
     bare = statistics.median(taken["bare"])
     # A supervisor's own cost is shown; the budget is for what has to be paid in any case.
     budgets = {"paddock-core, nothing to supervise": LAUNCH_BUDGET, "paddock-core, full tier": FULL_BUDGET}
@@ -382,6 +390,46 @@ def copied(bench: Bench, rounds: int) -> list[Row]:
     ]
 
 
+def networked(bench: Bench, rounds: int) -> list[Row]:
+    """What a network of its own adds to a launch in the small workspace. Nobody is called, so no relay is started. What
+    speaks HTTP for a route is, and has to be ended again."""
+    nobody: dict[str, Any] = {"denied": [], "allowed": [], "approved": [], "local_ports": [], "published": []}
+    own = {"default": "deny", "default_source": None, "ask_timeout_s": 60, "http": None, **nobody}
+    plan = lean(bench.small_full_plan)
+    secret = {"kind": "env", "place": "BENCH_KEY", "source": "bench:1"}
+    route = {
+        "name": "api", "upstream": {"scheme": "https", "host": "api.example", "port": 443, "base": ""},
+        "credential": secret, "inject_mode": None, "inject_name": None, "endpoints": None, "inspect": False,
+        "source": "bench:1",
+    }  # fmt: skip
+    routed = {**own, "mode": "filtered", "http": {"routes": [route], "inspect": []}}
+    with (
+        core.sealed(core.canonical(core.changed(plan, network=None))) as host,
+        core.sealed(core.canonical(core.changed(plan, network={**own, "mode": "none"}))) as none,
+        core.sealed(core.canonical(core.changed(plan, network={**own, "mode": "filtered"}))) as filtered,
+        core.sealed(core.canonical(core.changed(plan, network=routed))) as served,
+    ):
+        fds = (host, none, filtered, served)
+        cases = [bench.through_core(fd, ["/bin/true"]) for fd in fds]
+        key = {"BENCH_KEY": "sk-0123456789abcdef"}
+        bench.time(5, cases, fds, bench.small, key)  # warm caches; not counted
+        taken = bench.time(rounds, cases, fds, bench.small, key)
+    base = statistics.median(taken[0])
+    budget = (base + NETWORK_BUDGET_MS) / base
+    names = ("the host's network", "a network of nobody", "a network that is filtered", "… with a route and its secret")
+    budgets = (None, budget, budget, None)
+    return [_row(name, samples, base, one) for name, samples, one in zip(names, taken, budgets, strict=True)]
+
+
+def intercepted(bench: Bench, rounds: int) -> list[Row]:
+    taken = shells.intercepted(bench, rounds)
+    base = statistics.median(next(iter(taken.values())))
+    budget = (base + shells.BUDGET_MS) / base
+    return [
+        _row(name, samples, base, budget if number else None) for number, (name, samples) in enumerate(taken.items())
+    ]
+
+
 def gate_plan(bench: Bench, tier: str) -> core.Plan:
     """The program that starts the others lies where the command can not write."""
     journal, readable = bench.small.with_name("journal"), f"{bench.build}/**"
@@ -389,8 +437,18 @@ def gate_plan(bench: Bench, tier: str) -> core.Plan:
     return plan
 
 
+def networked_plan(bench: Bench, tier: str) -> core.Plan:
+    """With all that a filtered network needs of the fence."""
+    policy = bench.build / "networked.toml"
+    policy.write_text('[meta]\ninherit = "ai-agent"\n[network]\nallowed_hosts = []\n')
+    journal, readable = bench.small.with_name("journal"), f"{bench.build}/**"
+    more = ("-r", readable, "--policy", str(policy))
+    plan: core.Plan = plan_of_ai_agent(bench.user, bench.installed, bench.small, journal, tier, *more)
+    return plan
+
+
 def gate(bench: Bench, rounds: int) -> list[Row]:
-    taken = execs.execs(bench, gate_plan(bench, "landlock"), gate_plan(bench, "full"), min(execs.STARTS, 10 * rounds))
+    taken = execs.execs(bench, gate_plan(bench, "landlock"), gate_plan(bench, "full"), max(2, rounds // 50))
     return [
         Row(
             name=name,
@@ -445,7 +503,7 @@ def set_up() -> Iterator[Bench]:
                 for tier in ("landlock", "full")
             )
             (build / "rules.h").write_text(rules.header(plan))
-            for name in ("spawn", "crowd", "many", "again", "limit", "unshare", "window"):
+            for name in ("spawn", "crowd", "many", "again", "limit", "unshare", "window", "wire"):
                 flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", "-I", str(build)]
                 subprocess.run(["cc", *flags, "-o", str(build / name), str(HERE / f"{name}.c")], check=True)
                 if name in ("again", "limit"):
@@ -499,10 +557,31 @@ def main() -> int:
         if options.starts:
             first, last = execs.memory(bench, gate_plan(bench, "full"), options.starts)
             print(f"  memory of the supervisor over {options.starts} starts: {first} KiB, {last} KiB at the end")
+        networks = networked(bench, rounds)
+        print(f"launch of /bin/true, ratio to the host's network; at most {NETWORK_BUDGET_MS} milliseconds more")
+        print(*networks, sep="\n", flush=True)
+        intercepts = intercepted(bench, rounds)
+        print(f"shells behind [shell], ratio to one that is not; at most {shells.BUDGET_MS} milliseconds more")
+        print(*intercepts, sep="\n", flush=True)
+        flows = network.through(bench, gate_plan(bench, "full"), max(2, rounds // 60))
+        print("through the network filter, ratio to a relay in C")
+        print(*flows, sep="\n", flush=True)
+        finds = network.lookups(bench, gate_plan(bench, "full"), max(2, rounds // 60))
+        print("questions for names, ratio to a table of few hosts")
+        print(*finds, sep="\n", flush=True)
+        opened = network.connections(
+            bench, gate_plan(bench, "full"), networked_plan(bench, "landlock"), max(2, rounds // 60)
+        )
+        print("connections, one after the other, ratio to nobody between")
+        print(*opened, sep="\n", flush=True)
+        served = routes.through(max(2, rounds // 60))
+        print(f"requests over HTTP, {routes.CLIENTS} at a time, ratio to mitmproxy")
+        print(*served, sep="\n", flush=True)
         copies = copied(bench, rounds)
         print("copy-on-write, ratio to a live workspace; at most one millisecond more")
         print(*copies, sep="\n")
-    rows: list[Row | Crowd] = [*launches, *crowds, *works, *gates, *copies]
+    rows: list[Row | Crowd | network.Through] = [*launches, *crowds, *works, *gates, *networks, *intercepts, *flows]
+    rows += [*finds, *served, *copies]
     missed = [row for row in rows if not row.kept]
     print(f"{len(missed)} budgets missed" if missed else "every budget kept")
     return 1 if missed else 0

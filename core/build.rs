@@ -11,6 +11,7 @@ const LAYOUT: &str = "launch.ld";
 fn main() {
     println!("cargo::rerun-if-changed={TABLE}");
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=PADDOCK_DEFAULT_SHELL_DIR");
     println!("cargo::rustc-check-cfg=cfg(supported)");
     if supported() {
         println!("cargo::rustc-cfg=supported");

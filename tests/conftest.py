@@ -15,6 +15,19 @@ from tests.support import aside, core, ground, installation, programs, tester
 from tests.support.features import need
 from tests.support.fence import Fence
 
+_TESTS = Path(__file__).parent
+_ELSEWHERE = tuple(
+    _TESTS / name for name in ("agents", "approvals/test_page.py", "approvals/test_report.py", "contract")
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browsers, engines and other machines get a second chance if this one is loaded; the summary names who needed it.
+    Whatever tests a refusal gets none: an escape that works now and then is an escape."""
+    for item in items:
+        if any(item.path.is_relative_to(place) for place in _ELSEWHERE):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
 
 @pytest.fixture(scope="session", name="tester")
 def _tester() -> Iterator[tester.Tester]:

@@ -36,6 +36,19 @@ pub fn parent_of(pid: i32) -> Option<i32> {
     stat(pid).map(|(_, parent)| parent)
 }
 
+/// Which child of `top` a process descends from, or is. Asked while it waits for us: afterwards its number may be another's.
+pub fn branch_of(pid: u32, top: u32) -> Option<u32> {
+    let (mut pid, top) = (i32::try_from(pid).ok()?, i32::try_from(top).ok()?);
+    for _ in 0..MAX_ANCESTORS {
+        match parent_of(pid)? {
+            parent if parent == top => return u32::try_from(pid).ok(),
+            0 | 1 => return None,
+            parent => pid = parent,
+        }
+    }
+    None
+}
+
 /// Name and parent of a process, from `/proc/PID/stat`: `PID (NAME) STATE PPID …`, where NAME may hold anything.
 fn stat(pid: i32) -> Option<(Vec<u8>, i32)> {
     let mut buffer = [0; 512];

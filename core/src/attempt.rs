@@ -74,19 +74,17 @@ fn outcome(result: Result<(), Errno>) -> &'static str {
 }
 
 pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<String, Refusal> {
-    let mut preflight = Preflight::prepare(plan, None)?;
-    // A list that lets programs start by execve alone would refuse our question, not the execution.
-    let silent = preflight.filter.as_ref().is_some_and(|filter| filter.refuses(operation.system_call()));
-    let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
-    let filter = preflight.filter.filter(|_| !silent);
-    // Nobody would answer what the question asks for.
-    let fence = Fence::new(plan, ruleset, None, filter, &[]);
-    let result = match (&plan.namespaces, &plan.files, preflight.files) {
-        (Some(namespaces), Some(requested), Some(files)) => {
-            let mut enclosure = Enclosure::prepare(plan, namespaces, requested, files, None)?;
-            enclosed(&mut enclosure, &fence, operation, path)?
+    let fence = Fence::prepare(plan, &[])?.without_answers_to(plan, operation.system_call())?;
+    let look = || Preflight::prepare(plan, &fence, None);
+    let result = match (&plan.namespaces, &plan.files) {
+        (Some(namespaces), Some(requested)) => {
+            let mut enclosure = Enclosure::prepare(plan, namespaces, requested, None)?;
+            enclosed(&mut enclosure, &fence, || Ok(look()?.files), operation, path)?
         }
-        _ => in_child(&fence, operation, path)?,
+        _ => {
+            look()?;
+            in_child(&fence, operation, path)?
+        }
     };
 
     let mut out = format!("{{\"op\":\"{}\",\"path\":", operation.name());
@@ -112,16 +110,17 @@ fn in_child(fence: &Fence, operation: Operation, path: &CStr) -> Result<Result<(
     Ok(result)
 }
 
-fn enclosed(
+fn enclosed<'f>(
     enclosure: &mut Enclosure<'_>,
     fence: &Fence,
+    look: impl FnOnce() -> Result<Option<Files<'f>>, Refusal>,
     operation: Operation,
     path: &CStr,
 ) -> Result<Result<(), Errno>, Refusal> {
     let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
     let mask = sys::hold_signals();
     let attend: Attend<'_> = &mut |_, _| Ok(());
-    let started = enclosure.start(fence, &payload, &mask, None, None, |_| Ok(()), attend, &[], "", |_| ());
+    let started = enclosure.start(fence, look, &payload, &mask, None, None, None, |_| Ok(()), attend, &[], "", |_| ());
     sys::release_signals(&mask);
     match started? {
         Started::NotExecuted(0) => Ok(Ok(())),

@@ -57,8 +57,20 @@ pub enum Action<'a> {
 /// At the low 32 bits of one argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look<'a> {
+    /// Only if another argument, by its index, has one of these values.
+    pub when: Option<(u32, &'a [u32])>,
     pub index: u32,
     pub test: Test<'a>,
+}
+
+impl<'a> Look<'a> {
+    pub const fn at(index: u32, test: Test<'a>) -> Look<'a> {
+        Look { when: None, index, test }
+    }
+
+    pub const fn when(self, index: u32, values: &'a [u32]) -> Look<'a> {
+        Look { when: Some((index, values)), ..self }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +112,7 @@ fn jump(code: u16, k: u32, jt: usize, jf: usize) -> Result<Instruction, BpfError
 }
 
 /// `ranges` are sorted, the first starts at 0.
-pub fn assemble(arch: Arch, ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
+pub fn assemble(arch: Arch, mut ranges: Vec<Range<'_>>) -> Result<Vec<Instruction>, BpfError> {
     let mut program = vec![
         instruction(LOAD, OFFSET_ARCH),
         jump(JUMP_EQUAL, arch.audit(), 1, 0)?,
@@ -109,12 +121,29 @@ pub fn assemble(arch: Arch, ranges: &[Range<'_>]) -> Result<Vec<Instruction>, Bp
     ];
     // x32 has the architecture value of x86_64 and its own bit in the number.
     let x32 = (arch == Arch::X86_64).then_some(Range { first: X32_BIT, action: Action::Kill });
-    let ranges: Vec<Range<'_>> = ranges.iter().copied().chain(x32).collect();
+    ranges.extend(x32);
     program.extend(tree(&ranges)?);
     match program.len() {
         length if length <= MAX_LENGTH => Ok(program),
         length => Err(BpfError::TooLong(length)),
     }
+}
+
+/// A program that knows one call by all its arguments, and lets every other pass.
+pub fn answering(arch: Arch, number: u32, arguments: &[u64], errno: i32) -> Result<Vec<Instruction>, BpfError> {
+    let halves = arguments.iter().zip(0..).flat_map(|(value, index)| {
+        let low = offset_of_argument(index);
+        [(low, *value as u32), (low + 4, (*value >> 32) as u32)]
+    });
+    let tests: Vec<_> = [(OFFSET_ARCH, arch.audit()), (OFFSET_NR, number)].into_iter().chain(halves).collect();
+    let mut program = Vec::with_capacity(2 * tests.len() + 2);
+    for (position, (offset, value)) in tests.iter().enumerate() {
+        // A miss goes to the last instruction, behind the answer.
+        let remaining = 2 * (tests.len() - position - 1) + 1;
+        program.extend([instruction(LOAD, *offset), jump(JUMP_EQUAL, *value, 0, remaining)?]);
+    }
+    program.extend([refusal(errno), instruction(RETURN, RET_ALLOW)]);
+    Ok(program)
 }
 
 /// A block holds at most this many ranges: its jumps then reach its leaves, which stand at its end, once each.
@@ -134,55 +163,70 @@ fn tree(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
 }
 
 /// A comparison, before it is known how far its jumps have to go.
-struct Node<'a> {
+struct Node {
     pivot: u32,
-    at_least: Target<'a>,
-    below: Target<'a>,
+    at_least: Target,
+    below: Target,
 }
 
 #[derive(Clone, Copy)]
-enum Target<'a> {
-    Node(usize),
-    Leaf(Action<'a>),
+enum Target {
+    Node(u16),
+    Leaf(u16),
+}
+
+/// The nodes come first, then each answer once.
+struct Block<'a> {
+    nodes: Vec<Node>,
+    leaves: Vec<Action<'a>>,
 }
 
 fn block(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
-    let mut nodes = Vec::with_capacity(ranges.len());
-    let root = search(&mut nodes, ranges);
-    let mut tail = Vec::new();
-    let mut leaves: Vec<(Action<'_>, usize)> = Vec::new();
-    for range in ranges {
-        if !leaves.iter().any(|(action, _)| *action == range.action) {
-            leaves.push((range.action, nodes.len() + tail.len()));
-            tail.extend(leaf(range.action)?);
-        }
+    let mut block = Block { nodes: Vec::with_capacity(ranges.len()), leaves: Vec::new() };
+    let root = block.search(ranges);
+    let Block { nodes, leaves } = block;
+    debug_assert!(matches!(root, Target::Node(0)) || nodes.is_empty());
+    let mut tail = Vec::with_capacity(2 * leaves.len());
+    let mut positions = Vec::with_capacity(leaves.len());
+    for action in leaves {
+        positions.push(nodes.len() + tail.len());
+        tail.extend(leaf(action)?);
     }
-    let position = |target: Target<'_>| match target {
-        Target::Node(index) => index,
-        Target::Leaf(action) => leaves.iter().find(|(known, _)| *known == action).map_or(0, |(_, position)| *position),
+    let position = |target: Target| match target {
+        Target::Node(index) => usize::from(index),
+        Target::Leaf(index) => positions[usize::from(index)],
     };
     let mut program = Vec::with_capacity(nodes.len() + tail.len());
     for (index, node) in nodes.iter().enumerate() {
         let next = index + 1;
         program.push(jump(JUMP_AT_LEAST, node.pivot, position(node.at_least) - next, position(node.below) - next)?);
     }
-    debug_assert!(matches!(root, Target::Node(0)) || nodes.is_empty());
     program.extend(tail);
     Ok(program)
 }
 
-/// Nodes in preorder: every jump goes forward, as BPF demands.
-fn search<'a>(nodes: &mut Vec<Node<'a>>, ranges: &[Range<'a>]) -> Target<'a> {
-    let (lower, upper) = match ranges {
-        [] => return Target::Leaf(Action::Allow),
-        [range] => return Target::Leaf(range.action),
-        _ => ranges.split_at(middle(ranges)),
-    };
-    let index = nodes.len();
-    nodes.push(Node { pivot: upper[0].first, at_least: Target::Node(0), below: Target::Node(0) });
-    nodes[index].below = search(nodes, lower);
-    nodes[index].at_least = search(nodes, upper);
-    Target::Node(index)
+impl<'a> Block<'a> {
+    /// Nodes in preorder: every jump goes forward, as BPF demands.
+    fn search(&mut self, ranges: &[Range<'a>]) -> Target {
+        let (lower, upper) = match ranges {
+            [] => return self.leaf(Action::Allow),
+            [range] => return self.leaf(range.action),
+            _ => ranges.split_at(middle(ranges)),
+        };
+        let index = self.nodes.len();
+        self.nodes.push(Node { pivot: upper[0].first, at_least: Target::Node(0), below: Target::Node(0) });
+        self.nodes[index].below = self.search(lower);
+        self.nodes[index].at_least = self.search(upper);
+        Target::Node(index as u16)
+    }
+
+    fn leaf(&mut self, action: Action<'a>) -> Target {
+        let known = self.leaves.iter().position(|known| *known == action);
+        Target::Leaf(known.unwrap_or_else(|| {
+            self.leaves.push(action);
+            self.leaves.len() - 1
+        }) as u16)
+    }
 }
 
 /// Where as many numbers lie below as above, of those that are walked: there are no more.
@@ -215,8 +259,20 @@ const fn refusal(errno: i32) -> Instruction {
     instruction(RETURN, RET_ERRNO | errno as u32)
 }
 
-/// Load, compare, refuse: what passes goes on behind the refusal.
 fn look_at(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
+    let body = test_of(look)?;
+    let Some((index, values)) = look.when else { return Ok(body) };
+    let mut program = vec![instruction(LOAD, offset_of_argument(index))];
+    for (position, value) in values.iter().enumerate() {
+        let remaining = values.len() - position - 1;
+        program.push(jump(JUMP_EQUAL, *value, remaining, if remaining == 0 { body.len() } else { 0 })?);
+    }
+    program.extend(body);
+    Ok(program)
+}
+
+/// Load, compare, refuse: what passes goes on behind the refusal.
+fn test_of(look: &Look<'_>) -> Result<Vec<Instruction>, BpfError> {
     if let Test::RefuseBitsWithout { bits, others, errno } = look.test {
         return Ok(vec![
             instruction(LOAD, offset_of_argument(look.index)),

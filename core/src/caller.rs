@@ -1,7 +1,8 @@
 //! Whoever made a call that waits for our answer, as /proc has it: its root and the directories that relative paths begin in.
 
 use std::ffi::CStr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
@@ -13,33 +14,35 @@ const PATH_DIR: OFlags = FOLLOWED.union(OFlags::DIRECTORY);
 
 pub struct Caller {
     thread: u32,
-    root: OwnedFd,
+    root: Rc<OwnedFd>,
+}
+
+/// Where a process stands: the path, which is empty if it has none any more, and the directory; None: it can not be seen.
+#[derive(Debug)]
+pub struct Standing {
+    pub path: Vec<u8>,
+    pub place: Option<Identity>,
 }
 
 impl Caller {
     /// Its number may come to mean another: whether the call still waits is to be seen afterwards.
     pub fn of(thread: u32) -> Result<Caller, Errno> {
         let root = rustix::fs::open(in_proc(thread, "root"), PATH_DIR, Mode::empty())?;
-        Ok(Caller { thread, root })
+        Ok(Caller { thread, root: Rc::new(root) })
     }
 
-    pub fn root(&self) -> &OwnedFd {
+    /// One whose root is known.
+    pub fn below(thread: u32, root: &Rc<OwnedFd>) -> Caller {
+        Caller { thread, root: Rc::clone(root) }
+    }
+
+    pub fn root(&self) -> &Rc<OwnedFd> {
         &self.root
     }
 
     /// A file of its directory in /proc.
     pub fn own(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
         rustix::fs::open(in_proc(self.thread, name), flags, Mode::empty())
-    }
-
-    /// Where it stands: the directory, and the path of that same one; empty, if it has none any more. None: it can not be seen.
-    pub fn cwd(&self) -> (Vec<u8>, Option<Identity>) {
-        let Ok(dir) = open_start(self.thread, libc::AT_FDCWD) else { return (Vec::new(), None) };
-        let mut buffer = [0; 32];
-        let path = rustix::fs::readlink(crate::beneath::link_to(&dir, &mut buffer), Vec::with_capacity(256));
-        let path = path.map_or(Vec::new(), |path| path.into_bytes());
-        let path = if path.ends_with(b" (deleted)") { Vec::new() } else { path };
-        (path, rustix::fs::fstat(&dir).ok().map(|stat| Identity::from(&stat)))
     }
 
     /// A path without the last links being followed, if `flags` say so; absolute, or below a descriptor of the caller's.
@@ -68,9 +71,36 @@ impl Caller {
     }
 }
 
-/// The directory that a process stands in, whatever it is called.
-pub fn place_of(thread: u32) -> Option<Identity> {
-    rustix::fs::stat(in_proc(thread, "cwd")).ok().map(|stat| Identity::from(&stat))
+/// Of a whole process in /proc: it stays that one's, whoever gets the number after it.
+pub fn directory_of(pid: u32) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(format!("/proc/{pid}"), PATH_DIR, Mode::empty())
+}
+
+impl Standing {
+    /// Path and directory are of one and the same.
+    pub fn of(thread: u32) -> Standing {
+        let Ok(dir) = open_start(thread, libc::AT_FDCWD) else { return Standing { path: Vec::new(), place: None } };
+        let place = rustix::fs::fstat(&dir).ok().map(|stat| Identity::from(&stat));
+        let mut buffer = [0; 32];
+        let path = path_behind(rustix::fs::CWD, crate::beneath::link_to(&dir, &mut buffer), || place);
+        Standing { path, place }
+    }
+
+    /// By name alone, for people. `own`: directory of the process in /proc.
+    pub fn by_name(own: &OwnedFd) -> Standing {
+        let place = || rustix::fs::statat(own, c"cwd", AtFlags::empty()).ok().map(|stat| Identity::from(&stat));
+        Standing { path: path_behind(own, c"cwd", place), place: None }
+    }
+}
+
+/// Empty for a directory that is gone; one may also be called as if it were.
+fn path_behind(dir: impl AsFd, link: &CStr, place: impl FnOnce() -> Option<Identity>) -> Vec<u8> {
+    let path = rustix::fs::readlinkat(dir, link, Vec::with_capacity(256)).map_or(Vec::new(), |path| path.into_bytes());
+    let is_there = || {
+        let found = rustix::fs::stat(path.as_slice()).ok().map(|stat| Identity::from(&stat));
+        found.is_some() && found == place()
+    };
+    if path.ends_with(b" (deleted)") && !is_there() { Vec::new() } else { path }
 }
 
 /// Where a relative path begins.

@@ -1,4 +1,4 @@
-//! System calls of the command that wait for our answer, and whoever knows it: the gate for execs, renames in a copy; the observer only looks.
+//! System calls of the command that wait for our answer, and whoever knows it: the gate for execs, renames in a copy, the pin for sockets; the observer only looks.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::{Duration, Instant};
@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use crate::desk::Desk;
 use crate::gate::Gate;
 use crate::notify::{Answer, Call, Listener, Next};
 use crate::observe::Observer;
+use crate::pin::Pin;
 use crate::plan::Plan;
 use crate::rename::Renames;
 use crate::sys;
@@ -19,26 +21,34 @@ const CALLS_TURN: Duration = Duration::from_millis(2);
 /// Who has to do with calls from the first program on.
 pub struct Attendants {
     pub gate: Option<Gate>,
+    /// Where people are asked: about execs by the gate, about hosts by whoever hears the relay.
+    pub desk: Desk,
     pub observer: Option<Observer>,
+    pub pin: Option<Pin>,
     /// Somebody will answer for renaming, who is not there yet; and calls for him.
     renames_come: bool,
     early: Vec<Call>,
 }
 
 impl Attendants {
-    pub fn new(plan: &Plan, gate: Option<Gate>, observer: Option<Observer>) -> Attendants {
-        Attendants { gate, observer, renames_come: plan.workspace.is_some(), early: Vec::new() }
+    pub fn new(
+        plan: &Plan,
+        gate: Option<Gate>,
+        desk: Desk,
+        observer: Option<Observer>,
+        pin: Option<Pin>,
+    ) -> Attendants {
+        Attendants { gate, desk, observer, pin, renames_come: plan.workspace.is_some(), early: Vec::new() }
     }
 
     /// Answers for the first program, which starts while somebody else waits for that. Until `other` has something to say.
     pub fn attend(&mut self, listener: &Listener, other: BorrowedFd<'_>) -> Result<(), Errno> {
         let children = sys::child_descriptor()?;
         loop {
-            let deadline = self.gate.as_ref().and_then(Gate::deadline);
+            let deadline = self.gate.as_ref().and_then(Gate::deadline).into_iter().chain(self.desk.deadline()).min();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let left = left.and_then(|left| Timespec::try_from(left).ok());
-            let companion = self.gate.as_ref().and_then(Gate::fd);
-            let waited_for = [Some(other), Some(listener.fd()), Some(children.as_fd()), companion];
+            let waited_for = [Some(other), Some(listener.fd()), Some(children.as_fd()), self.desk.fd()];
             let mut ready: Vec<PollFd<'_>> =
                 waited_for.into_iter().flatten().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             match rustix::event::poll(&mut ready, left.as_ref()) {
@@ -49,12 +59,17 @@ impl Attendants {
                 return Ok(());
             }
             sys::children_heard();
-            if let Some(gate) = &mut self.gate {
-                gate.turn(listener);
-            }
+            self.turn(listener);
             if let Next::Call(call) = listener.next()? {
                 self.take(listener, call, None);
             }
+        }
+    }
+
+    fn turn(&mut self, listener: &Listener) {
+        self.desk.turn(listener);
+        if let Some(gate) = &mut self.gate {
+            gate.turn(listener, &mut self.desk);
         }
     }
 
@@ -63,8 +78,13 @@ impl Attendants {
         let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
         let is_change = i64::from(call.number) == libc::SYS_ioctl;
         match (&mut self.gate, renames) {
-            (Some(gate), _) if executes => gate.take(listener, call),
-            (Some(gate), _) if is_change => gate.take_change(listener, call),
+            _ if self.pin.is_some() && Pin::knows(&call) => {
+                if let Some(pin) = &mut self.pin {
+                    pin.take(listener, call);
+                }
+            }
+            (Some(gate), _) if executes => gate.take(listener, call, &mut self.desk),
+            _ if is_change => self.desk.take_change(listener, call),
             (_, Some(renames)) if Renames::knows(&call) => renames.take(listener, call),
             (_, None) if self.renames_come && Renames::knows(&call) => self.early.push(call),
             // Whoever only looks lets everything go on.
@@ -110,17 +130,18 @@ impl<'a> Calls<'a> {
             || self.deadline().is_some_and(|deadline| deadline <= Instant::now())
     }
 
-    pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 4] {
+    pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 5] {
         let listener = (!self.over).then(|| self.listener.fd());
-        let Attendants { gate, observer, .. } = &self.attendants;
-        let observer = observer.as_ref().and_then(Observer::fd);
-        [listener, self.renames.as_ref().and_then(Renames::fd), gate.as_ref().and_then(Gate::fd), observer]
+        let Attendants { desk, observer, pin, .. } = &self.attendants;
+        let (observer, pin) = (observer.as_ref().and_then(Observer::fd), pin.as_ref().and_then(Pin::fd));
+        [listener, self.renames.as_ref().and_then(Renames::fd), desk.fd(), observer, pin]
     }
 
     pub fn deadline(&self) -> Option<Instant> {
         let gate = self.attendants.gate.as_ref().and_then(Gate::deadline);
         let observer = self.attendants.observer.as_ref().and_then(Observer::deadline);
-        gate.into_iter().chain(observer).min()
+        let pin = self.attendants.pin.as_ref().and_then(Pin::deadline);
+        [gate, observer, pin, self.attendants.desk.deadline()].into_iter().flatten().min()
     }
 
     pub fn turn(&mut self) -> Result<(), Errno> {
@@ -131,10 +152,11 @@ impl<'a> Calls<'a> {
         if let Some(observer) = &mut self.attendants.observer {
             observer.turn();
         }
+        if let Some(pin) = &mut self.attendants.pin {
+            pin.turn(&self.listener);
+        }
         while started.elapsed() < CALLS_TURN {
-            if let Some(gate) = &mut self.attendants.gate {
-                gate.turn(&self.listener);
-            }
+            self.attendants.turn(&self.listener);
             match self.listener.next()? {
                 Next::Call(call) => self.attendants.take(&self.listener, call, self.renames.as_mut()),
                 Next::Nothing => break,

@@ -52,6 +52,8 @@ pub struct Census<'p> {
     volatile: &'p [OwnedFd],
     /// Processes found and not yet looked at come behind those that were.
     found: Vec<i32>,
+    /// Not of the tree, nor what descends from them.
+    spared: Vec<i32>,
     page_bytes: u64,
     ticks_per_second: u64,
     /// What the adopting process had waited for before the command.
@@ -73,6 +75,7 @@ impl<'p> Census<'p> {
             tree,
             volatile,
             found: Vec::new(),
+            spared: Vec::new(),
             page_bytes: rustix::param::page_size() as u64,
             ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
             earlier_ticks: 0,
@@ -85,6 +88,11 @@ impl<'p> Census<'p> {
             census.earlier_ticks = stat(proc, root)?.map_or(0, |stat| stat.reaped_ticks);
         }
         Ok(census)
+    }
+
+    pub fn spare(&mut self, processes: impl Iterator<Item = Pid>) {
+        self.spared.clear();
+        self.spared.extend(processes.map(|pid| pid.as_raw_nonzero().get()));
     }
 
     pub fn count(&mut self, columns: Columns) -> Result<Count, Errno> {
@@ -148,14 +156,27 @@ impl<'p> Census<'p> {
         })
     }
 
-    /// Kills every descendant there is now; the caller buries, and calls again until nobody is left. The numbers in a namespace are not
+    /// Says how many there are, and sends them a signal.
+    pub fn signal_descendants(&mut self, signal: Option<Signal>) -> Result<usize, Errno> {
+        let mut found = 0;
+        self.each(|_, pid| {
+            found += 1;
+            if let (Some(pid), Some(signal)) = (Pid::from_raw(pid), signal) {
+                let _ = rustix::process::kill_process(pid, signal);
+            }
+            Ok(Next::GoOn)
+        })?;
+        Ok(found)
+    }
+
+    /// Kills every descendant there is now, and says how many; the caller buries, and calls again until nobody is left. The numbers in a namespace are not
     /// ours: it ends with its first process.
     ///
     /// Killing one by one loses against a fork bomb: what dies makes room for more. So everybody first loses the right to fork and
     /// is stopped, round after round until no new ones turn up; both are inherited, and cheap.
-    pub fn kill_descendants(&mut self) -> Result<(), Errno> {
+    pub fn kill_descendants(&mut self) -> Result<usize, Errno> {
         if self.tree == Tree::Namespace {
-            return Ok(());
+            return Ok(0);
         }
         let mut before = 0;
         for _ in 0..STOP_ROUNDS {
@@ -174,12 +195,7 @@ impl<'p> Census<'p> {
             }
             before = found;
         }
-        self.each(|_, pid| {
-            if let Some(pid) = Pid::from_raw(pid) {
-                let _ = rustix::process::kill_process(pid, Signal::KILL);
-            }
-            Ok(Next::GoOn)
-        })
+        self.signal_descendants(Some(Signal::KILL))
     }
 
     fn each(&mut self, mut visit: impl FnMut(BorrowedFd<'p>, i32) -> Result<Next, Errno>) -> Result<(), Errno> {
@@ -194,7 +210,7 @@ impl<'p> Census<'p> {
                 while let Some(pid) = self.found.get(next).copied() {
                     next += 1;
                     // A copy of the root that looks out for it.
-                    if pid == own {
+                    if pid == own || self.spared.contains(&pid) {
                         continue;
                     }
                     if visit(proc, pid)? == Next::Stop {
@@ -443,6 +459,23 @@ mod tests {
         assert!(count.resident_bytes > 100_000, "{count:?}");
         let proportional = census.proportional_bytes().unwrap();
         assert!(proportional > 10_000 && proportional < count.resident_bytes, "{proportional} {count:?}");
+    }
+
+    #[test]
+    fn who_is_spared_is_left_out_with_all_that_descend_from_him() {
+        let script = Script::start(
+            "sh",
+            "exec 3<&0; sh -c 'cat <&3 & echo ready; wait' & cat <&3 >/dev/null & exec >/dev/null; wait",
+        );
+        let proc = proc();
+        let mut census = Census::new(proc.as_fd(), script.tree(), &[]).unwrap();
+        assert!((0..1000).any(|_| census.signal_descendants(None).unwrap() == 3), "two below, and one below them");
+        let mut children = Vec::with_capacity(8);
+        super::children(census.proc, script.0.id() as i32, &mut children).unwrap();
+        for (spared, left) in [(&children[..1], 1), (&children[1..], 2), (&children[..], 0)] {
+            census.spare(spared.iter().copied().filter_map(Pid::from_raw));
+            assert_eq!(census.signal_descendants(None).unwrap(), left);
+        }
     }
 
     #[test]

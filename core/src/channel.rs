@@ -1,4 +1,4 @@
-//! What init and its supervisor tell each other: one datagram each, the one that the command runs with descriptors.
+//! What init and its supervisor tell each other: one datagram each, some with descriptors.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,8 +18,8 @@ use crate::text::{AbsPath, Text};
 
 /// Longer texts are cut: a path and what is wrong with it.
 const LONGEST: usize = 6 * 1024;
-/// At most so many descriptors come with [`Word::Started`].
-const DESCRIPTORS: usize = 8;
+/// At most so many descriptors come with a word.
+pub const DESCRIPTORS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Word {
@@ -34,12 +34,16 @@ pub enum Word {
     Started,
     /// The command is about to be executed, and calls that the supervisor answers arrive at the descriptor.
     Listening,
+    /// Sockets of the command's network, for the relay. As many of these words as they take.
+    Network,
+    /// From the supervisor: a part of where the grants lie ([`crate::files::placed`]).
+    Placed(Vec<u8>),
     /// From the supervisor: names that a copy does not show, relative to it, with a NUL between two.
     Hide(Vec<u8>),
     /// From the supervisor: a name that has to be covered before the command starts.
     Cover(Cover),
-    /// From the supervisor: there is no other.
-    Covered,
+    /// From the supervisor: there is no more of what it told last.
+    All,
     /// The command was stopped by a signal.
     Stopped(i32),
     Exited(i32),
@@ -72,6 +76,11 @@ impl Word {
         words.into_iter().map(Word::Hide).collect()
     }
 
+    /// As few words as it takes.
+    pub fn placing(bytes: &[u8]) -> impl Iterator<Item = Word> {
+        bytes.chunks(LONGEST - 1).map(|part| Word::Placed(part.to_vec()))
+    }
+
     fn bytes(&self) -> Vec<u8> {
         let number = |tag: u8, number: i32| [&[tag][..], &number.to_le_bytes()].concat();
         match self {
@@ -82,6 +91,7 @@ impl Word {
             Word::NotExecuted(errno) => number(b'N', *errno),
             Word::Started => number(b'S', 0),
             Word::Listening => number(b'L', 0),
+            Word::Network => number(b'W', 0),
             Word::Cover(Cover { path, identity, directory, kind }) => {
                 let kind = match kind {
                     CoverKind::Mask => b'M',
@@ -91,8 +101,9 @@ impl Word {
                 let (device, inode) = (identity.device.to_le_bytes(), identity.inode().to_le_bytes());
                 [&[b'C', kind, u8::from(*directory)], &device[..], &inode, path.as_bytes()].concat()
             }
+            Word::Placed(part) => [b"P", &part[..]].concat(),
             Word::Hide(names) => [b"H", &names[..]].concat(),
-            Word::Covered => number(b'D', 0),
+            Word::All => number(b'A', 0),
             Word::Stopped(signal) => number(b'T', *signal),
             Word::Exited(code) => number(b'E', *code),
             Word::Killed(signal) => number(b'K', *signal),
@@ -105,6 +116,9 @@ impl Word {
             let mut texts = rest.splitn(2, |byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
             return Some(Word::Refused { error: texts.next()?, hint: texts.next()? });
         }
+        if *tag == b'P' {
+            return Some(Word::Placed(rest.to_vec()));
+        }
         if *tag == b'H' {
             return Some(Word::Hide(rest.to_vec()));
         }
@@ -116,7 +130,8 @@ impl Word {
             b'N' => Word::NotExecuted(number),
             b'S' => Word::Started,
             b'L' => Word::Listening,
-            b'D' => Word::Covered,
+            b'W' => Word::Network,
+            b'A' => Word::All,
             b'T' => Word::Stopped(number),
             b'E' => Word::Exited(number),
             b'K' => Word::Killed(number),
@@ -148,6 +163,9 @@ pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
 /// Closes descriptors without waiting for what their end takes: they go into a socket that only itself holds, and the kernel's
 /// collector of such sockets is the one to wait. Where that fails, we are.
 pub fn abandon(descriptors: Vec<OwnedFd>) {
+    if descriptors.is_empty() {
+        return;
+    }
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let Ok((kept, other)) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None) else {
         return;
@@ -229,6 +247,20 @@ mod tests {
     }
 
     #[test]
+    fn places_come_in_parts_of_the_longest_word() {
+        let (ours, theirs) = pair().unwrap();
+        let bytes: Vec<u8> = (0..3 * LONGEST).map(|number| number as u8).collect();
+        let mut heard = Vec::new();
+        for word in Word::placing(&bytes) {
+            send(&theirs, &word, &[]).unwrap();
+            let Some((Word::Placed(part), _)) = receive(&ours, true).unwrap() else { panic!("another word") };
+            heard.extend(part);
+        }
+        assert_eq!(heard, bytes);
+        assert_eq!(Word::placing(&[]).count(), 0);
+    }
+
+    #[test]
     fn every_word_arrives_as_it_was_said() {
         let (ours, theirs) = pair().unwrap();
         let words = [
@@ -236,11 +268,13 @@ mod tests {
             Word::NotExecuted(13),
             Word::Started,
             Word::Listening,
+            Word::Network,
             Word::Hide(b".env\0a/\xff/id_rsa".to_vec()),
             Word::Cover(cover(CoverKind::Mask, false)),
             Word::Cover(cover(CoverKind::Lock, true)),
             Word::Cover(cover(CoverKind::Pin, true)),
-            Word::Covered,
+            Word::Placed(b"\x00\xff/usr".to_vec()),
+            Word::All,
             Word::Stopped(19),
             Word::Exited(7),
             Word::Killed(9),

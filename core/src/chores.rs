@@ -1,20 +1,23 @@
-//! What the supervisor does beside waiting: it guards names, watches limits and answers calls, and remembers what it has to tell.
+//! What the supervisor does beside waiting: it guards names, watches limits, answers calls and hears the relay, and
+//! remembers what it has to tell.
 
 use std::ops::ControlFlow;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::io::Errno;
 
-use crate::calls::{Attendants, Calls};
+use crate::calls::Calls;
 use crate::cover::Cover;
 use crate::event::Event;
 use crate::gate::Gate;
 use crate::guard::{Guard, GuardError, GuardEvent, Placed};
+use crate::holder::Holder;
 use crate::journal::Journal;
 use crate::kernel_names::errno_text;
 use crate::limits::Exceeded;
 use crate::namespaces::Inside;
+use crate::network::outlet::{Heard, Outlet, Told};
 use crate::observe::Observer;
 use crate::stderr::{self, Live};
 use crate::supervise::{CHORES, Chores};
@@ -40,7 +43,10 @@ pub struct Duties<'a> {
     pub inside: Option<(&'a Inside, Option<Copied<'a>>)>,
     pub limits: Option<Watch<'a>>,
     pub calls: Option<Calls<'a>>,
+    /// Of a network that is filtered.
+    pub outlet: Option<Outlet<'a>>,
     pub journal: Option<&'a Journal>,
+    pub holder: Option<Holder>,
     pub exceeded: Option<Exceeded>,
     failure: Option<GuardError>,
     /// For the end: a terminal or a pipe that takes nothing more would keep us from our work, and the command can see to that.
@@ -56,6 +62,7 @@ impl<'a> Duties<'a> {
         inside: Option<(&'a Inside, Option<Copied<'a>>)>,
         limits: Option<Watch<'a>>,
         calls: Option<Calls<'a>>,
+        outlet: Option<Outlet<'a>>,
         journal: Option<&'a Journal>,
         quiet: bool,
     ) -> Duties<'a> {
@@ -64,7 +71,9 @@ impl<'a> Duties<'a> {
             inside,
             limits,
             calls,
+            outlet,
             journal,
+            holder: None,
             exceeded: None,
             failure: None,
             lines: Vec::new(),
@@ -74,8 +83,9 @@ impl<'a> Duties<'a> {
         }
     }
 
-    /// When everything has ended: what is left in the trees is looked at once more, and nothing can interfere.
-    pub fn finish(mut self) -> Option<Exceeded> {
+    /// When everything has ended: what is left in the trees is looked at once more, and nothing can interfere. Returns the watches too.
+    pub fn finish(mut self) -> (Option<Exceeded>, Option<OwnedFd>) {
+        self.hear_last_words();
         self.tell_decided();
         let observer = self.calls.as_mut().and_then(|calls| calls.attendants.observer.as_mut());
         let missed = observer.and_then(Observer::finish);
@@ -86,6 +96,7 @@ impl<'a> Duties<'a> {
         if let Some(renames) = self.calls.take().and_then(|calls| calls.renames) {
             renames.finish();
         }
+        let mut watches = None;
         let guard = self.guard.take();
         if guard.is_none() {
             self.say_all();
@@ -101,9 +112,17 @@ impl<'a> Duties<'a> {
                 }
             }
             self.tell_changed(&guard.changed());
-            guard.disband();
+            watches = Some(guard.disband());
         }
-        self.exceeded
+        (self.exceeded, watches)
+    }
+
+    /// Of the relay, which is to go.
+    fn hear_last_words(&mut self) {
+        self.tell_unproxied();
+        if let Some(mut outlet) = self.outlet.take() {
+            outlet.finish(|told, denial| self.tell_network(told, denial, None));
+        }
     }
 
     /// What was written as it should be, and runs outside of the fence: a person looks first.
@@ -133,10 +152,9 @@ impl<'a> Duties<'a> {
     fn tell_decided(&mut self) {
         let Some(gate) = self.calls.as_mut().and_then(|calls| calls.attendants.gate.as_mut()) else { return };
         for decided in gate.decided() {
-            if let Some(journal) = self.journal
-                && let Err(error) = journal.append(&Event::Exec(&decided))
-            {
-                self.complain(&error.to_string(), error.hint());
+            self.append(&Event::Exec(&decided));
+            if decided.refusal().is_some() {
+                self.tell_holder(&Event::Exec(&decided), decided.branch);
             }
             if let Some(line) = decided.refusal().filter(|_| !self.quiet) {
                 self.say_now(decided.process.pid, line);
@@ -144,15 +162,72 @@ impl<'a> Duties<'a> {
         }
     }
 
+    /// Who was connected to the proxy, and what a program tried to reach itself, where only the proxy does.
+    fn tell_unproxied(&mut self) {
+        let pin = self.calls.as_mut().and_then(|calls| calls.attendants.pin.as_mut());
+        let (refused, arrivals) = pin.map(|pin| (pin.refused(), pin.arrivals())).unwrap_or_default();
+        if let Some(outlet) = &mut self.outlet {
+            outlet.expect(arrivals);
+        }
+        for told in refused {
+            let denial = self.outlet.as_mut().and_then(|outlet| outlet.denial(&told));
+            self.tell_network(&told, denial, None);
+        }
+    }
+
+    /// What the relay has decided, or that there is none any more.
+    fn tell_heard(&mut self) {
+        let Some(mut outlet) = self.outlet.take() else { return };
+        for heard in outlet.turn(self.calls.as_mut().map(|calls| &mut calls.attendants.desk)) {
+            match heard {
+                Heard::Told(told) => {
+                    let (denial, branch) = (outlet.denial(&told), outlet.branch_of(&told));
+                    self.tell_network(&told, denial, branch);
+                }
+                Heard::Mute(reason) => {
+                    let reason = format!("what speaks HTTP: {reason}");
+                    self.append(&Event::NetworkLost { reason: &reason });
+                    self.say_at_once(&format!("no route and no inspected host is reached any more: {reason}"));
+                }
+                Heard::Lost(reason) => {
+                    self.append(&Event::NetworkLost { reason: &reason });
+                    self.say_at_once(&format!("the relay is gone, and nothing is reached any more: {reason}"));
+                }
+            }
+        }
+        self.outlet = Some(outlet);
+    }
+
+    fn tell_network(&mut self, told: &Told, denial: Option<String>, branch: Option<u32>) {
+        self.append(&Event::Network(told));
+        if told.is_denial() {
+            self.tell_holder(&Event::Network(told), branch);
+        }
+        if let Some(line) = denial.filter(|_| !self.quiet) {
+            self.say_at_once(&line);
+        }
+    }
+
+    fn append(&mut self, event: &Event<'_>) {
+        if let Some(journal) = self.journal
+            && let Err(error) = journal.append(event)
+        {
+            self.complain(&error.to_string(), error.hint());
+        }
+    }
+
+    fn tell_holder(&self, event: &Event<'_>, branch: Option<u32>) {
+        if let Some(holder) = &self.holder {
+            holder.tell(event, branch);
+        }
+    }
+
     /// What the fence has refused, as far as it was observed.
     fn tell_refused(&mut self) {
         let observer = self.calls.as_mut().and_then(|calls| calls.attendants.observer.as_mut());
         for refused in observer.map(Observer::refused).unwrap_or_default() {
-            if let Some(journal) = self.journal
-                && let Err(error) = journal.append(&Event::FileRefused(&refused))
-            {
-                self.complain(&error.to_string(), error.hint());
-            }
+            self.append(&Event::FileRefused(&refused));
+            self.tell_holder(&Event::FileRefused(&refused), None);
             if !self.quiet {
                 self.say(&refused.line());
             }
@@ -165,10 +240,14 @@ impl<'a> Duties<'a> {
         if self.said_last.as_ref() == Some(&said) {
             return;
         }
-        if let Some(line) = self.live.say(&said.1) {
+        self.say_at_once(&said.1);
+        self.said_last = Some(said);
+    }
+
+    fn say_at_once(&mut self, line: &str) {
+        if let Some(line) = self.live.say(line) {
             self.say(line);
         }
-        self.said_last = Some(said);
     }
 
     fn tell(&mut self, event: GuardEvent) {
@@ -189,11 +268,7 @@ impl<'a> Duties<'a> {
                 Event::NameLeft { path: path.as_bytes(), errno: *source }
             }
         };
-        if let Some(journal) = self.journal
-            && let Err(error) = journal.append(&event)
-        {
-            self.complain(&error.to_string(), error.hint());
-        }
+        self.append(&event);
     }
 
     fn say(&mut self, line: &str) {
@@ -236,18 +311,27 @@ fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<
 
 impl Chores for Duties<'_> {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES] {
-        let [listener, renames, gate, observer] = self.calls.as_ref().map_or([None; 4], Calls::descriptors);
-        [self.guard.as_ref().map(Guard::fd), listener, renames, gate, observer]
+        let [listener, renames, gate, observer, pin] = self.calls.as_ref().map_or([None; 5], Calls::descriptors);
+        let outlet = self.outlet.as_ref().and_then(Outlet::fd);
+        let other = self.outlet.as_ref().and_then(Outlet::other_fd);
+        let holder = self.holder.as_ref().and_then(Holder::fd);
+        [self.guard.as_ref().map(Guard::fd), listener, renames, gate, observer, pin, outlet, other, holder]
     }
 
     fn deadline(&self) -> Option<Instant> {
         let limits = self.limits.as_ref().and_then(Watch::next_check);
         let guard = self.guard.as_ref().and_then(Guard::timeout).map(|left| Instant::now() + left);
         let calls = self.calls.as_ref().and_then(Calls::deadline);
-        [limits, guard, calls].into_iter().flatten().min()
+        let outlet = self.outlet.as_ref().and_then(Outlet::deadline);
+        let holder = self.holder.as_ref().and_then(Holder::deadline);
+        [limits, guard, calls, outlet, holder].into_iter().flatten().min()
     }
 
     fn turn(&mut self) -> ControlFlow<()> {
+        let question = self.holder.as_mut().and_then(Holder::hear);
+        if self.holder.as_ref().and_then(Holder::deadline).is_some_and(|deadline| Instant::now() >= deadline) {
+            return ControlFlow::Break(());
+        }
         if let Some(Err(errno)) = self.calls.as_mut().map(Calls::turn) {
             let error = format!("system calls of the command can not be answered: {}", errno_text(errno));
             self.complain(&error, "this is a bug of paddock, or of the kernel");
@@ -255,6 +339,11 @@ impl Chores for Duties<'_> {
         }
         self.tell_decided();
         self.tell_refused();
+        self.tell_unproxied();
+        self.tell_heard();
+        if let (Some(holder), Some(question)) = (&self.holder, question) {
+            holder.answer(question);
+        }
         if let (Some(mut guard), Some((inside, copied))) = (self.guard.take(), self.inside) {
             let turned = guard.turn(&mut |covers| put(inside, copied, covers), &mut |event| self.tell(event));
             self.guard = Some(guard);
@@ -277,6 +366,7 @@ impl Chores for Duties<'_> {
     fn look(&mut self) -> bool {
         self.calls.as_ref().is_some_and(Calls::are_due)
             || self.guard.as_ref().is_some_and(Guard::is_due)
+            || self.outlet.as_ref().is_some_and(Outlet::is_due)
             || self.limits.as_mut().is_some_and(|watch| watch.check().is_some())
     }
 
@@ -284,13 +374,21 @@ impl Chores for Duties<'_> {
         self.calls.as_ref().and_then(|calls| calls.attendants.gate.as_ref()).is_some_and(Gate::is_tracing)
     }
 
+    fn is_held(&self) -> bool {
+        self.holder.is_some()
+    }
+
     fn is_asking(&self) -> bool {
-        self.calls.as_ref().and_then(|calls| calls.attendants.gate.as_ref()).is_some_and(Gate::is_asking)
+        self.calls.as_ref().is_some_and(|calls| calls.attendants.desk.is_asking())
     }
 
     fn dismiss(&mut self) {
-        if let Some(Calls { attendants: Attendants { gate: Some(gate), .. }, .. }) = &mut self.calls {
-            gate.dismiss_companion();
+        if let Some(calls) = &mut self.calls {
+            calls.attendants.desk.dismiss_companion();
+        }
+        // Among the descendants that are killed next it is one.
+        if self.outlet.as_ref().is_some_and(Outlet::is_at_door) {
+            self.hear_last_words();
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The companion: whoever is asked when a rule says `ask`. One socket, one datagram a message (schema/companion.schema.json).
 //!
 //! A program that started us may be it (`--companion FD`). Else it is the Python half, which asks on the terminal; it is started with the first
-//! question, because most runs have none. It answers, and decides nothing else: whatever it says that is not an answer to an open question
+//! question, because most runs have none. Where there is no terminal, or `PADDOCK_APPROVER` says so, it is the person's approvals server. It answers, and decides nothing else: whatever it says that is not an answer to an open question
 //! makes it gone, and who is gone can not be asked. Nothing here waits for it.
 
+mod server;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use rustix::termios::{OptionalActions, Termios};
 use serde::Deserialize;
 
+use crate::apart;
 use crate::canonical;
 use crate::channel;
 use crate::json::{self, Invalid};
@@ -43,8 +45,13 @@ const TO_LEAVE: Duration = Duration::from_secs(2);
 /// What the companion gets to know of our environment: how to speak.
 const PASSED: [&[u8]; 5] = [b"TERM=", b"LANG=", b"LC_ALL=", b"LC_CTYPE=", b"LC_MESSAGES="];
 
-pub struct Question<'a> {
-    pub id: u64,
+pub enum Question<'a> {
+    Exec(Exec<'a>),
+    Host(Host<'a>),
+}
+
+/// May this run?
+pub struct Exec<'a> {
     pub exe: &'a [u8],
     /// Every file that it brings to run, by its real path.
     pub chain: &'a [&'a [u8]],
@@ -56,6 +63,16 @@ pub struct Question<'a> {
     pub rule: Option<&'a [u8]>,
     pub source: &'a [u8],
     pub reason: Option<&'a [u8]>,
+    pub timeout_s: u64,
+}
+
+/// May this be connected to?
+pub struct Host<'a> {
+    pub host: &'a str,
+    pub port: u16,
+    /// Whose connection it is, as far as that is known: its number and its program.
+    pub process: Option<(u32, &'a str)>,
+    pub source: &'a [u8],
     pub timeout_s: u64,
 }
 
@@ -71,6 +88,16 @@ pub enum Answer {
     Once,
     Session,
     Deny,
+}
+
+impl Answer {
+    pub fn name(self) -> &'static str {
+        match self {
+            Answer::Once => "once",
+            Answer::Session => "session",
+            Answer::Deny => "deny",
+        }
+    }
 }
 
 pub struct Companion {
@@ -123,8 +150,8 @@ impl Companion {
     }
 
     /// Queues what does not fit the socket now; never blocks. Err: nobody can be asked, and why.
-    pub fn ask(&mut self, question: &Question<'_>) -> Result<(), String> {
-        let message = question.message();
+    pub fn ask(&mut self, id: u64, question: &Question<'_>) -> Result<(), String> {
+        let message = question.message(id);
         if message.len() > LONGEST {
             return Err("it is too long to be shown".to_owned());
         }
@@ -132,14 +159,14 @@ impl Companion {
             return Err("too many questions are open".to_owned());
         }
         if matches!(self.state, State::NotStarted) {
-            self.state = State::Running(start()?);
+            self.state = State::Running(reach()?);
         }
         let State::Running(link) = &mut self.state else { return Err("who was asked is gone".to_owned()) };
         if self.open.lengths.is_empty() {
             link.remember_terminal();
         }
-        self.open.lengths.insert(question.id, message.len());
-        link.send(Some(question.id), message.into_bytes());
+        self.open.lengths.insert(id, message.len());
+        link.send(Some(id), message.into_bytes());
         Ok(())
     }
 
@@ -186,8 +213,17 @@ impl Companion {
 }
 
 impl Question<'_> {
-    fn message(&self) -> String {
-        let mut out = format!("{{\"ask\":{},\"exe\":", self.id);
+    fn message(&self, id: u64) -> String {
+        match self {
+            Question::Exec(exec) => exec.message(id),
+            Question::Host(host) => host.message(id),
+        }
+    }
+}
+
+impl Exec<'_> {
+    fn message(&self, id: u64) -> String {
+        let mut out = format!("{{\"ask\":{id},\"exe\":");
         text(&mut out, self.exe);
         out.push_str(",\"chain\":");
         texts(&mut out, self.chain);
@@ -212,6 +248,26 @@ impl Question<'_> {
         text(&mut out, self.source);
         out.push_str(",\"reason\":");
         text_or_null(&mut out, self.reason);
+        let _ = write!(out, ",\"timeout_s\":{}}}", self.timeout_s);
+        out
+    }
+}
+
+impl Host<'_> {
+    fn message(&self, id: u64) -> String {
+        let mut out = format!("{{\"ask\":{id},\"host\":");
+        text(&mut out, self.host.as_bytes());
+        let _ = write!(out, ",\"port\":{},\"process\":", self.port);
+        match self.process {
+            Some((pid, exe)) => {
+                let _ = write!(out, "{{\"pid\":{pid},\"exe\":");
+                text(&mut out, exe.as_bytes());
+                out.push('}');
+            }
+            None => out.push_str("null"),
+        }
+        out.push_str(",\"source\":");
+        text(&mut out, self.source);
         let _ = write!(out, ",\"timeout_s\":{}}}", self.timeout_s);
         out
     }
@@ -371,11 +427,32 @@ impl Started {
     }
 }
 
-/// The Python half with the terminal and one end of a socket, in a process group of its own, and with nothing else of ours.
-fn start() -> Result<Link, String> {
+/// Whoever is to be asked. The person may say who: the environment is the caller's, and no command can change it.
+fn reach() -> Result<Link, String> {
+    let environment = sys::inherited_environment();
+    let said = environment.iter().find_map(|entry| entry.as_bytes().strip_prefix(b"PADDOCK_APPROVER="));
+    match said {
+        None | Some(b"") => terminal().map_or_else(|none| served().map_err(|_| none), start),
+        Some(b"terminal") => start(terminal()?),
+        Some(b"web") => served().map_err(|errno| format!("no approvals server can be reached: {errno}")),
+        Some(_) => Err("PADDOCK_APPROVER is neither terminal nor web".to_owned()),
+    }
+}
+
+fn served() -> Result<Link, Errno> {
+    let (socket, key) = server::connect()?;
+    let mut link = Link::new(socket, None)?;
+    link.send(None, key);
+    Ok(link)
+}
+
+fn terminal() -> Result<OwnedFd, String> {
     let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let terminal =
-        rustix::fs::open(c"/dev/tty", flags, Mode::empty()).map_err(|_| "there is no terminal to ask on".to_owned())?;
+    rustix::fs::open(c"/dev/tty", flags, Mode::empty()).map_err(|_| "there is no terminal to ask on".to_owned())
+}
+
+/// The Python half with the terminal and one end of a socket, in a process group of its own, and with nothing else of ours.
+fn start(terminal: OwnedFd) -> Result<Link, String> {
     let own = std::fs::read_link("/proc/self/exe").map_err(|error| format!("where we lie is not known: {error}"))?;
     let script = own.with_file_name(python::SCRIPT);
     let unstarted = |why: &dyn std::fmt::Display| format!("{} can not be started: {why}", script.display());
@@ -413,13 +490,7 @@ fn start() -> Result<Link, String> {
 /// The child's part. A group of its own: what is typed for the command is not for it, and the other way round.
 fn alone(terminal: &OwnedFd, socket: &OwnedFd) -> Result<(), Errno> {
     rustix::process::setpgid(None, None)?;
-    rustix::stdio::dup2_stdin(terminal)?;
-    rustix::stdio::dup2_stdout(terminal)?;
-    rustix::stdio::dup2_stderr(terminal)?;
-    sys::close_on_exec_from(3)?;
-    rustix::io::fcntl_setfd(socket, FdFlags::empty())?;
     // The command's directory is no place to stand in.
     rustix::process::chdir(Path::new("/"))?;
-    sys::release_every_signal();
-    Ok(())
+    apart::keep_only(terminal, &[socket])
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -11,17 +11,20 @@ use rustix::process::Pid;
 use crate::channel::Word;
 use crate::cover::{Cover, CoverKind};
 use crate::fence::Fence;
-use crate::files::{Files, Placed};
+use crate::files::{Files, FilesError, Placed, placed};
 use crate::ground::Tree;
 use crate::guard::Guard;
 use crate::json::{self, Invalid};
 use crate::mounts;
 use crate::names::{Names, Rule};
-use crate::namespaces::{self, Attend, Payload, Started};
+use crate::namespaces::{self, Attend, Payload, Started, Tell};
+use crate::notify::LONGEST_PATH;
+use crate::place::Identity;
 use crate::plan::{self, Namespaces, Plan};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
 use crate::root::Blueprint;
+use crate::services;
 use crate::session::{Session, SessionError};
 use crate::sys::SignalMask;
 use crate::text::{AbsPath, Text};
@@ -31,11 +34,6 @@ pub struct Enclosure<'p> {
     plan: &'p Plan,
     namespaces: &'p Namespaces,
     requested: &'p plan::Files,
-    files: Files<'p>,
-    /// Of places that are closed or unwritable by their path.
-    covers: Vec<Cover>,
-    /// Closed ones in what can be written, which are the guard's.
-    masked: Vec<Cover>,
     /// Where names that are taken away are kept for review.
     taken: AbsPath,
     /// From the start on: what a copy hides, and who looks out for names.
@@ -54,41 +52,38 @@ impl<'p> Enclosure<'p> {
         plan: &'p Plan,
         namespaces: &'p Namespaces,
         requested: &'p plan::Files,
-        files: Files<'p>,
         id: Option<&str>,
     ) -> Result<Enclosure<'p>, Refusal> {
         let session = match (&plan.workspace, id) {
             (Some(workspace), Some(id)) => Some(Session::open(&plan.sessions, workspace, id)?),
             _ => None,
         };
-        let covers = files.covers(requested)?;
         let taken = taken_dir(plan, id.unwrap_or("none"))?;
-        // A mask falls off when the host replaces what it lies on: where that can be, the guard has to hold it, by its name.
-        let live = |cover: &Cover| is_live(&files, copied(plan), &cover.path);
-        let (masked, mut covers): (Vec<_>, Vec<_>) =
-            covers.into_iter().partition(|cover| cover.kind == CoverKind::Mask && live(cover));
-        let pins = files.pins(masked.iter().chain(covers.iter().filter(|cover| live(cover))))?;
-        covers.splice(..0, pins);
-        Ok(Enclosure {
-            plan,
-            namespaces,
-            requested,
-            files,
-            covers,
-            masked,
-            taken,
-            veil: Veil::default(),
-            guard: None,
-            session,
-        })
+        Ok(Enclosure { plan, namespaces, requested, taken, veil: Veil::default(), guard: None, session })
     }
 
-    /// Finds what is to be hidden and covered, and says so to init.
-    fn look_through(&self) -> Result<Found, Refusal> {
-        let Enclosure { requested, files, covers, masked, taken, session, .. } = self;
-        let (mut guard, found) = arm(requested, files, covers, masked, copied(self.plan), taken.clone())?;
+    /// What covers places that are closed or unwritable by their path; and closed ones in what can be written, which are the guard's.
+    fn by_path(&self, files: &Files<'_>) -> Result<(Vec<Cover>, Vec<Cover>), Refusal> {
+        let Enclosure { plan, requested, .. } = self;
+        // A mask falls off when the host replaces what it lies on: where that can be, the guard has to hold it, by its name.
+        let live = |cover: &Cover| is_live(files, copied(plan), &cover.path);
+        let (masked, mut covers): (Vec<_>, Vec<_>) =
+            files.covers(requested)?.into_iter().partition(|cover| cover.kind == CoverKind::Mask && live(cover));
+        let pins = files.pins(masked.iter().chain(covers.iter().filter(|cover| live(cover))))?;
+        covers.splice(..0, pins);
+        Ok((covers, masked))
+    }
+
+    /// Finds what is to be hidden and covered.
+    fn look_through(&self, files: &Files<'_>) -> Result<Found, Refusal> {
+        let Enclosure { requested, taken, session, .. } = self;
+        let (mut covers, masked) = self.by_path(files)?;
+        let (mut guard, mut found) = arm(requested, files, &covers, &masked, copied(self.plan), taken.clone())?;
+        found.extend(callable(files, covers.iter().chain(&found))?);
+        let found = within_reach(found)?;
         let Some(session) = session else {
-            return Ok(Found { guard, covers: found, ..Found::default() });
+            covers.extend(found);
+            return Ok(Found { guard, covers, ..Found::default() });
         };
         let workspace = session.workspace();
         let masks = covers.iter().chain(&found).filter(|cover| cover.kind == CoverKind::Mask);
@@ -96,18 +91,21 @@ impl<'p> Enclosure<'p> {
         let veil = weave(requested, files, &hidden, workspace, guard.as_mut())?;
         // What is hidden needs no mask.
         let shown = |cover: &Cover| cover.kind != CoverKind::Mask || !veil.hides(workspace, &cover.path);
-        let covers = found.into_iter().filter(shown).collect();
+        covers.extend(found.into_iter().filter(shown));
         Ok(Found { guard, covers, veil, hidden })
     }
 
-    /// `command` and `sha256` are what the note of a session says. `announce` is called when it is known what a copy hides.
+    /// `look` says where the grants lie: it is asked while init makes its namespaces, and nothing runs if it refuses. `command` and `sha256` are
+    /// what the note of a session says. `announce` is called when it is known what a copy hides.
     #[allow(clippy::too_many_arguments, reason = "what a start is made of")]
-    pub fn start(
+    pub fn start<'f>(
         &mut self,
         fence: &Fence,
+        look: impl FnOnce() -> Result<Option<Files<'f>>, Refusal>,
         payload: Payload<'_>,
         mask: &SignalMask,
         terminal: Option<&CStr>,
+        bundle: Option<&OwnedFd>,
         pid_max: Option<u32>,
         admit: impl FnOnce(Pid) -> Result<(), Errno>,
         attend: Attend<'_>,
@@ -115,31 +113,36 @@ impl<'p> Enclosure<'p> {
         sha256: &str,
         announce: impl FnOnce(&Veil),
     ) -> Result<Started, Refusal> {
-        let Enclosure { plan, namespaces, files, covers, session, .. } = &*self;
+        let Enclosure { plan, namespaces, requested, session, .. } = &*self;
         let blueprint = Blueprint {
             plan,
             namespaces,
-            files,
-            covers,
+            requested,
             session: session.as_ref(),
             terminal,
+            bundle,
             pid_max,
             gid: rustix::process::getegid().as_raw(),
         };
         let mut kept = (None, Veil::default());
-        let meanwhile = || {
-            let Found { guard, covers, veil, hidden } = self.look_through()?;
+        let meanwhile = |tell: Tell<'_>| {
+            let files = look()?.ok_or(Refusal::Usage("the plan has no files"))?;
+            Word::placing(&placed::spell(requested, &files.placed)).for_each(|word| tell(&word));
+            tell(&Word::All);
+            let Found { guard, covers, veil, hidden } = self.look_through(&files)?;
             if let Some(session) = session {
                 // What the copy is, before anything can be changed in it.
                 session.note(command, &hidden, plan, sha256)?;
                 if guard.is_some() {
                     announce(&veil);
                 }
+                Word::hiding(veil.names()).iter().for_each(&mut *tell);
+                tell(&Word::All);
             }
-            let mut words = Word::hiding(veil.names());
-            words.extend(covers.into_iter().map(Word::Cover));
+            covers.into_iter().for_each(|cover| tell(&Word::Cover(cover)));
+            tell(&Word::All);
             kept = (guard, veil);
-            Ok(Some(words))
+            Ok(())
         };
         let started = namespaces::start(&blueprint, fence, payload, mask, admit, meanwhile, attend);
         (self.guard, self.veil) = kept;
@@ -155,14 +158,16 @@ fn copied(plan: &Plan) -> Option<&AbsPath> {
 /// The command `covers`: what would be laid over names that are there now.
 pub fn report(plan: &Plan) -> Result<String, Refusal> {
     let mut covers = Vec::new();
-    let mut preflight = Preflight::prepare(plan, None)?;
+    let fence = Fence::prepare(plan, &[])?;
+    let mut preflight = Preflight::prepare(plan, &fence, None)?;
     if let (Some(namespaces), Some(requested), Some(files), None) =
         (&plan.namespaces, &plan.files, preflight.files.take(), &plan.container)
     {
-        let enclosure = Enclosure::prepare(plan, namespaces, requested, files, None)?;
-        let Enclosure { files, covers: by_path, masked, taken, .. } = enclosure;
-        let (_, found) = arm(requested, &files, &by_path, &masked, copied(plan), taken)?;
-        covers = [by_path, found].concat();
+        let enclosure = Enclosure::prepare(plan, namespaces, requested, None)?;
+        let (by_path, masked) = enclosure.by_path(&files)?;
+        let (_, found) = arm(requested, &files, &by_path, &masked, copied(plan), enclosure.taken)?;
+        let callable = callable(&files, by_path.iter().chain(&found))?;
+        covers = [by_path, within_reach([found, callable].concat())?].concat();
     }
     let mut out = String::from("{\"covers\":");
     json::list(&mut out, &covers, |out, cover| {
@@ -222,8 +227,10 @@ fn arm(
     if names.is_empty() {
         return Ok((None, Vec::new()));
     }
-    let left_out: Vec<AbsPath> =
+    let mut left_out: Vec<AbsPath> =
         covers.iter().filter(|cover| cover.kind != CoverKind::Pin).map(|cover| cover.path.clone()).collect();
+    // Other sockets that are found are covered.
+    left_out.extend(files.sockets().into_iter().map(|(path, _)| path));
     // What can only be read has nothing to protect; it is looked through only where a deny may lie in it.
     let written = |placed: &Placed<'_>| files.writing(&placed.real).next().is_some();
     let concerned = |placed: &&Placed<'_>| {
@@ -240,6 +247,37 @@ fn arm(
     let closed = files.closed_with_other_names(requested);
     let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, taken)?;
     Ok((Some(guard), found))
+}
+
+/// What covers sockets of services that no grant names, besides what is covered already.
+fn callable<'c>(files: &Files<'_>, covers: impl Iterator<Item = &'c Cover>) -> Result<Vec<Cover>, Refusal> {
+    let granted = files.sockets();
+    let masks: Vec<&Cover> = covers.filter(|cover| cover.kind == CoverKind::Mask).collect();
+    let shown = |path: &AbsPath| files.placed.iter().any(|placed| placed.directory && path.is_within(&placed.real));
+    let is_granted = |path: &AbsPath| granted.iter().any(|(other, _)| other == path);
+    let is_masked = |path: &AbsPath| masks.iter().any(|mask| path.is_within(&mask.path));
+    services::covers(|path| shown(path) && !is_granted(path) && !is_masked(path)).map_err(Refusal::Services)
+}
+
+/// What lies deeper than a path reaches is closed with the last directory on the way that one leads to.
+fn within_reach(covers: Vec<Cover>) -> Result<Vec<Cover>, Refusal> {
+    let (mut covers, deep): (Vec<_>, Vec<_>) =
+        covers.into_iter().partition(|cover| cover.path.as_bytes().len() < LONGEST_PATH);
+    for cover in deep {
+        let path = cover.path.as_bytes();
+        let end = path[..LONGEST_PATH].iter().rposition(|byte| *byte == b'/').unwrap_or_default();
+        let above = Text::from_bytes(path[..end].to_vec()).and_then(AbsPath::new);
+        let above = above.map_err(|_| Refusal::Usage("a path that was found is none"))?;
+        if covers.iter().any(|other| other.path == above && other.kind == CoverKind::Mask) {
+            continue;
+        }
+        let stat = rustix::fs::lstat(above.as_c_str());
+        let stat = stat.map_err(|source| FilesError::Locate { path: above.clone(), source })?;
+        covers.retain(|other| other.path != above);
+        let identity = Identity::from(&stat);
+        covers.push(Cover { path: above, identity, directory: true, kind: CoverKind::Mask });
+    }
+    Ok(covers)
 }
 
 /// In a directory that the command writes to as the host does.

@@ -2,12 +2,19 @@
 //! by its whole name, then what the plan sets.
 
 use std::ffi::CString;
+use std::net::SocketAddr;
 
-use crate::plan::{Environment, TMP_TOKEN};
+use crate::network::token::{self, Token};
+use crate::plan::{Environment, PLACEHOLDER_TOKEN, TMP_TOKEN};
 use crate::text::Text;
 
-/// `inherited` are `NAME=value` entries; of two with one name the first counts, as for getenv(3).
-pub fn build(requested: &Environment, inherited: Vec<CString>, temp: Option<&[u8]>) -> Vec<CString> {
+/// `placeholder` stands for the secrets of routes. `inherited` are `NAME=value` entries; of two with one name the first counts, as for getenv(3).
+pub fn build(
+    requested: &Environment,
+    inherited: Vec<CString>,
+    temp: Option<&[u8]>,
+    placeholder: &[u8],
+) -> Vec<CString> {
     let mut entries: Vec<CString> = Vec::with_capacity(inherited.len() + requested.set.len());
     let (pass, deny) = (Patterns::of(&requested.pass), Patterns::of(&requested.deny));
     for entry in inherited {
@@ -20,9 +27,39 @@ pub fn build(requested: &Environment, inherited: Vec<CString>, temp: Option<&[u8
         }
     }
     for (name, value) in &requested.set {
-        let value = expand(value.as_bytes(), temp.unwrap_or_default());
+        let value = expand(value.as_bytes(), temp.unwrap_or_default(), placeholder);
         // Names and values are free of NUL since they were parsed, and so is the directory's path.
         entries.extend(CString::new([name.as_bytes(), b"=", &value].concat()));
+    }
+    entries
+}
+
+/// Programs that look for a proxy read these, most of them one spelling alone.
+const PROXIES: [&str; 3] = ["http_proxy", "https_proxy", "all_proxy"];
+const EXCEPTIONS: &str = "no_proxy";
+/// Others have no proxy inside.
+const OTHERS: [&str; 3] = ["ftp_proxy", "socks_proxy", "rsync_proxy"];
+/// The command's own servers, and routes: whoever would be asked for them is asked anyway.
+const DIRECT: &str = "localhost,127.0.0.1,::1,.paddock.internal";
+
+/// With the proxy of this run in place of the caller's own. What a policy sets stays, whatever its spelling.
+pub fn with_proxy(
+    mut entries: Vec<CString>,
+    set: &[(Text, Text)],
+    (address, token): (SocketAddr, &Token),
+) -> Vec<CString> {
+    let names = || PROXIES.into_iter().chain([EXCEPTIONS]).chain(OTHERS);
+    let is_set = |name: &str| set.iter().any(|(set, _)| set.as_bytes().eq_ignore_ascii_case(name.as_bytes()));
+    entries.retain(|entry| {
+        let own = name_of(entry).unwrap_or_default();
+        !names().any(|name| own.eq_ignore_ascii_case(name.as_bytes()))
+            || set.iter().any(|(set, _)| set.as_bytes() == own)
+    });
+    let proxy = format!("http://{}:{token}@{}", token::USER, address);
+    for name in PROXIES.into_iter().chain([EXCEPTIONS]).filter(|name| !is_set(name)) {
+        let value = if name == EXCEPTIONS { DIRECT } else { &proxy };
+        entries.extend(CString::new(format!("{name}={value}")));
+        entries.extend(CString::new(format!("{}={value}", name.to_ascii_uppercase())));
     }
     entries
 }
@@ -35,13 +72,14 @@ fn name_of(entry: &CString) -> Option<&[u8]> {
     }
 }
 
-fn expand(value: &[u8], temp: &[u8]) -> Vec<u8> {
+fn expand(value: &[u8], temp: &[u8], placeholder: &[u8]) -> Vec<u8> {
     let mut expanded = Vec::with_capacity(value.len() + temp.len());
     let mut rest = value;
     while let Some((first, tail)) = rest.split_first() {
-        match rest.strip_prefix(TMP_TOKEN) {
-            Some(after) => {
-                expanded.extend_from_slice(temp);
+        let tokens = [(TMP_TOKEN, temp), (PLACEHOLDER_TOKEN, placeholder)];
+        match tokens.iter().find_map(|(token, means)| Some((rest.strip_prefix(*token)?, means))) {
+            Some((after, means)) => {
+                expanded.extend_from_slice(means);
                 rest = after;
             }
             None => {
@@ -106,7 +144,7 @@ mod tests {
         let set = set.iter().map(|(name, value)| (texts(&[name])[0].clone(), texts(&[value])[0].clone())).collect();
         let requested = Environment { pass: texts(pass), deny: texts(deny), keep: texts(&["KEPT_TOKEN"]), set };
         let inherited = inherited.iter().map(|entry| CString::new(*entry).unwrap()).collect();
-        let entries = build(&requested, inherited, Some(b"/tmp/x"));
+        let entries = build(&requested, inherited, Some(b"/tmp/x"), b"stand-in");
         entries.into_iter().map(|entry| entry.into_string().unwrap()).collect()
     }
 
@@ -154,6 +192,34 @@ mod tests {
     fn set_replaces_and_is_not_denied() {
         let entries = built(&["*"], &["CI"], &[("CI", "1"), ("T", "<tmp>/a:<tmp>"), ("E", "")], &["CI=0", "X=y=z"]);
         assert_eq!(entries, ["X=y=z", "CI=1", "T=/tmp/x/a:/tmp/x", "E="]);
+    }
+
+    #[test]
+    fn the_proxy_of_the_run_takes_the_place_of_the_caller_s() {
+        let token = Token::new().unwrap();
+        let inherited =
+            ["http_proxy=http://corp", "HTTPS_PROXY=x", "No_Proxy=*", "ftp_proxy=x", "PATH=/bin", "MY_HTTP_PROXY=y"];
+        let with = |set: &[(&str, &str)]| {
+            let inherited: Vec<CString> = inherited.iter().map(|entry| CString::new(*entry).unwrap()).collect();
+            let set: Vec<_> =
+                set.iter().map(|(name, value)| (texts(&[name])[0].clone(), texts(&[value])[0].clone())).collect();
+            let entries = with_proxy(inherited, &set, (crate::network::inside::PROXY, &token));
+            entries.into_iter().map(|entry| entry.into_string().unwrap()).collect::<Vec<_>>()
+        };
+        let proxy = format!("http://paddock:{token}@127.255.255.254:1");
+        let mut expected = vec!["PATH=/bin".to_owned(), "MY_HTTP_PROXY=y".to_owned()];
+        for name in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"] {
+            expected.push(format!("{name}={proxy}"));
+        }
+        expected
+            .extend(["no_proxy", "NO_PROXY"].map(|name| format!("{name}=localhost,127.0.0.1,::1,.paddock.internal")));
+        assert_eq!(with(&[]), expected);
+        // As after `build`, which has put what is set among the others.
+        let kept = with(&[("HTTPS_PROXY", "x"), ("no_proxy", "*")]);
+        assert!(kept.iter().any(|entry| entry == "HTTPS_PROXY=x"), "{kept:?}");
+        assert!(!kept.iter().any(|entry| entry.starts_with("https_proxy=") || entry.contains("localhost")), "{kept:?}");
+        assert!(!kept.iter().any(|entry| entry.contains("corp")), "{kept:?}");
+        assert!(kept.iter().any(|entry| *entry == format!("http_proxy={proxy}")), "{kept:?}");
     }
 
     #[test]

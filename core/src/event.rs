@@ -10,16 +10,20 @@ use crate::gate::{Decided, Outcome};
 use crate::json::{self, Invalid};
 use crate::kernel_names;
 use crate::limits::Exceeded;
+use crate::network::outlet::Told;
 use crate::observe::Refused;
+use crate::plan::Mode;
+use crate::record::Record;
+use crate::redact;
 
 /// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
 pub const BODY_LIMIT: usize = 3840;
 
-const NAME_ROOM: usize = 128;
+pub const NAME_ROOM: usize = 128;
 const PATH_ROOM: usize = 1024;
 const CWD_ROOM: usize = 512;
 const ARGUMENTS_ROOM: usize = 1024;
-const REASON_ROOM: usize = 512;
+pub const REASON_ROOM: usize = 512;
 const SENTENCE_ROOM: usize = 2048;
 /// Each of four.
 const REFUSED_ROOM: usize = 880;
@@ -36,6 +40,8 @@ pub struct Enforcement {
     pub seccomp: bool,
     pub no_new_privs: bool,
     pub env_sanitize: bool,
+    /// None: it is not fenced.
+    pub network: Option<Mode>,
 }
 
 pub struct Start<'a> {
@@ -74,6 +80,14 @@ pub enum Event<'a> {
     },
     /// What the gate decided on, and what became of it.
     Exec(&'a Decided),
+    /// What the relay decided on.
+    Network(&'a Told),
+    /// The relay is gone before its time: from here on nothing is reached.
+    NetworkLost {
+        reason: &'a str,
+    },
+    /// What the Python half tells.
+    Record(&'a Record),
     /// What the fence refused, as it was observed and judged.
     FileRefused(&'a Refused),
     /// A protected name that appeared, and where it is kept now; not whole, if it was too much to copy.
@@ -140,6 +154,12 @@ impl Event<'_> {
                         None => out.push_str("null"),
                     }
                 }
+            }
+            Event::Network(told) => told_fields(&mut out, told),
+            Event::Record(record) => record.write(&mut out),
+            Event::NetworkLost { reason } => {
+                out.push_str("\"event\":\"network.lost\",\"reason\":");
+                json::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
             }
             Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
             Event::LimitExceeded(Exceeded { limit, value, means, ended, unwatched }) => {
@@ -210,24 +230,68 @@ impl Start<'_> {
         out.push_str(",\"command\":");
         // The command gets all the room that the other fields leave.
         let room = BODY_LIMIT.saturating_sub(out.len() + tail.len());
-        strings_within(out, self.command.iter().map(|argument| argument.as_bytes()), room);
+        strings_within(out, redact::words(self.command.iter().map(|argument| argument.as_bytes())), room);
         out.push_str(&tail);
     }
 }
 
 impl Enforcement {
     fn write(&self, out: &mut String) {
-        let Enforcement { landlock_abi, rights, scopes, paths, blocked, seccomp, no_new_privs, env_sanitize } = self;
+        let Enforcement { landlock_abi, rights, scopes, paths, blocked, seccomp, no_new_privs, env_sanitize, network } =
+            self;
         let _ = write!(
             out,
             "{{\"landlock_abi\":{landlock_abi},\"rights\":{rights},\"scopes\":{scopes},\"paths\":{paths},\
-             \"blocked\":{blocked},\"seccomp\":{seccomp},\"no_new_privs\":{no_new_privs},\"env_sanitize\":{env_sanitize}}}"
+             \"blocked\":{blocked},\"seccomp\":{seccomp},\"no_new_privs\":{no_new_privs},\"env_sanitize\":{env_sanitize},\"network\":"
         );
+        out.push_str(match network {
+            None => "null}",
+            Some(Mode::None) => "\"none\"}",
+            Some(Mode::Filtered) => "\"filtered\"}",
+        });
+    }
+}
+
+fn told_fields(out: &mut String, told: &Told) {
+    let text = |out: &mut String, key: &str, text: &Option<String>| {
+        let _ = write!(out, ",\"{key}\":");
+        match text {
+            Some(text) => json::string_within(out, text.as_bytes(), Invalid::Text, REASON_ROOM),
+            None => out.push_str("null"),
+        }
+    };
+    let number = |out: &mut String, key: &str, number: Option<u64>| {
+        let _ = match number {
+            Some(number) => write!(out, ",\"{key}\":{number}"),
+            None => write!(out, ",\"{key}\":null"),
+        };
+    };
+    let (layer, action) = (told.layer.name(), told.action.name());
+    let _ = write!(out, "\"event\":\"network\",\"layer\":\"{layer}\",\"action\":\"{action}\"");
+    text(out, "host", &told.host);
+    number(out, "port", told.port.map(u64::from));
+    text(out, "address", &told.address);
+    text(out, "rule", &told.rule);
+    text(out, "reason", &told.reason);
+    number(out, "sent", told.sent);
+    number(out, "received", told.received);
+    number(out, "ms", told.ms);
+    number(out, "pid", told.pid.map(u64::from));
+    text(out, "exe", &told.exe);
+    text(out, "by", &told.by);
+    number(out, "asked_ms", told.asked_ms);
+    if let Some(request) = &told.request {
+        text(out, "method", &request.method);
+        // Some hosts take a token there.
+        let shown = |path: &String| String::from_utf8_lossy(&redact::text(path.as_bytes())).into_owned();
+        text(out, "path", &request.path.as_ref().map(shown));
+        number(out, "status", request.status.map(u64::from));
+        text(out, "route", &request.route);
     }
 }
 
 fn decided_fields(out: &mut String, decided: &Decided) {
-    let Decided { process, exe, argv, cwd, outcome, rule, reason, by } = decided;
+    let Decided { process, exe, argv, cwd, outcome, rule, reason, by, asked_ms, branch: _ } = decided;
     let (action, ran) = match outcome {
         Outcome::Ran { .. } => ("allow", true),
         Outcome::Failed => ("allow", false),
@@ -237,7 +301,7 @@ fn decided_fields(out: &mut String, decided: &Decided) {
     let _ = write!(out, "\"event\":\"{kind}\",\"pid\":{},\"ppid\":{},\"exe\":", process.pid, process.parent);
     json::string_within(out, exe, Invalid::Text, PATH_ROOM);
     out.push_str(",\"argv\":");
-    strings_within(out, expect::words(argv).into_iter(), ARGUMENTS_ROOM);
+    strings_within(out, redact::words(expect::words(argv).into_iter()), ARGUMENTS_ROOM);
     out.push_str(",\"cwd\":");
     json::string_within(out, cwd, Invalid::Text, CWD_ROOM);
     let _ = write!(
@@ -261,10 +325,14 @@ fn decided_fields(out: &mut String, decided: &Decided) {
         Some(by) => json::string_within(out, by.as_bytes(), Invalid::Text, NAME_ROOM),
         None => out.push_str("null"),
     }
+    match asked_ms {
+        Some(asked_ms) => drop(write!(out, ",\"asked_ms\":{asked_ms}")),
+        None => out.push_str(",\"asked_ms\":null"),
+    }
 }
 
 /// A list that takes at most `room` characters: the item that does not fit is cut, those after it are counted.
-fn strings_within<'a>(out: &mut String, items: impl ExactSizeIterator<Item = &'a [u8]>, room: usize) {
+pub fn strings_within<T: AsRef<[u8]>>(out: &mut String, items: impl ExactSizeIterator<Item = T>, room: usize) {
     // `,"…+N more"]` for the items left over.
     const END_ROOM: usize = 40;
     /// Below this an item would be nothing but its own mark.
@@ -281,7 +349,7 @@ fn strings_within<'a>(out: &mut String, items: impl ExactSizeIterator<Item = &'a
             let _ = write!(out, "\"\\u2026+{} more\"", total - index);
             break;
         }
-        json::string_within(out, item, Invalid::Text, left - 3);
+        json::string_within(out, item.as_ref(), Invalid::Text, left - 3);
     }
     out.push(']');
 }
@@ -289,6 +357,7 @@ fn strings_within<'a>(out: &mut String, items: impl ExactSizeIterator<Item = &'a
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::canonical;
     use crate::text::Text;
     use serde_json::Value;
     use std::collections::BTreeSet;
@@ -314,6 +383,7 @@ mod tests {
     fn decided(outcome: Outcome) -> Decided {
         Decided {
             process: expect::Process { pid: 43, parent: 42, uid: 1000 },
+            branch: None,
             exe: b"/usr/bin/git".to_vec(),
             argv: b"git\0push\0".to_vec(),
             cwd: b"/w".to_vec(),
@@ -321,6 +391,7 @@ mod tests {
             rule: Some(b"no-push".to_vec()),
             reason: None,
             by: None,
+            asked_ms: None,
         }
     }
 
@@ -350,8 +421,15 @@ mod tests {
         let [op, path, program, reason] = ["read", "/w/.env", "/usr/bin/cat", "outside every grant"].map(text);
         let refused = Refused { op, path, program, reason, allow: None };
         let refused = Event::FileRefused(&refused);
-        let events = [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged, exec, attack, refused];
-        for event in events {
+        let told = canonical::from_slice(
+            b"{\"action\":\"deny\",\"address\":null,\"event\":\"network\",\"host\":\"example.com\",\"layer\":\"name\",\"ms\":null,\
+              \"port\":null,\"reason\":null,\"received\":null,\"rule\":\"paddock.toml:12\",\"sent\":null,\"pid\":null,\"exe\":null,\
+              \"by\":null,\"asked_ms\":null}",
+        );
+        let (told, lost) = (told.unwrap(), Event::NetworkLost { reason: "it was killed by SIGKILL" });
+        let network = Event::Network(&told);
+        let events = [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged];
+        for event in events.into_iter().chain([exec, attack, refused, network, lost]) {
             let ours = parsed(&event);
             let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();
@@ -399,6 +477,31 @@ mod tests {
         let (exe, cwd, rule, by) = (long.clone(), long.clone(), Some(long.clone()), reason.clone());
         let argv = [&long[..], &[0]].concat().repeat(40);
         parsed(&Event::Exec(&Decided { exe, argv, cwd, rule, reason, by, ..decided(Outcome::Denied) }));
+    }
+
+    #[test]
+    fn secrets_of_a_command_line_are_not_written() {
+        let secret = "ghp_a1B2a1B2a1B2a1B2a1B2a1B2";
+        let argv = format!("git\0clone\0https://ada:{secret}@host/x\0--token\0{secret}\0").into_bytes();
+        let command = [CString::new(format!("TOKEN={secret}")).unwrap()];
+        let exec = Decided { argv, ..decided(Outcome::Denied) };
+        for event in [Event::Exec(&exec), start(&command, b"/", &[])] {
+            let body = event.body();
+            assert!(!body.contains(secret) && body.contains("[redacted]"), "{body}");
+        }
+    }
+
+    #[test]
+    fn secrets_of_a_request_are_not_written() {
+        let secret = "ghp_a1B2a1B2a1B2a1B2a1B2a1B2";
+        let told = format!(
+            "{{\"action\":\"allow\",\"address\":null,\"event\":\"network\",\"host\":\"a.example\",\"layer\":\"request\",\"ms\":null,\
+             \"port\":443,\"reason\":null,\"received\":null,\"rule\":null,\"sent\":null,\"pid\":null,\"exe\":null,\"by\":null,\"asked_ms\":null,\
+             \"request\":{{\"hint\":null,\"method\":\"GET\",\"path\":\"/x/{secret}\",\"route\":null,\"status\":200}}}}"
+        );
+        let told = canonical::from_slice(told.as_bytes()).unwrap();
+        let body = Event::Network(&told).body();
+        assert!(!body.contains(secret) && body.contains("/x/[redacted]"), "{body}");
     }
 
     #[test]

@@ -1,28 +1,52 @@
-//! Closing the fence around the calling process. Everything was prepared before; this only makes system calls, so it can
-//! run in a process that shares its parent's memory.
+//! Closing the fence around the calling process. Everything is prepared before; entering only makes system calls, so it can
+//! happen in a process that shares its parent's memory.
 
+use std::cell::OnceCell;
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
+use landlock::Scope;
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::SecureComputingMode;
 
 use crate::bpf::Instruction;
 use crate::channel::{self, Word};
+use crate::desk;
+use crate::files;
+use crate::gate;
+use crate::observe;
+use crate::pin;
+use crate::place::Identity;
 use crate::plan::{Plan, Tier};
 use crate::privileges::{Privileges, Service};
-use crate::seccomp::Filter;
+use crate::refusal::Refusal;
+use crate::rename;
+use crate::seccomp::{self, Filter};
 use crate::sys::{self, SignalMask};
+use crate::syscalls::Arch;
+use crate::text::AbsPath;
 
 pub struct Fence {
     /// None: as an ordinary user we have nothing to give up.
     privileges: Option<Privileges>,
     no_new_privs: bool,
     rlimits: Vec<(Resource, u64)>,
+    /// Empty until what lies where was looked at: [`files::Files`] adds the rules.
     ruleset: Option<OwnedFd>,
+    /// Of this kernel's Landlock; 0 where it is not asked for.
+    pub actual_abi: i32,
     /// None: the command starts where we stand.
     workdir: Option<CString>,
+    /// Without namespaces they depend on what lies where.
+    filters: OnceCell<Filters>,
+    /// Answers whoever asks whether he is inside, for a fence that is closed once more by each shell.
+    mark: Option<Vec<Instruction>>,
+    /// Descriptors above 2 that the command gets, in ascending order.
+    kept: Vec<u32>,
+}
+
+struct Filters {
     /// For calls that the supervisor answers.
     notifying: Option<Vec<Instruction>>,
     filter: Option<Filter>,
@@ -107,24 +131,78 @@ impl Step {
 }
 
 impl Fence {
-    pub fn new(
-        plan: &Plan,
-        ruleset: Option<OwnedFd>,
-        notifying: Option<Vec<Instruction>>,
-        filter: Option<Filter>,
-        limits: &[(Resource, u64)],
-    ) -> Fence {
-        Fence {
+    pub fn prepare(plan: &Plan, limits: &[(Resource, u64)]) -> Result<Fence, Refusal> {
+        let (ruleset, actual_abi) = match (&plan.files, &plan.landlock) {
+            (Some(_), Some(landlock)) => {
+                files::create_ruleset(plan, landlock).map(|(ruleset, abi)| (Some(ruleset), abi))?
+            }
+            _ => (None, 0),
+        };
+        let fence = Fence {
             privileges: privileges(plan),
             no_new_privs: plan.no_new_privs,
             rlimits: [&plan.rlimits[..], limits].concat(),
             ruleset,
+            actual_abi,
             // A new root is entered at its top; the directory we came from belongs to the old one.
             workdir: (plan.workdir != plan.cwd || plan.tier == Tier::Full)
                 .then(|| plan.workdir.as_c_str().into_owned()),
-            notifying,
-            filter,
+            filters: OnceCell::new(),
+            mark: None,
+            kept: Vec::new(),
+        };
+        if plan.tier == Tier::Full {
+            fence.complete(plan, &[])?;
         }
+        Ok(fence)
+    }
+
+    /// Its filters, if it has none yet. `sockets`: socket files that grants name.
+    pub fn complete(&self, plan: &Plan, sockets: &[(AbsPath, Identity)]) -> Result<(), Refusal> {
+        if self.filters.get().is_some() {
+            return Ok(());
+        }
+        let reach = pin::reach_of(plan, sockets);
+        let filter = match &plan.seccomp {
+            Some(requested) => {
+                let (shared_group, gated) = (!keeps_signals_in(plan), plan.gate.is_some());
+                Some(Filter::compile(requested, Arch::NATIVE, shared_group, gated, reach)?)
+            }
+            None => None,
+        };
+        let mut notified = Vec::new();
+        notified.extend(pin::calls(reach));
+        if !notified.is_empty() {
+            pin::check().map_err(Refusal::Pin)?;
+        }
+        notified.extend(plan.workspace.iter().flat_map(|_| rename::CALLS));
+        notified.extend(plan.gate.iter().flat_map(|_| gate::CALLS));
+        notified.extend(desk::CALLS.into_iter().filter(|_| desk::is_needed(plan)));
+        notified.extend(observe::calls(plan.tier).filter(|_| plan.observe));
+        let notifying = match &notified[..] {
+            [] => None,
+            names => Some(seccomp::notifying(Arch::NATIVE, names)?),
+        };
+        let _ = self.filters.set(Filters { notifying, filter });
+        Ok(())
+    }
+
+    /// For a shell: known from inside by its mark, and with these descriptors left open.
+    pub fn marked(self, mark: Vec<Instruction>, kept: Vec<u32>) -> Fence {
+        Fence { mark: Some(mark), kept, ..self }
+    }
+
+    /// For somebody who only tries a call: nobody would answer for it, and a list that refuses the call itself tells nothing of the file.
+    pub fn without_answers_to(mut self, plan: &Plan, call: &str) -> Result<Fence, Refusal> {
+        self.complete(plan, &[])?;
+        let filter = self.filters.take().and_then(|filters| filters.filter);
+        let filter = filter.filter(|filter| !filter.refuses(call));
+        self.filters = OnceCell::from(Filters { notifying: None, filter });
+        Ok(self)
+    }
+
+    pub fn filter(&self) -> Option<&Filter> {
+        self.filters.get()?.filter.as_ref()
     }
 
     pub fn ruleset(&self) -> Option<BorrowedFd<'_>> {
@@ -133,7 +211,7 @@ impl Fence {
 
     /// Are there calls that the supervisor answers?
     pub fn listens(&self) -> bool {
-        self.notifying.is_some()
+        self.filters.get().is_some_and(|filters| filters.notifying.is_some())
     }
 
     /// Before a process of ours becomes the command: what that one inherits.
@@ -152,15 +230,20 @@ impl Fence {
             rustix::process::chdir(workdir.as_c_str()).map_err(at(Step::Workdir))?;
         }
         // Whatever we inherited or opened: the journal, the ruleset, a caller's leftovers.
-        sys::close_on_exec_from(3).map_err(at(Step::Descriptors))?;
+        sys::close_on_exec_but(3, &self.kept).map_err(at(Step::Descriptors))?;
         // The filters come last, because they may refuse any of the calls above; and the one that asks before the one that refuses,
         // which could keep us from saying whom to ask.
-        if let Some(program) = &self.notifying {
+        let unfinished = FenceError { step: Step::Seccomp, errno: Errno::NOSYS };
+        let Filters { notifying, filter } = self.filters.get().ok_or(unfinished)?;
+        if let Some(program) = notifying {
             let listener = sys::seccomp_listener(program).map_err(at(Step::Listener))?;
             let supervisor = supervisor.ok_or(FenceError { step: Step::Listener, errno: Errno::NOTCONN })?;
             channel::send(supervisor, &Word::Listening, &[listener.as_fd()]).map_err(at(Step::Listener))?;
         }
-        let Some(filter) = &self.filter else { return Ok(()) };
+        if let Some(mark) = &self.mark {
+            sys::seccomp_install(mark).map_err(at(Step::Seccomp))?;
+        }
+        let Some(filter) = filter else { return Ok(()) };
         sys::seccomp_install(&filter.program).map_err(at(Step::Seccomp))?;
         let confirmed = match rustix::thread::secure_computing_mode() {
             Ok(mode) => mode == SecureComputingMode::Filter,
@@ -194,6 +277,12 @@ impl Fence {
         }
         Ok(())
     }
+}
+
+/// In the landlock tier a kernel that does not is refused, or it was said.
+fn keeps_signals_in(plan: &Plan) -> bool {
+    let scoped = plan.landlock.as_ref().is_some_and(|landlock| landlock.scoped.contains(Scope::Signal));
+    scoped || plan.namespaces.is_none()
 }
 
 fn privileges(plan: &Plan) -> Option<Privileges> {

@@ -8,10 +8,12 @@
 
 mod covered;
 mod error;
+pub mod placed;
 
 use std::ffi::CStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use landlock::AccessNet;
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
@@ -26,6 +28,7 @@ use crate::sys;
 use crate::text::AbsPath;
 
 pub use error::FilesError;
+pub use placed::Placed;
 
 /// A grant that was left out, and the excepted path that is the reason.
 pub struct Removed<'p> {
@@ -38,22 +41,10 @@ pub struct Carved<'p> {
     pub kept_out: Vec<AbsPath>,
 }
 
-/// Where a grant really lies, and the symlinks that lead there.
-pub struct Placed<'p> {
-    pub grant: &'p Grant,
-    pub real: AbsPath,
-    pub identity: Identity,
-    pub directory: bool,
-    pub links: Vec<Link>,
-}
-
 /// The rules as they stand in the kernel, and what became of each grant.
 pub struct Files<'p> {
-    ruleset: Option<OwnedFd>,
+    ruleset: Option<BorrowedFd<'p>>,
     pub placed: Vec<Placed<'p>>,
-    /// Grants of places that the full tier makes anew: their rules have to wait until these exist.
-    pub made: Vec<&'p Grant>,
-    pub actual_abi: i32,
     pub rules: usize,
     /// Grants that gave at least one rule.
     pub actual_paths: usize,
@@ -90,6 +81,11 @@ impl Opened {
     }
 }
 
+/// A network that no namespace fences.
+fn is_pinned(plan: &Plan) -> bool {
+    plan.tier == Tier::Landlock && plan.network.is_some()
+}
+
 fn is_dir(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::Directory
 }
@@ -101,20 +97,36 @@ struct Except<'p> {
 }
 
 impl<'p> Files<'p> {
-    /// None when the plan leaves the files open. `journal`: the one that is open already.
-    pub fn prepare(plan: &'p Plan, journal: Option<&Journal>) -> Result<Option<Files<'p>>, FilesError> {
+    /// None when the plan leaves the files open. `ruleset` is what the rules are added to, `journal` the one that is open already.
+    pub fn prepare(
+        plan: &'p Plan,
+        ruleset: Option<BorrowedFd<'p>>,
+        journal: Option<&Journal>,
+    ) -> Result<Option<Files<'p>>, FilesError> {
         let Some(requested) = &plan.files else { return Ok(None) };
-        let (ruleset, actual_abi) = match &plan.landlock {
-            Some(landlock) => create_ruleset(landlock).map(|(ruleset, abi)| (Some(ruleset), abi))?,
-            None => (None, 0),
-        };
         let here = check_standing(plan)?;
+        Files::lay(plan, requested, ruleset, journal, Some(here)).map(Some)
+    }
+
+    /// For who may stand anywhere: a shell's fence has no place of its own.
+    pub fn anywhere(plan: &'p Plan, ruleset: Option<BorrowedFd<'p>>) -> Result<(), FilesError> {
+        match &plan.files {
+            Some(requested) => Files::lay(plan, requested, ruleset, None, None).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    fn lay(
+        plan: &'p Plan,
+        requested: &'p plan::Files,
+        ruleset: Option<BorrowedFd<'p>>,
+        journal: Option<&Journal>,
+        here: Option<Identity>,
+    ) -> Result<Files<'p>, FilesError> {
         let home = Glance::at(&plan.user.home);
         let mut files = Files {
             ruleset,
             placed: Vec::with_capacity(32),
-            made: Vec::new(),
-            actual_abi,
             rules: 0,
             actual_paths: 0,
             skipped: Vec::new(),
@@ -129,36 +141,35 @@ impl<'p> Files<'p> {
         };
         if plan.container.is_some() {
             // None of them is a place of the host: their rules are made when the container has its root.
-            files.made = requested.grants.iter().collect();
-            files.rules = files.made.len();
-            files.actual_paths = files.made.len();
-            return Ok(Some(files));
+            files.rules = requested.grants.len();
+            files.actual_paths = files.rules;
+            return Ok(files);
         }
         let reach = Reach::of(plan, requested);
         check_own_ways(requested, &files.linked, &reach)?;
         for grant in &requested.grants {
             if grant.optional && files.home.of(&grant.path) == Seen::Missing {
                 files.skipped.push(grant);
-            } else if plan.tier == Tier::Full && root::is_made(&grant.path) {
-                files.made.push(grant);
-            } else {
+            } else if plan.tier != Tier::Full || !root::is_made(&grant.path) {
                 files.grant(plan, requested, grant, &reach, here)?;
-            }
+            } // The rules of places that the full tier makes anew have to wait until these exist.
         }
         if let Some(kept) = &plan.journal {
             files.check_journal(plan, requested, &kept.dir, journal)?;
         }
-        Ok(Some(files))
+        Ok(files)
     }
 
     /// The private temporary directory, made after everything else was prepared.
     pub fn grant_temp(&mut self, dir: impl AsFd, rights: Rights) -> Result<(), FilesError> {
-        let Some(ruleset) = &self.ruleset else { return Ok(()) };
-        sys::landlock_add_rule(ruleset.as_fd(), rights.bits(), dir.as_fd()).map_err(FilesError::Temp)
+        let Some(ruleset) = self.ruleset else { return Ok(()) };
+        sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd()).map_err(FilesError::Temp)
     }
 
-    pub fn take_ruleset(&mut self) -> Option<OwnedFd> {
-        self.ruleset.take()
+    /// Unix sockets that are granted by their own names.
+    pub fn sockets(&self) -> Vec<(AbsPath, Identity)> {
+        let sockets = self.placed.iter().filter(|placed| placed.socket);
+        sockets.map(|placed| (placed.real.clone(), placed.identity)).collect()
     }
 
     fn grant(
@@ -167,7 +178,7 @@ impl<'p> Files<'p> {
         requested: &'p plan::Files,
         grant: &'p Grant,
         reach: &Reach<'_>,
-        here: Identity,
+        here: Option<Identity>,
     ) -> Result<(), FilesError> {
         let rights = plan.rights(&grant.access);
         let opened = match open(grant) {
@@ -178,7 +189,7 @@ impl<'p> Files<'p> {
                     return Ok(());
                 }
                 Some(misled) => return Err(misled),
-                None if grant.path == plan.cwd && Identity::from(&opened.stat) != here => {
+                None if grant.path == plan.cwd && here.is_some_and(|here| here != Identity::from(&opened.stat)) => {
                     return Err(FilesError::Moved { path: plan.cwd.clone() });
                 }
                 None => opened,
@@ -215,7 +226,8 @@ impl<'p> Files<'p> {
             real: opened.led_to.clone().unwrap_or_else(|| grant.path.clone()),
             identity: Identity::from(&opened.stat),
             directory: opened.is_dir(),
-            links: opened.links.clone(),
+            socket: FileType::from_raw_mode(opened.stat.st_mode) == FileType::Socket,
+            links: opened.links.iter().map(placed::Signpost::from).collect(),
         });
         self.add_rule(plan, grant, &opened.fd, &opened.stat, rights)
     }
@@ -316,13 +328,13 @@ impl<'p> Files<'p> {
         rights: Rights,
     ) -> Result<(), FilesError> {
         self.check_file_system(plan, grant, fd, stat.st_dev)?;
-        if let Some(ruleset) = &self.ruleset {
+        if let Some(ruleset) = self.ruleset {
             let actual_rights = if is_dir(stat) { rights } else { rights::on_a_file(rights) };
             if actual_rights.is_empty() {
                 return Ok(());
             }
             let refused = |source| FilesError::AddRule { path: grant.path.clone(), from: grant.source(), source };
-            sys::landlock_add_rule(ruleset.as_fd(), actual_rights.bits(), fd.as_fd()).map_err(refused)?;
+            sys::landlock_add_rule(ruleset, actual_rights.bits(), fd.as_fd()).map_err(refused)?;
             self.rules += 1;
         }
         self.granted.push((Identity::from(stat), grant));
@@ -386,13 +398,21 @@ impl<'p> Files<'p> {
     }
 }
 
-fn create_ruleset(requested: &plan::Landlock) -> Result<(OwnedFd, i32), FilesError> {
+/// The ABI that knows of TCP ports.
+const PORTS_SINCE: i32 = 4;
+
+/// An empty one, and the ABI that this kernel has. Where the network is fenced in the landlock tier, no connection and no port is the command's own:
+/// the supervisor, who is not in here, has those that are granted.
+pub fn create_ruleset(plan: &Plan, requested: &plan::Landlock) -> Result<(OwnedFd, i32), FilesError> {
+    let fenced = is_pinned(plan);
     let actual_abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
     if actual_abi < requested.abi {
         return Err(FilesError::OldAbi { requested: requested.abi, actual: actual_abi });
     }
     // Rights and scopes are those of an ABI that this kernel has; the plan was checked for that.
-    let ruleset = sys::landlock_create_ruleset(requested.handled.bits(), requested.scoped.bits());
+    let ports =
+        if fenced && actual_abi >= PORTS_SINCE { (AccessNet::BindTcp | AccessNet::ConnectTcp).bits() } else { 0 };
+    let ruleset = sys::landlock_create_ruleset(requested.handled.bits(), ports, requested.scoped.bits());
     Ok((ruleset.map_err(FilesError::Create)?, actual_abi))
 }
 

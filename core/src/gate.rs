@@ -15,41 +15,34 @@ pub mod judge;
 pub mod places;
 mod program;
 pub mod rules;
+mod shells;
 mod verify;
 mod words;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::os::fd::BorrowedFd;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
-use sha2::{Digest as _, Sha256};
 
-use self::chain::{Known, Link, State};
+use self::chain::{Link, State};
 pub use self::decided::{Decided, Outcome};
-use self::expect::{Expected, Process, Unexpected, Unseen};
+use self::expect::{Expected, Process, Sight, Unexpected, Unseen};
 use self::places::Places;
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
-use crate::companion::{self, Companion, Heard, Question};
-use crate::memory::Memory;
+use self::shells::Shells;
+use crate::ancestry;
+use crate::caller;
+use crate::companion;
+use crate::desk::{Desk, Given};
 use crate::notify::{Answer, Call, Listener};
 use crate::plan::{self, Action, Plan};
+use crate::root::shells::original;
 use crate::sys::{trace, trace::Traced};
 
-/// Where a person may be asked, also those that change the terminal on which that happens.
-pub fn calls(plan: &plan::Gate) -> impl Iterator<Item = &'static str> {
-    let asks = plan.default == Action::Ask
-        || plan.on_error == Action::Ask
-        || plan.rules.iter().any(|rule| rule.action == Action::Ask);
-    ["execve", "execveat"].into_iter().chain(asks.then_some("ioctl"))
-}
-
-/// Changes of the terminal that wait for the end of a question. More fail.
-const MOST_HELD: usize = 256;
-/// So soon it is seen that the terminal is the command's again.
-const HELD: Duration = Duration::from_millis(50);
+pub const CALLS: [&str; 2] = ["execve", "execveat"];
 
 /// More questions than a person will answer; the files of each are held open.
 const MOST_ASKED: usize = 2048;
@@ -66,15 +59,10 @@ pub struct Gate {
     rules: Rules,
     /// None: files are not fenced.
     places: Option<Places>,
-    known: Known,
-    memory: Memory,
-    companion: Companion,
+    sight: Sight,
     asked: Vec<Asked>,
-    last_question: u64,
     /// What is in files that no command can write.
     kept: RefCell<HashMap<State, [u8; 32]>>,
-    /// Changes of the terminal while a person is asked on it: they could answer, or show something else.
-    held: Vec<Call>,
     /// Let through, and not yet seen at the exec stop.
     traced: Vec<Admitted>,
     /// Other threads of processes that have one under way.
@@ -84,6 +72,7 @@ pub struct Gate {
     /// What a person denied last, and to which process. One that searches PATH comes again with the same file by another name.
     denied: VecDeque<(u32, [u8; 32])>,
     decided: Vec<Decided>,
+    shells: Shells,
     /// The command, and who started it: one of us.
     command: Option<Process>,
 }
@@ -94,6 +83,7 @@ struct Asked {
     call: Call,
     expected: Expected,
     verdict: Verdict,
+    since: Instant,
     deadline: Instant,
     /// The time is over, and the question leaves the screen before the process goes on and writes there.
     withdrawn: bool,
@@ -104,6 +94,8 @@ struct Admitted {
     call: Call,
     expected: Expected,
     decision: Decision,
+    /// Its directory in /proc, looked for while the kernel works. None: it has ended.
+    own: Option<OwnedFd>,
     /// It was not what was judged, and is about to be dead.
     killed: bool,
 }
@@ -116,10 +108,12 @@ struct Decision {
     reason: Option<String>,
     /// Who was asked.
     by: Option<String>,
+    /// How long that took.
+    asked_ms: Option<u64>,
 }
 
 impl Gate {
-    pub fn of(plan: &Plan, companion: Companion) -> Result<Option<Gate>, RuleError> {
+    pub fn of(plan: &Plan) -> Result<Option<Gate>, RuleError> {
         let Some(requested) = &plan.gate else { return Ok(None) };
         // There other files can stand in a program's place: its loader, for one.
         let nested = plan.seccomp.as_ref().is_none_or(|seccomp| seccomp.namespaces)
@@ -127,24 +121,31 @@ impl Gate {
         if nested {
             return Err(RuleError::Namespaces);
         }
+        // By /proc/PID/mem, where ptrace is not asked.
+        let files = plan.files.as_ref();
+        if !requested.trace
+            && let Some(grant) = files.and_then(|files| files.grants.iter().find(|grant| places::rewrites(grant)))
+        {
+            return Err(RuleError::Proc(grant.path.clone()));
+        }
         let places = Places::of(plan);
+        let shells = Shells::of(plan);
         let (plan, rules) = (requested.clone(), Rules::compile(requested)?);
+        // Where files are fenced nothing is mounted or pivoted, and where namespaces are denied chroot is too.
+        let sight = Sight::new(places.is_some());
         Ok(Some(Gate {
             plan,
             rules,
             places,
-            known: Known::default(),
-            memory: Memory::of(0),
-            companion,
+            sight,
             asked: Vec::new(),
-            last_question: 0,
             kept: RefCell::default(),
-            held: Vec::new(),
             traced: Vec::new(),
             queued: Vec::new(),
             allowed: HashSet::new(),
             denied: VecDeque::with_capacity(MOST_DENIED),
             decided: Vec::new(),
+            shells,
             command: None,
         }))
     }
@@ -155,26 +156,9 @@ impl Gate {
         let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     }
 
-    /// Readable when the companion has something to say.
-    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.companion.fd()
-    }
-
     pub fn deadline(&self) -> Option<Instant> {
         let now = Instant::now();
-        let first = self.asked.iter().map(|asked| asked.deadline.min(now + ROLL_CALL)).min();
-        let held = (!self.held.is_empty()).then(|| now + HELD);
-        first.into_iter().chain(held).min()
-    }
-
-    /// A person is being asked on the command's own terminal.
-    pub fn is_asking(&self) -> bool {
-        self.companion.has_terminal()
-    }
-
-    /// Nobody is left who could ask. A companion gives the terminal back before we go.
-    pub fn dismiss_companion(&mut self) {
-        self.companion = Companion::new(None);
+        self.asked.iter().map(|asked| asked.deadline.min(now + ROLL_CALL)).min()
     }
 
     /// Somebody is on his way through, and we are told of it by SIGCHLD.
@@ -186,21 +170,11 @@ impl Gate {
         std::mem::take(&mut self.decided)
     }
 
-    /// The terminal is to be changed. While a person is asked on it, whoever wants that waits, as for anything else that is the foreground's.
-    pub fn take_change(&mut self, listener: &Listener, call: Call) {
-        if !self.companion.has_terminal() {
-            listener.answer(&call, Answer::Continue);
-        } else if self.held.len() < MOST_HELD {
-            self.held.push(call);
-        } else {
-            listener.answer(&call, Answer::Fail(Errno::IO));
-        }
-    }
-
     /// An exec arrived.
-    pub fn take(&mut self, listener: &Listener, call: Call) {
+    pub fn take(&mut self, listener: &Listener, call: Call, desk: &mut Desk) {
         let arrived = Instant::now();
-        let expected = Expected::of(&call, self.places.as_ref(), &mut self.known, &mut self.memory);
+        let closely = self.command.is_none() || self.rules.name_callers();
+        let expected = Expected::of(&call, self.places.as_ref(), &mut self.sight, closely);
         if !listener.still_waits(&call) {
             return; // whatever was read may have been another's
         }
@@ -208,19 +182,35 @@ impl Gate {
             Ok(expected) => expected,
             Err(Unexpected::Fails(errno)) => return listener.answer(&call, Answer::Fail(errno)),
             Err(Unexpected::Unseen { call: unseen, why }) => {
-                listener.answer(&call, Answer::Fail(Errno::ACCESS));
-                let decision = Decision { rule: None, reason: Some(why.to_owned()), by: None };
+                let decision = Decision { rule: None, reason: Some(why.to_owned()), by: None, asked_ms: None };
                 let Unseen { exe, argv, cwd, process } = *unseen;
-                return self.tell(process, exe, argv, cwd, Outcome::Denied, decision);
+                self.tell(process, exe, argv, cwd, Outcome::Denied, decision);
+                return listener.answer(&call, Answer::Fail(Errno::ACCESS));
             }
         };
-        let command = *self.command.get_or_insert(expected.process);
+        let command = *self.command.get_or_insert(expected.process());
+        if expected.chain.last().is_some_and(|link| link.kept) {
+            return match self.shells.continued(&expected) {
+                Some(decision) => self.admit(listener, call, expected, decision),
+                None => {
+                    expected.complete(call.thread);
+                    let reason = Some(shells::PAST.to_owned());
+                    self.deny(listener, &call, expected, Decision { rule: None, reason, by: None, asked_ms: None });
+                }
+            };
+        }
         let timeout = Duration::from_millis(self.plan.timeout_ms.into());
         let (mut verdict, approved) = self.judge(&mut expected, command, arrived + timeout);
         if arrived.elapsed() > timeout && verdict.action != Action::Deny {
             verdict = Verdict { action: Action::Deny, cause: Cause::Late, doubted: None };
         }
         let decision = self.decision(&verdict);
+        if verdict.action != Action::Allow {
+            expected.complete(call.thread);
+            if !listener.still_waits(&call) {
+                return;
+            }
+        }
         match verdict.action {
             Action::Allow => self.admit(listener, call, expected, decision),
             Action::Deny => self.deny(listener, &call, expected, decision),
@@ -228,15 +218,15 @@ impl Gate {
                 let by = approved.and_then(|rule| self.plan.approved.get(rule)).map(|rule| rule.source.to_string());
                 self.admit(listener, call, expected, Decision { by, ..decision });
             }
-            Action::Ask if self.allowed.contains(&fingerprint(&expected)) => {
+            Action::Ask if self.allowed.contains(&expected.fingerprint()) => {
                 let by = Some("session".to_owned());
                 self.admit(listener, call, expected, Decision { by, ..decision });
             }
-            Action::Ask if self.denied.contains(&(expected.process.pid, fingerprint(&expected))) => {
+            Action::Ask if self.denied.contains(&(expected.pid, expected.fingerprint())) => {
                 let reason = Some("it was denied just now".to_owned());
                 self.deny(listener, &call, expected, Decision { reason, ..decision });
             }
-            Action::Ask => self.ask(listener, call, expected, verdict),
+            Action::Ask => self.ask(listener, call, expected, verdict, desk),
         }
     }
 
@@ -244,13 +234,13 @@ impl Gate {
     fn judge(&self, expected: &mut Expected, command: Process, deadline: Instant) -> (Verdict, Option<usize>) {
         let digests = RefCell::new(Vec::new());
         let chain: Vec<File<'_>> = expected.chain.iter().map(Link::as_file).collect();
-        let parent = if self.rules.name_parents() { self.parent_of(expected.process, command) } else { None };
+        let parent = if self.rules.name_parents() { self.parent_of(expected.process(), command) } else { None };
         let parent_argv = parent.as_ref().map(|(_, argv)| expect::words(argv)).unwrap_or_default();
         let exec = Exec {
             chain: &chain,
             argv: &expected.arguments(),
-            cwd: &expected.cwd,
-            uid: expected.process.uid,
+            cwd: expected.cwd(),
+            uid: expected.process().uid,
             parent: parent.as_ref().map(|(exe, _)| Parent { exe, argv: &parent_argv }),
             granted: self.places.as_ref().is_none_or(|places| places.hold_all(&expected.chain)),
             digest: &|index| {
@@ -284,6 +274,7 @@ impl Gate {
         }
         let file = |name| format!("/proc/{}/{name}", process.parent);
         let exe = rustix::fs::readlink(file("exe"), Vec::new()).ok()?.into_bytes();
+        let exe = original(&exe).map_or(exe.clone(), <[u8]>::to_vec);
         Some((exe, std::fs::read(file("cmdline")).ok()?))
     }
 
@@ -300,58 +291,65 @@ impl Gate {
             Cause::Late => (None, Some(format!("it was not judged within {} ms", self.plan.timeout_ms))),
             Cause::Error { rule, why } => (Some(*rule), Some(format!("it can not be judged: {why}"))),
         };
-        Decision { rule, reason, by: None }
+        Decision { rule, reason, by: None, asked_ms: None }
     }
 
     fn deny(&mut self, listener: &Listener, call: &Call, expected: Expected, decision: Decision) {
-        listener.answer(call, Answer::Fail(Errno::ACCESS));
+        // While it waits, it is who it is.
         self.told(expected, Outcome::Denied, decision);
+        listener.answer(call, Answer::Fail(Errno::ACCESS));
     }
 
     /// The call was seen to wait still.
     fn admit(&mut self, listener: &Listener, call: Call, expected: Expected, decision: Decision) {
-        let admitted = Admitted { call, expected, decision, killed: false };
+        self.shells.note(&expected, &decision);
+        let mut admitted = Admitted { call, expected, decision, own: None, killed: false };
         // One at a time of each process. A thread that executes holds a lock that attaching to its siblings needs, and waits until they
         // are buried, by us.
-        let process = admitted.expected.process.pid;
-        if self.traced.iter().any(|other| other.expected.process.pid == process) {
+        let process = admitted.expected.pid;
+        if self.traced.iter().any(|other| other.expected.pid == process) {
             return self.queued.push(admitted);
         }
         match trace::seize(call.thread) {
             Ok(()) => {
                 // It stays in its call, as the filter asked for; this takes hold when it comes back from there to the old program.
                 let _ = trace::interrupt(call.thread);
-                self.traced.push(admitted);
                 listener.answer(&call, Answer::Continue);
+                // While the kernel works. It is ours: its number stays its own.
+                admitted.own = caller::directory_of(process).ok();
+                admitted.expected.process = admitted.expected.process.or_else(|| Process::of(process).ok());
+                self.traced.push(admitted);
             }
             Err(_) if self.plan.trace => {
+                admitted.expected.complete(call.thread);
                 listener.answer(&call, Answer::Continue);
                 let Admitted { expected, decision, .. } = admitted;
                 self.told(expected, Outcome::Ran { verified: false }, decision);
             }
+            Err(_) if !listener.still_waits(&call) => {} // it was killed
             Err(_) => {
                 let why = match expect::is_traced(call.thread) {
                     false => "the kernel does not let us look at it (kernel.yama.ptrace_scope?)",
                     true => "another program traces it",
                 };
                 let reason = Some(format!("what runs could not be checked: {why}"));
+                admitted.expected.complete(call.thread);
                 self.deny(listener, &call, admitted.expected, Decision { reason, ..admitted.decision });
             }
         }
     }
 
-    fn ask(&mut self, listener: &Listener, call: Call, expected: Expected, verdict: Verdict) {
-        self.last_question += 1;
-        let id = self.last_question;
+    fn ask(&mut self, listener: &Listener, call: Call, expected: Expected, verdict: Verdict, desk: &mut Desk) {
         let asked = if self.asked.len() < MOST_ASKED {
-            self.question(id, &expected, &verdict)
+            self.question(&expected, &verdict, desk)
         } else {
             Err("too many questions wait for an answer".to_owned())
         };
         match asked {
-            Ok(()) => {
-                let deadline = Instant::now() + Duration::from_secs(self.plan.ask_timeout_s.into());
-                self.asked.push(Asked { id, call, expected, verdict, deadline, withdrawn: false });
+            Ok(id) => {
+                let since = Instant::now();
+                let deadline = since + Duration::from_secs(self.plan.ask_timeout_s.into());
+                self.asked.push(Asked { id, call, expected, verdict, since, deadline, withdrawn: false });
             }
             Err(why) => {
                 let decision = self.decision(&verdict);
@@ -361,96 +359,89 @@ impl Gate {
         }
     }
 
-    fn question(&mut self, id: u64, expected: &Expected, verdict: &Verdict) -> Result<(), String> {
+    fn question(&mut self, expected: &Expected, verdict: &Verdict, desk: &mut Desk) -> Result<u64, String> {
         let command = self.command.unwrap_or_default();
-        let parent = self.parent_of(expected.process, command);
+        let parent = self.parent_of(expected.process(), command);
         let parent_argv = parent.as_ref().map(|(_, argv)| expect::words(argv)).unwrap_or_default();
         let rule = match verdict.cause {
             Cause::Rule(rule) | Cause::Error { rule, .. } => self.plan.rules.get(rule),
             _ => None,
         };
         let decision = self.decision(verdict);
-        self.companion.ask(&Question {
-            id,
+        desk.ask(&companion::Question::Exec(companion::Exec {
             exe: expected.exe(),
             chain: &expected.chain.iter().map(|link| link.real.as_slice()).collect::<Vec<_>>(),
             argv: &expected.arguments(),
-            cwd: &expected.cwd,
-            pid: expected.process.pid,
+            cwd: expected.cwd(),
+            pid: expected.pid,
             parent: parent.as_ref().map(|(exe, _)| (exe.as_slice(), parent_argv.as_slice())),
             rule: rule.map(|rule| rule.id.as_bytes()),
             source: rule.map_or(b"", |rule| rule.source.as_bytes()),
             reason: decision.reason.as_deref().map(str::as_bytes),
             timeout_s: self.plan.ask_timeout_s.into(),
-        })
+        }))
     }
 
     /// Looks after everybody who is on his way or waits.
-    pub fn turn(&mut self, listener: &Listener) {
+    pub fn turn(&mut self, listener: &Listener, desk: &mut Desk) {
         self.look_at_traced(listener);
-        while let Some(heard) = self.companion.hear() {
-            match heard {
-                Heard::Answer { id, answer, by } => self.answered(listener, id, answer, by),
-                Heard::Gone => self.dismiss(listener, |_| true, "whoever was asked is gone"),
-            }
-        }
-        if !self.held.is_empty() && !self.companion.has_terminal() {
-            for call in std::mem::take(&mut self.held) {
-                if listener.still_waits(&call) {
-                    listener.answer(&call, Answer::Continue);
-                }
-            }
-        }
         if self.asked.is_empty() {
             return;
+        }
+        for Given { id, answer, by } in desk.given(|id| self.asked.iter().any(|asked| asked.id == id)) {
+            self.answered(listener, id, answer, by);
+        }
+        if desk.is_deserted() {
+            self.dismiss(listener, |_| true, "whoever was asked is gone", desk);
         }
         let now = Instant::now();
         let gone: Vec<u64> =
             self.asked.iter().filter(|asked| !listener.still_waits(&asked.call)).map(|asked| asked.id).collect();
-        gone.iter().for_each(|id| self.companion.withdraw(*id));
+        gone.iter().for_each(|id| desk.withdraw(*id));
         self.asked.retain(|asked| !gone.contains(&asked.id));
         let late = format!("nobody answered within {} s", self.plan.ask_timeout_s);
         for asked in self.asked.iter_mut().filter(|asked| asked.deadline <= now && !asked.withdrawn) {
-            self.companion.withdraw(asked.id);
+            desk.withdraw(asked.id);
             (asked.withdrawn, asked.deadline) = (true, now + TO_CLEAR);
         }
-        self.dismiss(listener, |asked| asked.deadline <= now, &late);
+        self.dismiss(listener, |asked| asked.deadline <= now, &late, desk);
     }
 
     fn answered(&mut self, listener: &Listener, id: u64, answer: companion::Answer, by: String) {
         let Some(index) = self.asked.iter().position(|asked| asked.id == id) else { return };
-        let Asked { call, expected, verdict, .. } = self.asked.swap_remove(index);
+        let Asked { call, expected, verdict, since, .. } = self.asked.swap_remove(index);
         if !listener.still_waits(&call) {
             return;
         }
-        let decision = Decision { by: Some(by), ..self.decision(&verdict) };
+        let decision = Decision { by: Some(by), asked_ms: Some(elapsed_ms(since)), ..self.decision(&verdict) };
         if answer == companion::Answer::Session {
-            self.allowed.insert(fingerprint(&expected));
+            self.allowed.insert(expected.fingerprint());
         }
         match answer {
             companion::Answer::Once | companion::Answer::Session => self.admit(listener, call, expected, decision),
             companion::Answer::Deny => {
                 self.denied.truncate(MOST_DENIED - 1);
-                self.denied.push_front((expected.process.pid, fingerprint(&expected)));
+                self.denied.push_front((expected.pid, expected.fingerprint()));
                 self.deny(listener, &call, expected, decision);
             }
         }
     }
 
-    fn dismiss(&mut self, listener: &Listener, which: impl Fn(&Asked) -> bool, why: &str) {
+    fn dismiss(&mut self, listener: &Listener, which: impl Fn(&Asked) -> bool, why: &str, desk: &mut Desk) {
         let (dismissed, kept) = std::mem::take(&mut self.asked).into_iter().partition(which);
         self.asked = kept;
         let dismissed: Vec<Asked> = dismissed;
-        for Asked { id, call, expected, verdict, .. } in dismissed {
-            self.companion.withdraw(id);
-            let decision = Decision { reason: Some(why.to_owned()), ..self.decision(&verdict) };
+        for Asked { id, call, expected, verdict, since, .. } in dismissed {
+            desk.withdraw(id);
+            let (reason, asked_ms) = (Some(why.to_owned()), Some(elapsed_ms(since)));
+            let decision = Decision { reason, asked_ms, ..self.decision(&verdict) };
             self.deny(listener, &call, expected, decision);
         }
     }
 
     fn look_at_traced(&mut self, listener: &Listener) {
         let numbers: Vec<(u32, u32)> =
-            self.traced.iter().map(|traced| (traced.call.thread, traced.expected.process.pid)).collect();
+            self.traced.iter().map(|traced| (traced.call.thread, traced.expected.pid)).collect();
         for (thread, process) in numbers {
             let found = trace::look(thread);
             let is_there = found.is_ok();
@@ -475,27 +466,38 @@ impl Gate {
                     return kill(pid); // nobody let it through
                 };
                 let deadline = Instant::now() + Duration::from_millis(self.plan.timeout_ms.into());
-                match verify::difference(&self.traced[index].expected, pid, &mut self.memory, deadline) {
+                let Admitted { expected, own, .. } = &mut self.traced[index];
+                let difference = verify::difference(expected, pid, own.as_ref(), &mut self.sight.memory, deadline);
+                match difference {
+                    None if trace::detach(pid).is_ok() => self.leave(listener, index, Outcome::Ran { verified: true }),
+                    // From now on it is known by the number it dies with.
+                    _ if !trace::is_stopped(pid) => self.traced[index].call.thread = pid,
                     None => {
-                        let _ = trace::detach(pid);
-                        self.leave(listener, index, Outcome::Ran { verified: true });
+                        kill(pid);
+                        self.traced[index].call.thread = pid;
                     }
                     Some(what) => {
-                        kill(pid);
                         let admitted = &mut self.traced[index];
+                        admitted.expected.complete(pid);
+                        kill(pid);
                         admitted.killed = true;
-                        // From now on it is known by the number it died with.
                         admitted.call.thread = pid;
-                        let Expected { process, argv, cwd, .. } = &admitted.expected;
-                        let (process, argv, cwd) = (*process, argv.clone(), cwd.clone());
+                        let (process, cwd) = (admitted.expected.process(), admitted.expected.cwd().to_vec());
+                        let argv = admitted.expected.argv.clone();
                         let (exe, decision) = (admitted.expected.exe().to_vec(), admitted.decision.clone());
                         self.tell(process, exe, argv, cwd, Outcome::Attack(what), decision);
                     }
                 }
             }
             Traced::Interrupted => {
-                let _ = trace::detach(pid);
-                if let Some(index) = self.traced.iter().position(|admitted| admitted.call.thread == pid) {
+                let index = self.traced.iter().position(|admitted| admitted.call.thread == pid);
+                if let Some(index) = index {
+                    self.traced[index].expected.complete(pid);
+                }
+                // One that was killed meanwhile is ours until it is buried.
+                if trace::detach(pid).is_ok()
+                    && let Some(index) = index
+                {
                     self.leave(listener, index, Outcome::Failed);
                 }
             }
@@ -508,7 +510,7 @@ impl Gate {
 
     /// A traced one is dead and buried.
     fn ended(&mut self, listener: &Listener, pid: u32) {
-        let is_it = |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.process.pid == pid;
+        let is_it = |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.pid == pid;
         if let Some(index) = self.traced.iter().position(is_it) {
             self.leave(listener, index, Outcome::Failed);
         }
@@ -517,12 +519,12 @@ impl Gate {
     /// It is through, or will never be; the next one of its process has its turn.
     fn leave(&mut self, listener: &Listener, index: usize, outcome: Outcome) {
         let Admitted { expected, decision, killed, .. } = self.traced.swap_remove(index);
-        let process = expected.process.pid;
+        let process = expected.pid;
         if !killed {
             self.told(expected, outcome, decision);
         }
-        while !self.traced.iter().any(|traced| traced.expected.process.pid == process)
-            && let Some(index) = self.queued.iter().position(|queued| queued.expected.process.pid == process)
+        while !self.traced.iter().any(|traced| traced.expected.pid == process)
+            && let Some(index) = self.queued.iter().position(|queued| queued.expected.pid == process)
         {
             let Admitted { call, expected, decision, .. } = self.queued.remove(index);
             if listener.still_waits(&call) {
@@ -532,8 +534,8 @@ impl Gate {
     }
 
     fn told(&mut self, expected: Expected, outcome: Outcome, decision: Decision) {
-        let exe = expected.exe().to_vec();
-        let Expected { process, argv, cwd, .. } = expected;
+        let (exe, process, cwd) = (expected.exe().to_vec(), expected.process(), expected.cwd().to_vec());
+        let Expected { argv, .. } = expected;
         self.tell(process, exe, argv, cwd, outcome, decision);
     }
 
@@ -546,9 +548,12 @@ impl Gate {
         outcome: Outcome,
         decision: Decision,
     ) {
-        let Decision { rule, reason, by } = decision;
+        let Decision { rule, reason, by, asked_ms } = decision;
         let rule = rule.and_then(|rule| self.plan.rules.get(rule)).map(|rule| rule.id.as_bytes().to_vec());
-        self.decided.push(Decided { process, exe, argv, cwd, outcome, rule, reason, by });
+        let is_refused = matches!(outcome, Outcome::Denied | Outcome::Attack(_));
+        let command = self.command.filter(|_| is_refused);
+        let branch = command.and_then(|command| ancestry::branch_of(process.pid, command.pid));
+        self.decided.push(Decided { process, branch, exe, argv, cwd, outcome, rule, reason, by, asked_ms });
     }
 }
 
@@ -558,13 +563,6 @@ fn kill(pid: u32) {
     }
 }
 
-/// The same program with the same arguments in the same place.
-fn fingerprint(expected: &Expected) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    let files = expected.chain.iter().map(|link| link.real.as_slice());
-    for part in files.chain([&expected.argv[..], &expected.cwd]) {
-        hash.update((part.len() as u64).to_le_bytes());
-        hash.update(part);
-    }
-    hash.finalize().into()
+fn elapsed_ms(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)
 }

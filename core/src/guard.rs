@@ -24,7 +24,6 @@ use rustix::io::Errno;
 use rustix::time::ClockId;
 
 use crate::beneath;
-use crate::channel;
 use crate::cover::{Cover, CoverKind};
 use crate::ground::{Ground, Tree};
 use crate::names::Names;
@@ -268,10 +267,10 @@ impl Guard {
         changed
     }
 
-    /// Lets go of the watches, without waiting for it: the kernel takes tens of milliseconds to be sure that nobody looks at one
-    /// any more.
-    pub fn disband(self) {
-        channel::abandon(vec![self.inotify]);
+    /// What holds the watches. It is not to be closed by who can not wait: the kernel takes tens of milliseconds to be sure that
+    /// nobody looks at one any more.
+    pub fn disband(self) -> OwnedFd {
+        self.inotify
     }
 
     /// Looks through everything that is watched.

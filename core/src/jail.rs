@@ -15,9 +15,9 @@ use rustix::thread::LinkNameSpaceType;
 use crate::fence::Fence;
 use crate::identity::{self, IdentityError};
 use crate::limits::{Limits, LimitsError};
-use crate::loopback;
 use crate::mounts::{self, PLAIN};
 use crate::namespaces::{self, Attend, Furnish, Furnished, InitError, Payload, Started};
+use crate::network::inside::{self, InsideError};
 use crate::place::{Identity, Place};
 use crate::plan::{Container, Grant, Namespaces, Plan};
 use crate::privileges;
@@ -62,6 +62,8 @@ pub enum JailError {
     Step { what: &'static str, source: Errno },
     #[error(transparent)]
     Root(#[from] RootError),
+    #[error(transparent)]
+    Network(#[from] InsideError),
 }
 
 impl JailError {
@@ -88,6 +90,7 @@ impl JailError {
             JailError::NoCgroup(_) => "name a directory below /sys/fs/cgroup",
             JailError::Limits(error) => error.hint(),
             JailError::Identity(error) => error.hint(),
+            JailError::Network(error) => error.hint(),
             JailError::Inside { .. } | JailError::Step { .. } | JailError::Root(_) => {
                 "`paddock doctor` tries every mechanism on this machine"
             }
@@ -155,7 +158,7 @@ impl<'p> Jail<'p> {
                 Errno::CANCELED
             })
         };
-        let started = namespaces::start(&interior, fence, payload, mask, admit, || Ok(None), attend);
+        let started = namespaces::start(&interior, fence, payload, mask, admit, |_| Ok(()), attend);
         match refused {
             Some(error) => Err(error),
             None => Ok(started),
@@ -326,11 +329,12 @@ impl Interior<'_, '_> {
         sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWCGROUP as u64, 0, 0, 0])
             .map_err(step("no cgroup namespace can be made"))?;
         if container.loopback {
-            loopback::bring_up().map_err(step("the loopback device can not be brought up"))?;
+            inside::bring_loopback_up()?;
         }
         let root = root::set_on_stage(tree)?;
         let root = root.as_fd();
-        let shm = root::make_dev(root, &devices)?;
+        root::attach_at(root, b"/dev", &root::new_tmpfs(None)?)?;
+        let shm = root::make_dev(root, &devices, false, None, None)?;
         let proc = root::make_proc(root, self.jail.namespaces.nested, self.pid_max)?;
         let masks = Masks::open(root).map_err(step("the masks can not be opened"))?;
         for mask in &container.masks {

@@ -5,7 +5,9 @@
 #![cfg(supported)]
 
 mod ancestry;
+mod apart;
 mod attempt;
+mod attend;
 mod beneath;
 mod bpf;
 mod caller;
@@ -20,6 +22,7 @@ mod clock;
 mod command;
 mod companion;
 mod cover;
+mod desk;
 mod enclosure;
 mod environment;
 mod event;
@@ -30,6 +33,7 @@ mod gitdir;
 mod glance;
 mod ground;
 mod guard;
+mod holder;
 mod host;
 mod identity;
 mod jail;
@@ -40,13 +44,15 @@ mod kernel_names;
 mod kernel_text;
 mod limits;
 mod links;
-mod loopback;
 mod memory;
 mod mounts;
 mod names;
 mod namespaces;
+mod netlink;
+mod network;
 mod notify;
 mod observe;
+mod pin;
 mod place;
 mod plan;
 mod preflight;
@@ -54,6 +60,8 @@ mod privileges;
 mod probe;
 mod python;
 mod reach;
+mod record;
+mod redact;
 mod refusal;
 mod rename;
 mod rights;
@@ -63,7 +71,9 @@ mod scan;
 #[cfg(test)]
 mod scene;
 mod seccomp;
+mod services;
 mod session;
+mod shell;
 mod stderr;
 mod supervise;
 mod survey;
@@ -79,11 +89,14 @@ mod watch;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use rustix::net::SocketType;
 
 use crate::attempt::Operation;
 use crate::companion::Companion;
+use crate::holder::Holder;
+use crate::network::{Given, Within};
 use crate::plan::{Plan, PlanError};
 use crate::refusal::Refusal;
 
@@ -93,7 +106,12 @@ const EXIT_REFUSED: i32 = 125;
 /// Called by the C library's start code, through [`sys`].
 #[cfg_attr(test, allow(dead_code, reason = "tests have their own start"))]
 fn start(words: Vec<CString>) -> i32 {
-    match dispatch(Arguments(words.into_iter().peekable())) {
+    if let Some(called) = shell::called(&words) {
+        return shell::start(called, words);
+    }
+    let mut words = words.into_iter();
+    words.next();
+    match dispatch(Arguments(words.collect::<Vec<_>>().into_iter().peekable())) {
         Ok(status) => status,
         Err(refusal) => {
             stderr::complain(&refusal.to_string(), refusal.hint());
@@ -111,10 +129,29 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
     match arguments.next().as_deref() {
         Some(b"run") => {
             let plan_fd = arguments.plan_fd()?;
-            let companion = Companion::new(arguments.companion()?);
+            let companion = Companion::new(arguments.socket(b"--companion")?);
+            let holder = arguments.socket(b"--holder")?.map(Holder::new);
             let quiet = arguments.flag(b"--quiet");
             let argv = arguments.command()?;
-            run::run(&plan_fd, uid, argv, quiet, companion)
+            run::run(&plan_fd, uid, argv, quiet, companion, holder)
+        }
+        Some(b"attend") => {
+            let grace = arguments.grace()?;
+            arguments.end()?;
+            attend::attend(grace)
+        }
+        Some(b"relay") => {
+            let plan_fd = arguments.plan_fd()?;
+            let (line, given) = arguments.sockets()?;
+            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            network::attend(&plan, line, given)
+        }
+        Some(b"record") => {
+            let plan_fd = arguments.plan_fd()?;
+            let line = arguments.line()?;
+            arguments.end()?;
+            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            record::attend(&plan, uid, &line)
         }
         Some(b"preflight") => {
             let plan_fd = arguments.plan_fd()?;
@@ -142,6 +179,10 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let (plan, _) = Plan::read(&plan_fd, uid)?;
             print(&gate::judge::report(&plan, &question()?)?)
         }
+        Some(b"judge-host") => {
+            arguments.end()?;
+            print(&network::judge::report(&question()?)?)
+        }
         Some(b"regexes") => {
             arguments.end()?;
             print(&gate::judge::regexes(&question()?)?)
@@ -157,6 +198,16 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"namespaces") => {
             arguments.end()?;
             Ok(i32::from(namespaces::try_out().namespaces.is_err()))
+        }
+        Some(b"--version") => {
+            let verbose = arguments.flag(b"--verbose");
+            arguments.end()?;
+            let (version, dir) = (env!("CARGO_PKG_VERSION"), shell::DEFAULT_DIR);
+            print(&if verbose {
+                format!("paddock-core {version}\nreal shells: {dir}")
+            } else {
+                format!("paddock-core {version}")
+            })
         }
         Some(b"host") => {
             arguments.end()?;
@@ -203,14 +254,56 @@ impl Arguments {
         sys::inherited_descriptor(number).ok_or(PlanError::NotOpen(number).into())
     }
 
-    /// The socket of whoever answers questions.
-    fn companion(&mut self) -> Result<Option<OwnedFd>, Refusal> {
-        if !self.flag(b"--companion") {
+    /// Of whoever answers questions, or holds the session.
+    fn socket(&mut self, name: &[u8]) -> Result<Option<OwnedFd>, Refusal> {
+        if !self.flag(name) {
             return Ok(None);
         }
         let socket = self.number().and_then(sys::inherited_descriptor);
         let whole = |socket: &OwnedFd| rustix::net::sockopt::socket_type(socket) == Ok(SocketType::SEQPACKET);
-        socket.filter(whole).map(Some).ok_or(Refusal::Usage("--companion takes a SOCK_SEQPACKET socket"))
+        let usage = "--companion and --holder take a SOCK_SEQPACKET socket";
+        socket.filter(whole).map(Some).ok_or(Refusal::Usage(usage))
+    }
+
+    /// Of an attendant, in seconds.
+    fn grace(&mut self) -> Result<Option<Duration>, Refusal> {
+        if !self.flag(b"--grace") {
+            return Ok(None);
+        }
+        let seconds = self.next().and_then(|digits| kernel_text::number(&digits));
+        seconds.map(|seconds| Some(Duration::from_secs(seconds))).ok_or(Refusal::Usage("--grace takes seconds"))
+    }
+
+    /// Of a relay: where it says what it decides, and what it is given.
+    fn sockets(mut self) -> Result<(OwnedFd, Given), Refusal> {
+        let line = self.line()?;
+        let mut within = None;
+        if self.flag(b"--within") {
+            let mut space = || self.number().and_then(sys::inherited_descriptor);
+            let (Some(user), Some(network)) = (space(), space()) else {
+                return Err(Refusal::Usage("--within takes two namespaces"));
+            };
+            within = Some(Within { user, network });
+        }
+        let mut handover = None;
+        if self.flag(b"--handover") {
+            let socket = self.number().and_then(sys::inherited_descriptor);
+            handover = Some(socket.ok_or(Refusal::Usage("--handover takes a socket"))?);
+        }
+        if !self.flag(b"--sockets") {
+            return Err(Refusal::Usage("--sockets is missing"));
+        }
+        let mut sockets = Vec::new();
+        while self.0.peek().is_some() {
+            let socket = self.number().and_then(sys::inherited_descriptor);
+            sockets.push(socket.ok_or(Refusal::Usage("--sockets takes sockets"))?);
+        }
+        Ok((line, Given { within, handover, sockets }))
+    }
+
+    fn line(&mut self) -> Result<OwnedFd, Refusal> {
+        let line = if self.flag(b"--line") { self.number().and_then(sys::inherited_descriptor) } else { None };
+        line.ok_or(Refusal::Usage("--line takes a socket"))
     }
 
     fn number(&mut self) -> Option<i32> {

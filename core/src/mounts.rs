@@ -1,12 +1,13 @@
 //! Mounts as the core uses them: made detached, by descriptor, and put into a tree whose names are resolved inside that tree.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
 
+use crate::beneath;
 use crate::cover::{Cover, CoverKind};
 use crate::place::Identity;
 use crate::sys;
@@ -60,6 +61,11 @@ pub fn attach(tree: impl AsFd, onto: impl AsFd) -> Result<(), Errno> {
     rustix::mount::move_mount(tree, c"", onto, c"", flags)
 }
 
+/// Puts a detached mount onto what a directory has by this name. A symlink is not followed, and can not be mounted on.
+pub fn attach_by_name(tree: impl AsFd, dir: impl AsFd, name: &CStr) -> Result<(), Errno> {
+    rustix::mount::move_mount(tree, c"", dir, name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
 /// Opens a name of the host for looking, through no symlink.
 pub fn open_host(path: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -71,6 +77,11 @@ pub fn open_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> 
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+}
+
+/// The same of a path that may be longer than one call takes.
+fn open_however_deep(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+    beneath::open(root, path.strip_prefix(b"/").unwrap_or(path), OFlags::PATH)
 }
 
 /// The same through symlinks, which are resolved in that tree.
@@ -87,8 +98,7 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
     let mut dir = open_inside(root, c".")?;
     let mut start = 1;
     for end in ends {
-        let above = CString::new(&path[..end]).map_err(|_| Errno::INVAL)?;
-        dir = match open_inside(root, &above) {
+        dir = match open_however_deep(root, &path[..end]) {
             Ok(next) => next,
             Err(Errno::NOENT) => {
                 rustix::fs::mkdirat(&dir, &path[start..end], Mode::RWXU)?;
@@ -109,7 +119,7 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
 /// Covers a name. Errno::STALE: something else has that name by now. A copy has identities of its own, and its names do not
 /// change behind our back.
 pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<(), Errno> {
-    let target = open_inside(root, &cover.path.as_c_str())?;
+    let target = open_however_deep(root, cover.path.as_bytes())?;
     let stat = rustix::fs::fstat(&target)?;
     if !copied && cover.identity != Identity::from(&stat) {
         return Err(Errno::STALE);

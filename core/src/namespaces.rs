@@ -18,6 +18,7 @@ use crate::cover::Cover;
 use crate::fence::{self, Fence, FenceError};
 use crate::jail::JailError;
 use crate::mounts;
+use crate::network::inside::{self, InsideError};
 use crate::notify::Listener;
 use crate::place::Identity;
 use crate::privileges::Privileges;
@@ -60,6 +61,8 @@ pub enum InitError {
     #[error(transparent)]
     Jail(JailError),
     #[error(transparent)]
+    Network(#[from] InsideError),
+    #[error(transparent)]
     Fence(#[from] FenceError),
 }
 
@@ -68,6 +71,7 @@ impl InitError {
         match self {
             InitError::Root(error) => error.hint(),
             InitError::Jail(error) => error.hint(),
+            InitError::Network(error) => error.hint(),
             InitError::Fence(error) => error.step.hint(),
             InitError::Step { .. } => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
         }
@@ -84,6 +88,8 @@ pub struct Sandbox {
     pub proc: OwnedFd,
     /// Where calls of the command arrive that we answer.
     pub listener: Option<Listener>,
+    /// Of its network, for the relay.
+    pub sockets: Vec<OwnedFd>,
     /// File systems in memory that are its own.
     pub volatile: Vec<OwnedFd>,
     inside: Inside,
@@ -94,6 +100,9 @@ pub struct Furnished {
     pub proc: OwnedFd,
     pub volatile: Vec<OwnedFd>,
 }
+
+/// Says a word to init. Whether it was heard is asked when all is said.
+pub type Tell<'a> = &'a mut dyn FnMut(&Word);
 
 pub enum Started {
     Running(Sandbox),
@@ -123,6 +132,11 @@ pub trait Furnish {
 
     /// Leaves this process in the new root.
     fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, InitError>;
+
+    /// What the supervisor may take longest to find out, and comes last: what is covered in there.
+    fn finish(&self, _channel: &OwnedFd) -> Result<(), InitError> {
+        Ok(())
+    }
 }
 
 impl Furnish for Blueprint<'_> {
@@ -136,20 +150,33 @@ impl Furnish for Blueprint<'_> {
     }
 
     fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, InitError> {
+        if let Some(network) = &self.plan.network {
+            // None of them stays here: where nobody listens, connections are refused.
+            let sockets = inside::enter(network)?;
+            let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
+            for some in sockets.chunks(channel::DESCRIPTORS) {
+                let told = channel::send(channel, &Word::Network, some);
+                told.map_err(|errno| InitError::Step { what: "the sockets can not be handed out", errno })?;
+            }
+        }
         Ok(root::build(self, ruleset, channel)?)
+    }
+
+    fn finish(&self, channel: &OwnedFd) -> Result<(), InitError> {
+        Ok(root::cover(self, channel)?)
     }
 }
 
-/// Starts init and, behind it, the command. `admit` is called with init's number before it does anything. `meanwhile` is what has to
-/// be done before the command starts, and not before init does; it says what is to be hidden and covered, where init waits for that. Done one
-/// after the other, the two would be a quarter of a launch more. `attend` answers calls of the command until the descriptor can be read.
+/// Starts init and, behind it, the command. `admit` is called with init's number before it makes anything. `meanwhile` is what has to
+/// be done before the command starts, and not before init does; it tells init what that waits for. Done one after the other, the two would
+/// be more than a quarter of a launch more. `attend` answers calls of the command until the descriptor can be read.
 pub fn start(
     interior: &dyn Furnish,
     fence: &Fence,
     payload: Payload<'_>,
     mask: &SignalMask,
     admit: impl FnOnce(Pid) -> Result<(), Errno>,
-    meanwhile: impl FnOnce() -> Result<Option<Vec<Word>>, Refusal>,
+    meanwhile: impl FnOnce(Tell<'_>) -> Result<(), Refusal>,
     attend: Attend<'_>,
 ) -> Result<Started, Refusal> {
     let (ours, theirs) = channel::pair().map_err(NamespacesError::Channel)?;
@@ -162,17 +189,19 @@ pub fn start(
     drop(inits_end);
     let Some(channel) = supervisors_end else { return Err(NamespacesError::Lost.into()) };
     let admitted = admit(init).and_then(|()| channel::send(&channel, &Word::Started, &[]));
-    let told = match admitted {
-        Ok(()) => meanwhile().map(|words| tell(&channel, words)),
-        Err(errno) => Ok(Err(errno)),
+    let mut told = admitted;
+    let done = match told {
+        Ok(()) => meanwhile(&mut |word| told = told.and_then(|()| channel::send(&channel, word, &[]))),
+        Err(_) => Ok(()),
     };
-    let mut listener = None;
+    let told = done.map(|()| told);
+    let mut handed = Handed::default();
     let heard = match told {
-        Ok(Ok(())) => hear(&channel, attend, &mut listener),
+        Ok(Ok(())) => hear(&channel, attend, &mut handed),
         unsaid => {
             bury(init);
             // If it was init that went first, it has said why.
-            return Err(match (unsaid, channel::receive(&channel, true)) {
+            return Err(match (unsaid, hear(&channel, &mut |_, _| Ok(()), &mut handed)) {
                 (Ok(_), Ok(Some((Word::Refused { error, hint }, _)))) => {
                     NamespacesError::Refused { error, hint }.into()
                 }
@@ -187,7 +216,9 @@ pub fn start(
             let known = (descriptors.next(), descriptors.next(), descriptors.next(), descriptors.next());
             if let (Some(command), Some(user), Some(mount), Some(proc)) = known {
                 let (inside, volatile) = (Inside { user, mount }, descriptors.collect());
-                return Ok(Started::Running(Sandbox { init, channel, command, proc, listener, volatile, inside }));
+                let Handed { listener, sockets } = handed;
+                let sandbox = Sandbox { init, channel, command, proc, listener, sockets, volatile, inside };
+                return Ok(Started::Running(sandbox));
             }
             NamespacesError::Channel(Errno::PROTO)
         }
@@ -203,29 +234,25 @@ pub fn start(
     Err(refused.into())
 }
 
+/// What the supervisor is given before the command starts.
+#[derive(Default)]
+pub struct Handed {
+    pub listener: Option<Listener>,
+    pub sockets: Vec<OwnedFd>,
+}
+
 /// What became of the start.
-pub fn hear(
-    channel: &OwnedFd,
-    attend: Attend<'_>,
-    listener: &mut Option<Listener>,
-) -> Result<Option<(Word, Vec<OwnedFd>)>, Errno> {
+pub fn hear(channel: &OwnedFd, attend: Attend<'_>, handed: &mut Handed) -> Result<Option<(Word, Vec<OwnedFd>)>, Errno> {
     loop {
         match channel::receive(channel, true)? {
             Some((Word::Listening, descriptors)) => {
                 let fd = descriptors.into_iter().next().ok_or(Errno::PROTO)?;
-                attend(listener.insert(Listener::new(fd)), channel.as_fd())?;
+                attend(handed.listener.insert(Listener::new(fd)), channel.as_fd())?;
             }
+            Some((Word::Network, sockets)) => handed.sockets.extend(sockets),
             heard => return Ok(heard),
         }
     }
-}
-
-fn tell(channel: &OwnedFd, words: Option<Vec<Word>>) -> Result<(), Errno> {
-    let Some(words) = words else { return Ok(()) };
-    for word in words {
-        channel::send(channel, &word, &[])?;
-    }
-    channel::send(channel, &Word::Covered, &[])
 }
 
 /// Its end is the end of everything behind it; the kernel returns only then. Whom we traced, we have to bury first: so all are waited for.
@@ -239,10 +266,10 @@ impl Sandbox {
         &self.inside
     }
 
-    /// After its end: its mounts go too, without anybody waiting for that.
-    pub fn dismantle(self) {
+    /// After its end: what its mounts still hang on, to be let go of by who can not wait until they are taken apart.
+    pub fn mounts(self) -> impl Iterator<Item = OwnedFd> {
         let Sandbox { proc, volatile, inside: Inside { user, mount }, .. } = self;
-        channel::abandon([mount, user, proc].into_iter().chain(volatile).collect());
+        [mount, user, proc].into_iter().chain(volatile)
     }
 }
 
@@ -282,6 +309,11 @@ impl Inside {
         })?;
         rustix::process::waitpid(Some(child), WaitOptions::empty())?;
         entered.map(|()| results)
+    }
+
+    /// The namespace that its networks belong to.
+    pub fn user(&self) -> &OwnedFd {
+        &self.user
     }
 
     /// Are these the namespaces of a process, which is told by its directory in /proc?
@@ -376,6 +408,7 @@ fn set_up(
         .map_err(step("init can not be kept from being traced"))?;
 
     fence.bound()?;
+    interior.finish(channel)?;
     let mut fence_failure = None;
     let mut exec_failure = None;
     // Until it is executed the command has our channel, to say who answers for it.

@@ -18,11 +18,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::{Errno, FdFlags};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use rustix::process::WaitOptions;
 use serde::Deserialize;
 
+use crate::apart;
 use crate::canonical;
 use crate::channel;
 use crate::json::{self, Invalid};
@@ -491,13 +492,5 @@ fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
 /// The child's part. It stays in our directory, because the plan's paths were looked at from there.
 fn alone(null: &OwnedFd, kept: [&OwnedFd; 2]) -> Result<(), Errno> {
     rustix::process::setsid()?;
-    rustix::stdio::dup2_stdin(null)?;
-    rustix::stdio::dup2_stdout(null)?;
-    rustix::stdio::dup2_stderr(null)?;
-    sys::close_on_exec_from(3)?;
-    for fd in kept {
-        rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
-    }
-    sys::release_every_signal();
-    Ok(())
+    apart::keep_only(null, &kept)
 }

@@ -4,6 +4,8 @@
 mod container;
 mod files;
 mod gate;
+mod network;
+mod shell;
 mod values;
 
 use std::collections::BTreeSet;
@@ -25,10 +27,15 @@ use crate::text::{self, AbsPath, Text};
 pub use container::{Container, IdRange};
 pub use files::{Files, Grant, Protected, Reached};
 pub use gate::{Action, Gate, Key, Rule};
+pub use network::{CredentialKind, HostRule, Http, Mode, Network, Published, Route, Upstream};
+pub use shell::{OnFailure, Shell};
 pub use values::present;
 
 pub const TMP_TOKEN: &[u8] = b"<tmp>";
-const SIZE_LIMIT: u64 = 1 << 20;
+/// In the value of a variable that a route sets: a text of this run that stands for its secret.
+pub const PLACEHOLDER_TOKEN: &[u8] = b"<placeholder>";
+/// A hundred thousand hosts.
+const SIZE_LIMIT: u64 = 16 << 20;
 const VERSION: u32 = 1;
 
 #[derive(Debug, Deserialize)]
@@ -66,6 +73,12 @@ pub struct Plan {
     /// Which programs may be started; None: whatever the files let.
     #[serde(deserialize_with = "present")]
     pub gate: Option<Gate>,
+    /// Which hosts may be reached; None: the network is not fenced.
+    #[serde(deserialize_with = "present")]
+    pub network: Option<Network>,
+    /// What shells are put behind besides; None: they are as any other program.
+    #[serde(deserialize_with = "present")]
+    pub shell: Option<Shell>,
     /// What the fence refuses is to be told.
     pub observe: bool,
     pub workdir: AbsPath,
@@ -257,6 +270,12 @@ pub enum PlanError {
     Container(&'static str),
     #[error("the plan has exec rules with {0}")]
     Gate(&'static str),
+    #[error("the plan has a network with {0}")]
+    Network(&'static str),
+    #[error("the plan has shells with {0}")]
+    Shell(&'static str),
+    #[error("the plan for shells is not valid: {0}")]
+    ShellPlan(Box<PlanError>),
     #[error("the environment uses <tmp>, but the plan makes no private temporary directory")]
     TokenWithoutTemp,
 }
@@ -324,6 +343,8 @@ impl Plan {
         }
         self.seccomp.as_ref().map_or(Ok(()), Seccomp::check)?;
         self.gate.as_ref().map_or(Ok(()), Gate::check)?;
+        self.network.as_ref().map_or(Ok(()), |network| network.check_in(self))?;
+        self.shell.as_ref().map_or(Ok(()), |shell| shell.check_in(self))?;
         self.environment.as_ref().map_or(Ok(()), |environment| environment.check(self.temp.is_some()))?;
         if let (Some(temp), Some(landlock)) = (&self.temp, &self.landlock)
             && landlock.rights(&temp.access).is_none()

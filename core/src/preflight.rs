@@ -1,49 +1,28 @@
-//! Everything that can be prepared, and can fail, before anything is changed: the rules and the filter.
+//! What became of the plan on this machine: what lies where, and what the fence holds. Nothing is changed by it.
 
 use std::fmt::Write as _;
 
-use landlock::Scope;
-
-use crate::bpf::Instruction;
 use crate::event::Enforcement;
+use crate::fence::Fence;
 use crate::files::{self, Files};
-use crate::gate;
 use crate::jail::Jail;
 use crate::journal::Journal;
 use crate::json::{self, Invalid};
-use crate::observe;
+use crate::network::outside::Outside;
 use crate::plan::{self, Grant, Plan};
 use crate::refusal::Refusal;
-use crate::rename;
-use crate::seccomp::{self, Filter};
-use crate::syscalls::Arch;
 
 pub struct Preflight<'p> {
     pub files: Option<Files<'p>>,
-    pub filter: Option<Filter>,
-    /// Passes calls to the supervisor.
-    pub notifying: Option<Vec<Instruction>>,
+    fence: &'p Fence,
 }
 
 impl<'p> Preflight<'p> {
-    /// `journal`: the one that is open already.
-    pub fn prepare(plan: &'p Plan, journal: Option<&Journal>) -> Result<Preflight<'p>, Refusal> {
-        let files = Files::prepare(plan, journal)?;
-        let filter = match &plan.seccomp {
-            Some(requested) => {
-                Some(Filter::compile(requested, Arch::NATIVE, !keeps_signals_in(plan), plan.gate.is_some())?)
-            }
-            None => None,
-        };
-        let mut notified = Vec::new();
-        notified.extend(plan.workspace.iter().flat_map(|_| rename::CALLS));
-        notified.extend(plan.gate.iter().flat_map(gate::calls));
-        notified.extend(observe::calls(plan.tier).filter(|_| plan.observe));
-        let notifying = match &notified[..] {
-            [] => None,
-            names => Some(seccomp::notifying(Arch::NATIVE, names)?),
-        };
-        Ok(Preflight { files, filter, notifying })
+    /// Adds the rules to the fence, and its filters where they wait for what lies where. `journal`: the one that is open already.
+    pub fn prepare(plan: &'p Plan, fence: &'p Fence, journal: Option<&Journal>) -> Result<Preflight<'p>, Refusal> {
+        let files = Files::prepare(plan, fence.ruleset(), journal)?;
+        fence.complete(plan, &files.as_ref().map_or_else(Vec::new, Files::sockets))?;
+        Ok(Preflight { files, fence })
     }
 
     pub fn requested(&self, plan: &Plan) -> Enforcement {
@@ -57,15 +36,16 @@ impl<'p> Preflight<'p> {
             seccomp: plan.seccomp.is_some(),
             no_new_privs: plan.no_new_privs,
             env_sanitize: plan.environment.is_some(),
+            network: plan.network.as_ref().map(|network| network.mode),
         }
     }
 
     /// Rights and scopes are all or nothing: a kernel that lacks one the plan handles was refused.
     pub fn actual(&self, plan: &Plan) -> Enforcement {
         Enforcement {
-            landlock_abi: self.files.as_ref().map_or(0, |files| files.actual_abi),
+            landlock_abi: self.fence.actual_abi,
             paths: self.files.as_ref().map_or(0, |files| files.actual_paths),
-            blocked: self.filter.as_ref().map_or(0, |filter| filter.blocked),
+            blocked: self.fence.filter().map_or(0, |filter| filter.blocked),
             ..self.requested(plan)
         }
     }
@@ -73,7 +53,7 @@ impl<'p> Preflight<'p> {
     fn requested_blocked(&self, plan: &Plan) -> usize {
         match &plan.seccomp {
             Some(plan::Seccomp { default: plan::Default::Allow, syscalls, .. }) => syscalls.len(),
-            _ => self.filter.as_ref().map_or(0, |filter| filter.blocked),
+            _ => self.fence.filter().map_or(0, |filter| filter.blocked),
         }
     }
 
@@ -111,7 +91,7 @@ impl<'p> Preflight<'p> {
             json::strings(out, carved.kept_out.iter().map(|path| path.as_bytes()), Invalid::Surrogate);
             out.push('}');
         });
-        let (blocked, absent) = match &self.filter {
+        let (blocked, absent) = match self.fence.filter() {
             Some(filter) => (filter.blocked, filter.absent.as_slice()),
             None => (0, &[][..]),
         };
@@ -124,12 +104,6 @@ impl<'p> Preflight<'p> {
     }
 }
 
-/// In the landlock tier a kernel that does not is refused, or it was said.
-fn keeps_signals_in(plan: &Plan) -> bool {
-    let scoped = plan.landlock.as_ref().is_some_and(|landlock| landlock.scoped.contains(Scope::Signal));
-    scoped || plan.namespaces.is_none()
-}
-
 fn grant_fields(out: &mut String, grant: &Grant) {
     out.push_str("{\"path\":");
     json::string(out, grant.path.as_bytes(), Invalid::Surrogate);
@@ -140,10 +114,12 @@ fn grant_fields(out: &mut String, grant: &Grant) {
 /// The command `preflight`: everything short of running.
 pub fn report(plan: &Plan, uid: u32) -> Result<String, Refusal> {
     files::check_journal_way(plan)?;
-    let mut preflight = Preflight::prepare(plan, None)?;
+    let fence = Fence::prepare(plan, &[])?;
+    let mut preflight = Preflight::prepare(plan, &fence, None)?;
     if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
         Jail::prepare(plan, namespaces, container)?;
     }
+    Outside::prepare(plan.network.as_ref(), plan.tier, None)?;
     if let Some(journal) = &plan.journal
         && Journal::inspect(journal, uid)?
         && let Some(files) = &mut preflight.files

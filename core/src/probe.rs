@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use landlock::{AccessFs, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, Scope};
+use landlock::{AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, Ruleset, RulesetAttr as _, Scope};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
@@ -17,10 +18,12 @@ use rustix::process::{Pid, Signal, WaitOptions};
 use crate::bpf::{self, Instruction};
 use crate::json::{self, Invalid};
 use crate::kernel_names;
+use crate::network::inside;
+use crate::pin;
 use crate::plan;
 use crate::refusal::Refusal;
 use crate::rights::{self, Rights};
-use crate::seccomp::Filter;
+use crate::seccomp::{Filter, Reach};
 use crate::sys::{self, trace};
 use crate::syscalls::{self, Arch};
 use crate::temp::Temp;
@@ -41,6 +44,7 @@ const MECHANISMS: &[Mechanism] = &[
     Mechanism { name: "landlock ioctl_dev", needs: "Linux 6.10", probe: landlock_ioctl },
     Mechanism { name: "landlock signal scope", needs: "Linux 6.12", probe: landlock_signal },
     Mechanism { name: "landlock abstract socket scope", needs: "Linux 6.12", probe: landlock_abstract_socket },
+    Mechanism { name: "landlock tcp ports", needs: "Linux 6.7", probe: landlock_ports },
     Mechanism { name: "landlock ptrace", needs: "Linux 5.13", probe: landlock_ptrace },
     Mechanism { name: "seccomp errno", needs: "Linux 3.17", probe: seccomp_errno },
     Mechanism { name: "seccomp foreign architecture", needs: "Linux 4.14", probe: seccomp_foreign },
@@ -48,8 +52,11 @@ const MECHANISMS: &[Mechanism] = &[
     Mechanism { name: "seccomp io_uring", needs: "Linux 3.17", probe: seccomp_io_uring },
     Mechanism { name: "seccomp TIOCSTI", needs: "Linux 3.17", probe: seccomp_tiocsti },
     Mechanism { name: "user notification", needs: "Linux 5.0", probe: user_notification },
+    Mechanism { name: "socket of another process", needs: "Linux 5.6", probe: pinned_socket },
     Mechanism { name: "ptrace stop", needs: "Linux 3.4", probe: ptrace_stop },
     Mechanism { name: "user namespace", needs: "Linux 3.8", probe: user_namespace },
+    Mechanism { name: "network namespace", needs: "Linux 3.8", probe: network_namespace },
+    Mechanism { name: "network filter", needs: "Linux 4.19 with nft_tproxy and IPv6", probe: network_filter },
 ];
 
 struct Verdict {
@@ -269,7 +276,7 @@ fn filter() -> Result<(), Errno> {
         sockets: BTreeSet::new(),
         namespaces: false,
     };
-    let filter = Filter::compile(&requested, Arch::NATIVE, false, false).map_err(|_| Errno::INVAL)?;
+    let filter = Filter::compile(&requested, Arch::NATIVE, false, false, Reach::default()).map_err(|_| Errno::INVAL)?;
     rustix::thread::set_no_new_privs(true)?;
     sys::seccomp_install(&filter.program)
 }
@@ -331,6 +338,34 @@ fn user_notification(_: &Scene) -> Verdict {
     Verdict { held: seen == Seen::Done, detail: format!("a listener: {}", seen.words()) }
 }
 
+/// A connection to a port of this machine.
+fn landlock_ports(_: &Scene) -> Verdict {
+    let Ok((listener, address)) = TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr().map(|at| (one, at)))
+    else {
+        return Verdict { held: false, detail: "can not be tried: there is no loopback".to_owned() };
+    };
+    let fence = || {
+        rustix::thread::set_no_new_privs(true)?;
+        let ruleset = sys::landlock_create_ruleset(0, BitFlags::from(AccessNet::ConnectTcp).bits(), 0)?;
+        sys::landlock_restrict_self(ruleset.as_fd())
+    };
+    let connect = || {
+        let connected = TcpStream::connect(address);
+        connected.map(drop).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+    };
+    let verdict = compare(Seen::Done, &fence, &connect, Seen::Refused(Errno::ACCESS));
+    drop(listener);
+    verdict
+}
+
+/// By it the supervisor connects for the command where no namespace keeps the network in. Filters of containers may refuse it.
+fn pinned_socket(_: &Scene) -> Verdict {
+    match pin::check() {
+        Ok(()) => Verdict { held: true, detail: "a descriptor was taken by its number".to_owned() },
+        Err(errno) => Verdict { held: false, detail: format!("pidfd_getfd: {}", kernel_names::errno(errno)) },
+    }
+}
+
 /// Without it nobody can see what an exec has become. Yama (kernel.yama.ptrace_scope = 3) and some containers refuse it.
 fn ptrace_stop(scene: &Scene) -> Verdict {
     let process = scene.outsider.as_raw_nonzero().get() as u32;
@@ -365,4 +400,46 @@ fn user_namespace(scene: &Scene) -> Verdict {
     };
     let seen = see(&enter, &mount);
     Verdict { held: seen == Seen::Done, detail: format!("a mount in a namespace of its own: {}", seen.words()) }
+}
+
+/// A network of its own, with its loopback.
+fn network_namespace(_: &Scene) -> Verdict {
+    let seen = see(&own_user, &|| own_network(plan::Mode::None).map(drop));
+    Verdict { held: seen == Seen::Done, detail: format!("a network of its own: {}", seen.words()) }
+}
+
+/// One in which a connection to a host that does not exist arrives, and nobody had to be there for it.
+fn network_filter(_: &Scene) -> Verdict {
+    let call = || {
+        let _sockets = own_network(plan::Mode::Filtered)?;
+        for nobody in ["203.0.113.1:80", "[2001:db8::1]:80"] {
+            TcpStream::connect(nobody).map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+        }
+        Ok(())
+    };
+    let seen = see(&own_user, &call);
+    Verdict { held: seen == Seen::Done, detail: format!("calls to any address are taken: {}", seen.words()) }
+}
+
+fn own_user() -> Result<(), Errno> {
+    sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWUSER as u64, 0, 0, 0]).map(drop)
+}
+
+fn own_network(mode: plan::Mode) -> Result<Vec<OwnedFd>, Errno> {
+    let (default, ask_timeout_s) = (plan::Action::Deny, 1);
+    let (denied, allowed, approved, local_ports, published) = (vec![], vec![], vec![], vec![], vec![]);
+    let (default_source, http) = (None, None);
+    let network = plan::Network {
+        mode,
+        default,
+        default_source,
+        ask_timeout_s,
+        denied,
+        allowed,
+        approved,
+        local_ports,
+        published,
+        http,
+    };
+    inside::enter(&network).map_err(|error| error.errno)
 }

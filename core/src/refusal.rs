@@ -13,6 +13,9 @@ use crate::journal::JournalError;
 use crate::limits::LimitsError;
 use crate::names::NamesError;
 use crate::namespaces::NamespacesError;
+use crate::network::PublishError;
+use crate::network::http::HttpError;
+use crate::network::table::TableError;
 use crate::observe::ObserveError;
 use crate::plan::PlanError;
 use crate::session::SessionError;
@@ -27,6 +30,8 @@ pub enum Refusal {
     DirectoryOnStandard(&'static str),
     #[error("{0} is closed and /dev/null can not take its place: {1}")]
     NoStandard(&'static str, Errno),
+    #[error("commands can not be started for somebody else: {}", crate::kernel_names::errno_text(*.0))]
+    Attend(#[source] Errno),
     #[error(transparent)]
     Plan(#[from] PlanError),
     #[error(transparent)]
@@ -35,6 +40,8 @@ pub enum Refusal {
     Files(#[from] FilesError),
     #[error(transparent)]
     Rules(#[from] RuleError),
+    #[error(transparent)]
+    Hosts(#[from] TableError),
     #[error("the system call filter can not be built: {0}")]
     Filter(#[from] BpfError),
     #[error(transparent)]
@@ -56,11 +63,27 @@ pub enum Refusal {
     #[error(transparent)]
     Observe(#[from] ObserveError),
     #[error(transparent)]
+    Http(#[from] HttpError),
+    #[error(transparent)]
     Supervise(#[from] SuperviseError),
     #[error("the probe's files can not be made: {0}")]
     Scene(Errno),
+    #[error(transparent)]
+    Publish(#[from] PublishError),
+    #[error("the relay can not be kept from what it does not need: {0}")]
+    Relay(Errno),
+    #[error("the proxy of the run finds no port on this machine's loopback: {0}")]
+    Door(Errno),
+    #[error("sockets of the command can not be connected for it, as this tier needs it (pidfd_getfd): {0}")]
+    Pin(Errno),
+    #[error("{0} is a socket that could be turned to whom the fence keeps from it")]
+    SocketOnStandard(&'static str),
+    #[error("the kernel does not tell which unix sockets there are (sock_diag): {0}")]
+    Services(Errno),
     #[error("the kernel gives no random numbers: {0}")]
     Random(Errno),
+    #[error("{what}: {}", crate::kernel_names::errno_text(*.errno))]
+    Shell { what: &'static str, errno: Errno },
 }
 
 impl Refusal {
@@ -86,16 +109,23 @@ impl Refusal {
         }
         match self {
             Refusal::Usage(_) => {
-                "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | \
+                "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | \
                  attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | judge --plan-fd N | regexes | exactly | host | probe"
             }
-            Refusal::DirectoryOnStandard(_) | Refusal::NoStandard(..) => {
+            Refusal::Pin(_) => {
+                "a container's filter may refuse it: --security-opt seccomp=unconfined; or leave the network open (network.mode = \"host\") and grant no sockets"
+            }
+            Refusal::DirectoryOnStandard(_) | Refusal::NoStandard(..) | Refusal::SocketOnStandard(_) => {
                 "redirect it from or to a file, a pipe or a terminal"
             }
+            Refusal::Services(_) => "load the kernel's module unix_diag, or run with --tier landlock",
+            Refusal::Attend(_) => "stdin has to be the socket of whoever wants commands started",
             Refusal::Plan(error) => error.hint(),
             Refusal::Journal(error) => error.hint(),
             Refusal::Files(error) => error.hint(),
-            Refusal::Rules(_) => "the plan comes from `paddock`; use a paddock and a paddock-core of the same release",
+            Refusal::Rules(_) | Refusal::Hosts(_) => {
+                "the plan comes from `paddock`; use a paddock and a paddock-core of the same release"
+            }
             Refusal::Filter(_) => "list fewer system calls",
             Refusal::Temp(_) => "check that the directory exists and that you may write to it",
             Refusal::Namespaces(error) => error.hint(),
@@ -104,9 +134,14 @@ impl Refusal {
             Refusal::Names(error) => error.hint(),
             Refusal::Guard(error) => error.hint(),
             Refusal::Limits(error) => error.hint(),
+            Refusal::Publish(error) => error.hint(),
             Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
+            Refusal::Http(error) => error.hint(),
+            Refusal::Shell { .. } => {
+                "`paddock doctor` tries every mechanism; no shell is started without what is asked for"
+            }
             Refusal::Observe(_) => "reinstall paddock, or run without --observe",
-            Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) => {
+            Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) | Refusal::Relay(_) | Refusal::Door(_) => {
                 "`paddock doctor` tries every mechanism on this machine"
             }
         }

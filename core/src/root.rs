@@ -1,12 +1,15 @@
 //! The root directory that the command sees: what is granted, at its own place, and nothing else.
 //!
 //! An empty tmpfs; on it a copy of the mount of each grant, read-only unless the grant writes, and places of its own for /tmp,
-//! /dev and /proc. What is denied inside a grant is covered last, so that nothing mounted later uncovers it. Then the old root
-//! is left for good. All of it happens in the first process of the new namespaces.
+//! /dev and /proc (`made.rs`). Then the old root is left for good. What is denied inside a grant is covered last, so that nothing mounted later
+//! uncovers it. All of it happens in the first process of the new namespaces, while the supervisor finds out, in this order, where the grants lie,
+//! what a copy hides, and what is to be covered.
+
+mod made;
+pub mod shells;
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 
 use landlock::AccessFs;
 use rustix::fs::{Mode, OFlags};
@@ -15,17 +18,20 @@ use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use crate::channel::{self, Word};
 use crate::cover::Cover;
-use crate::files::{Files, Placed};
-use crate::kernel_text;
-use crate::mounts::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
+use crate::files::{Placed, placed};
+use crate::mounts::{self, NO_EXEC, PLAIN, READ_ONLY};
 use crate::namespaces::Furnished;
-use crate::place::{Identity, Link};
-use crate::plan::{Grant, Namespaces, Plan};
+use crate::place::Identity;
+use crate::plan::{self, Grant, Namespaces, Plan};
 use crate::rights::{self, Rights};
 use crate::session::{Layers, Session};
 use crate::sys;
 use crate::text::AbsPath;
 use crate::veil::Veil;
+
+use made::{BUNDLE, is_own_device, make_tmp, put_names, take_device};
+pub use made::{Devices, Masks, is_made, make_dev, make_proc, new_tmpfs, take_devices};
+use shells::Interception;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{act} {}: {}", String::from_utf8_lossy(.path), crate::kernel_names::errno_text(*.errno))]
@@ -64,33 +70,32 @@ fn failed(act: &'static str, path: impl AsRef<[u8]>) -> impl FnOnce(Errno) -> Ro
 pub struct Blueprint<'a> {
     pub plan: &'a Plan,
     pub namespaces: &'a Namespaces,
-    pub files: &'a Files<'a>,
-    /// Those that are known before; the supervisor tells the rest.
-    pub covers: &'a [Cover],
+    pub requested: &'a plan::Files,
     /// Where the workspace is a copy.
     pub session: Option<&'a Session>,
     /// The caller's terminal, by name.
     pub terminal: Option<&'a CStr>,
+    /// Certificates that programs inside are to trust, where some hosts are inspected.
+    pub bundle: Option<&'a OwnedFd>,
     pub pid_max: Option<u32>,
     /// The caller's group: inside the new namespace nobody has a number until it is mapped.
     pub gid: u32,
 }
 
-impl Blueprint<'_> {
+impl<'a> Blueprint<'a> {
+    /// Grants of places that are made anew: they are no places of the host.
+    fn made(&self) -> impl Iterator<Item = &'a Grant> {
+        self.requested.grants.iter().filter(|grant| is_made(&grant.path))
+    }
+
     /// The directories that lead to grants hold nothing else, so they may be listed; a rule on the root covers the grants too,
     /// though, so only where none of them keeps its list to itself.
-    fn may_list_everything(&self) -> bool {
-        let placed = self.files.placed.iter();
+    fn may_list_everything(&self, placed: &[Placed<'_>]) -> bool {
         let lists = |placed: &Placed<'_>| {
             !placed.directory || self.plan.rights(&placed.grant.access).contains(AccessFs::ReadDir)
         };
-        placed.clone().all(lists) && placed.clone().all(|placed| placed.real.as_bytes() != b"/")
+        placed.iter().all(lists) && placed.iter().all(|placed| placed.real.as_bytes() != b"/")
     }
-}
-
-/// Places that are made anew inside, whatever the host has there.
-pub fn is_made(path: &AbsPath) -> bool {
-    path.as_bytes() == b"/tmp" || within(path, b"/proc") || within(path, b"/dev")
 }
 
 fn within(path: &AbsPath, tree: &[u8]) -> bool {
@@ -100,40 +105,11 @@ fn within(path: &AbsPath, tree: &[u8]) -> bool {
 /// Any directory of the host: the new root is put there, in this namespace only, until it is the root.
 const STAGE: [&CStr; 4] = [c"/tmp", c"/usr", c"/etc", c"/proc"];
 
-const DEVICES: [&CStr; 6] = [c"/dev/null", c"/dev/zero", c"/dev/full", c"/dev/random", c"/dev/urandom", c"/dev/tty"];
-
-const DEVICE_LINKS: [(&CStr, &CStr); 5] = [
-    (c"/proc/self/fd", c"dev/fd"),
-    (c"pts/ptmx", c"dev/ptmx"),
-    (c"fd/0", c"dev/stdin"),
-    (c"fd/1", c"dev/stdout"),
-    (c"fd/2", c"dev/stderr"),
-];
-
-/// What tells of, or reaches, the machine rather than the processes in the sandbox.
-const PROC_MASKS: [&CStr; 11] = [
-    c"proc/kcore",
-    c"proc/keys",
-    c"proc/key-users",
-    c"proc/timer_list",
-    c"proc/timer_stats",
-    c"proc/sched_debug",
-    c"proc/latency_stats",
-    c"proc/sysrq-trigger",
-    c"proc/acpi",
-    c"proc/scsi",
-    c"proc/asound",
-];
-
-/// What sets the machine.
-const PROC_LOCKS: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq"];
-
 /// Detached mounts and where they will go.
 struct Clones<'a> {
     trees: Vec<Tree<'a>>,
     /// Of the workspace, if that is a copy: its tree waits for what is hidden in it.
     layers: Option<Layers>,
-    devices: Devices,
 }
 
 struct Tree<'a> {
@@ -166,31 +142,37 @@ impl Opens {
     }
 }
 
-/// By the name each gets inside.
-pub type Devices = Vec<(CString, OwnedFd)>;
-
 /// Leaves this process in the new root.
 pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel: &OwnedFd) -> Result<Furnished> {
+    let tmp_mb = blueprint.namespaces.tmp_mb;
+    // What does not depend on where the grants lie, which the supervisor may still be looking at.
+    let devices = copy_devices(blueprint)?;
+    let interception = Interception::prepare(blueprint)?;
+    let own = new_tmpfs(tmp_mb)?;
+    let told = told_places(channel).and_then(|bytes| placed::read(blueprint.requested, &bytes));
+    let placed = told.map_err(failed("can not learn what to mount on", b"/"))?;
+
     // Copies come first: from here on the stage may hide what they are taken from.
-    let mut clones = take_clones(blueprint)?;
-    let is_whole = |tree: &Tree<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
-    let whole = clones.trees.iter().position(is_whole);
-    let veil = match &clones.layers {
+    let Clones { mut trees, layers } = take_clones(blueprint, &placed)?;
+    let veil = match &layers {
         Some(_) => Some(Layers::stage().map_err(failed("can not make a file system in memory for", b"/"))?),
         None => None,
     };
-    let base = match whole.and_then(|index| clones.trees.remove(index).mount) {
-        Some(mount) => mount,
-        None => new_tmpfs(c"0755", None, PLAIN)?,
-    };
-    let root = set_on_stage(&base)?;
+    let is_whole = |tree: &Tree<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
+    let whole = trees.iter().position(is_whole).and_then(|index| trees.remove(index).mount);
+    let root = set_on_stage(whole.as_ref().unwrap_or(&own))?;
     let root = root.as_fd();
+    if whole.is_some() {
+        // On the host's directories nothing can be made.
+        attach_at(root, b"/tmp", &own)?;
+        attach_at(root, b"/dev", &new_tmpfs(tmp_mb)?)?;
+    }
     let tmp = make_tmp(root, blueprint)?;
-    let shm = make_dev(root, &clones.devices)?;
+    let shm = make_dev(root, &devices, blueprint.plan.network.is_some(), blueprint.bundle, interception.as_ref())?;
     let proc = make_proc(root, blueprint.namespaces.nested, blueprint.pid_max)?;
     if whole.is_none() {
         // All of this before the grants: in a writable one it would be made outside.
-        for link in blueprint.files.placed.iter().flat_map(|placed| &placed.links) {
+        for link in placed.iter().flat_map(|placed| &placed.links) {
             make_link(root, link)?;
         }
         // Places to stand in, where nothing is granted.
@@ -198,30 +180,20 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
             make_dir(root, path.as_bytes())?;
         }
     }
-    for tree in &clones.trees {
+    for tree in &trees {
         if let Some(mount) = &tree.mount {
             put_in_place(root, tree, mount)?;
         }
     }
-    // The supervisor was looking for names meanwhile.
-    let hear = || Told::by(channel).map_err(failed("can not learn what to cover below", b"/"));
-    let mut told = None;
-    if let (Some(layers), Some(veil)) = (&clones.layers, &veil) {
-        let known = told.insert(hear()?);
-        for tree in clones.trees.iter().filter(|tree| tree.mount.is_none()) {
-            put_copied(root, blueprint, tree, layers, &known.hidden, veil.as_fd())?;
+    if let (Some(layers), Some(veil)) = (&layers, &veil) {
+        let hidden = told_hidden(channel).map_err(failed("can not learn what to hide below", b"/"))?;
+        for tree in trees.iter().filter(|tree| tree.mount.is_none()) {
+            put_copied(root, blueprint, tree, layers, &hidden, veil.as_fd())?;
         }
     }
-    add_rules(root, blueprint, ruleset)?;
-    for cover in blueprint.covers {
-        put_cover(root, blueprint, cover)?;
-    }
-    let told = match told {
-        Some(told) => told,
-        None => hear()?,
-    };
-    for cover in &told.covers {
-        put_cover(root, blueprint, cover)?;
+    add_rules(root, blueprint, &placed, ruleset)?;
+    if let Some(interception) = &interception {
+        interception.intercept(root, blueprint, &placed, ruleset)?;
     }
     if whole.is_none() {
         // A link, not a place of its own: what is in it is gone with the run all the same.
@@ -231,31 +203,76 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
         sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into(), 0).map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
-    Ok(Furnished { proc, volatile: vec![tmp, shm] })
+    // Each file system once.
+    let volatile = if whole.is_some() { vec![tmp, shm] } else { vec![tmp] };
+    // Closing these takes longer than to leave it to whoever closes everything: the exec of the command, and init while that runs.
+    std::mem::forget((trees, devices, own, whole, interception));
+    Ok(Furnished { proc, volatile })
 }
 
-/// What the supervisor found.
-#[derive(Default)]
-struct Told {
-    hidden: Veil,
-    covers: Vec<Cover>,
+/// What is denied or protected below the root, which is ours by now.
+pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let root = rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("can not open", b"/"))?;
+    let covers = told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
+    for cover in &covers {
+        put_cover(root.as_fd(), blueprint, cover)?;
+    }
+    if blueprint.plan.network.is_some() {
+        put_names(root.as_fd())?;
+    }
+    Ok(())
 }
 
-impl Told {
-    fn by(channel: &OwnedFd) -> std::result::Result<Told, Errno> {
-        let mut told = Told::default();
-        loop {
-            match channel::receive(channel, true)? {
-                Some((Word::Hide(names), _)) => {
-                    names.split(|byte| *byte == 0).for_each(|name| told.hidden.add(name));
+/// What the supervisor tells until it says that this is all. `take` says whether the word is one of those.
+fn hear(channel: &OwnedFd, mut take: impl FnMut(Word) -> bool) -> std::result::Result<(), Errno> {
+    loop {
+        match channel::receive(channel, true)? {
+            Some((Word::All, _)) => return Ok(()),
+            Some((word, _)) => {
+                if !take(word) {
+                    return Err(Errno::PROTO);
                 }
-                Some((Word::Cover(cover), _)) => told.covers.push(cover),
-                Some((Word::Covered, _)) => return Ok(told),
-                Some(_) => return Err(Errno::PROTO),
-                None => return Err(Errno::SRCH),
             }
+            None => return Err(Errno::SRCH),
         }
     }
+}
+
+fn told_places(channel: &OwnedFd) -> std::result::Result<Vec<u8>, Errno> {
+    let mut places = Vec::new();
+    hear(channel, |word| match word {
+        Word::Placed(part) => {
+            places.extend(part);
+            true
+        }
+        _ => false,
+    })?;
+    Ok(places)
+}
+
+fn told_hidden(channel: &OwnedFd) -> std::result::Result<Veil, Errno> {
+    let mut hidden = Veil::default();
+    hear(channel, |word| match word {
+        Word::Hide(names) => {
+            names.split(|byte| *byte == 0).for_each(|name| hidden.add(name));
+            true
+        }
+        _ => false,
+    })?;
+    Ok(hidden)
+}
+
+fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
+    let mut covers = Vec::new();
+    hear(channel, |word| match word {
+        Word::Cover(cover) => {
+            covers.push(cover);
+            true
+        }
+        _ => false,
+    })?;
+    Ok(covers)
 }
 
 fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> Result<()> {
@@ -267,10 +284,10 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> 
     }
 }
 
-fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
-    let mut trees: Vec<Tree<'a>> = Vec::with_capacity(blueprint.files.placed.len());
+fn take_clones<'a>(blueprint: &Blueprint<'_>, placed: &'a [Placed<'a>]) -> Result<Clones<'a>> {
+    let mut trees: Vec<Tree<'a>> = Vec::with_capacity(placed.len());
     let mut layers = None;
-    let mut placed: Vec<&'a Placed<'a>> = blueprint.files.placed.iter().collect();
+    let mut placed: Vec<&'a Placed<'a>> = placed.iter().collect();
     // Parents before what lies in them; of two grants on one place the writing one, which is all it takes.
     placed.sort_by_key(|placed| (placed.real.as_bytes(), !placed.grant.writes()));
     for placed in placed {
@@ -301,55 +318,18 @@ fn take_clones<'a>(blueprint: &Blueprint<'a>) -> Result<Clones<'a>> {
         };
         trees.push(Tree { placed, mount, opens });
     }
+    Ok(Clones { trees, layers })
+}
+
+/// Those that every program expects, and those that are granted.
+fn copy_devices(blueprint: &Blueprint<'_>) -> Result<Devices> {
     let mut devices = take_devices(blueprint.terminal)?;
-    for grant in &blueprint.files.made {
+    for grant in blueprint.made() {
         if within(&grant.path, b"/dev") && !is_own_device(&grant.path) {
             take_device(&mut devices, &grant.path.as_c_str(), &grant.path.as_c_str(), grant.optional)?;
         }
     }
-    Ok(Clones { trees, layers, devices })
-}
-
-/// The devices that every program expects, and the caller's terminal.
-pub fn take_devices(terminal: Option<&CStr>) -> Result<Devices> {
-    let mut devices = Vec::with_capacity(DEVICES.len() + 1);
-    for host in DEVICES {
-        take_device(&mut devices, host, host, host == c"/dev/tty")?;
-    }
-    if let Some(terminal) = terminal {
-        take_device(&mut devices, terminal, c"/dev/console", true)?;
-    }
     Ok(devices)
-}
-
-fn take_device(devices: &mut Devices, host: &CStr, inside: &CStr, optional: bool) -> Result<()> {
-    match clone_device(host) {
-        Ok(tree) => {
-            devices.push((inside.to_owned(), tree));
-            Ok(())
-        }
-        Err(_) if optional => Ok(()),
-        Err(errno) => Err(failed("can not copy the mount of", host.to_bytes())(errno)),
-    }
-}
-
-/// Is there without being copied from the host, or is the directory of such things.
-fn is_own_device(path: &AbsPath) -> bool {
-    let path = path.as_bytes();
-    let own: [&[u8]; 6] = [b"/dev", b"/dev/pts", b"/dev/shm", b"/dev/ptmx", b"/dev/fd", b"/dev/console"];
-    own.contains(&path) || path.starts_with(b"/dev/std") || DEVICES.iter().any(|device| device.to_bytes() == path)
-}
-
-fn clone_device(host: &CStr) -> std::result::Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    // Read-only is the name; the device behind it is written all the same.
-    mounts::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, DEVICE | READ_ONLY)
-}
-
-fn new_tmpfs(mode: &CStr, size: Option<&CStr>, attributes: MountAttrFlags) -> Result<OwnedFd> {
-    let mut options = vec![(c"mode", mode)];
-    options.extend(size.map(|size| (c"size", size)));
-    mounts::new_fs(c"tmpfs", &options, attributes).map_err(failed("can not make a file system in memory for", b"/"))
 }
 
 /// Attaches what will be the root somewhere, and opens it.
@@ -362,109 +342,6 @@ pub fn set_on_stage(base: &OwnedFd) -> Result<OwnedFd> {
         .ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))?;
     mounts::attach(base, stage).map_err(failed("can not build on", name.to_bytes()))?;
     rustix::fs::open(*name, flags, Mode::empty()).map_err(failed("can not open", name.to_bytes()))
-}
-
-fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<OwnedFd> {
-    let size = blueprint.namespaces.tmp_mb.and_then(|size| CString::new(format!("{size}m")).ok());
-    let mut grants = blueprint.files.made.iter().filter(|grant| grant.path.as_bytes() == b"/tmp").peekable();
-    let inert = grants.peek().is_some() && grants.all(|grant| !grant.executes());
-    let attributes = if inert { PLAIN | NO_EXEC } else { PLAIN };
-    let tmp = new_tmpfs(c"1777", size.as_deref(), attributes)?;
-    attach_at(root, b"/tmp", &tmp)?;
-    Ok(tmp)
-}
-
-/// Returns what lies at /dev/shm.
-pub fn make_dev(root: BorrowedFd<'_>, devices: &Devices) -> Result<OwnedFd> {
-    attach_at(root, b"/dev", &new_tmpfs(c"0755", Some(c"1m"), PLAIN | NO_EXEC)?)?;
-    let made = |name: &CStr| {
-        let path = name.to_bytes().to_vec();
-        move |errno| RootError { act: "can not make", path, errno }
-    };
-    for (path, tree) in devices {
-        put_device(root, path.to_bytes(), tree)?;
-    }
-    for (target, name) in DEVICE_LINKS {
-        rustix::fs::symlinkat(target, root, name).map_err(made(name))?;
-    }
-    let pts =
-        mounts::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE).map_err(made(c"/dev/pts"))?;
-    attach_at(root, b"/dev/pts", &pts)?;
-    let shm = new_tmpfs(c"1777", None, PLAIN)?;
-    attach_at(root, b"/dev/shm", &shm)?;
-    let closed = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-    rustix::fs::openat(root, mounts::MASK_FILE, closed, Mode::empty()).map_err(made(mounts::MASK_FILE))?;
-    rustix::fs::mkdirat(root, mounts::MASK_DIR, Mode::empty()).map_err(made(mounts::MASK_DIR))?;
-    let dev = mounts::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
-    sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into(), 0)
-        .map_err(failed("can not lock", b"/dev"))?;
-    Ok(shm)
-}
-
-pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Result<OwnedFd> {
-    let made = |act| failed(act, b"/proc");
-    let proc = mounts::new_fs(c"proc", &[], PLAIN | NO_EXEC).map_err(made("can not mount"))?;
-    attach_at(root, b"/proc", &proc)?;
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::openat(root, c"proc", flags, Mode::empty()).map_err(made("can not open"))?;
-    if !nested {
-        write_number(root, c"proc/sys/user/max_user_namespaces", 0)?;
-    }
-    // Watches are counted by user. Whoever used them all would blind the guard.
-    if let Some(watches) = read_number(root, c"proc/sys/fs/inotify/max_user_watches") {
-        write_number(root, c"proc/sys/user/max_inotify_watches", watches / 2)?;
-    }
-    if let Some(pid_max) = pid_max {
-        write_number(root, c"proc/sys/kernel/pid_max", pid_max)?;
-    }
-    let masks = Masks::open(root).map_err(made("can not open the masks of"))?;
-    for name in PROC_MASKS {
-        let Ok(target) = mounts::open_inside(root, name) else { continue }; // not in this kernel
-        masks.put_on(target).map_err(failed("can not mask", name.to_bytes()))?;
-    }
-    for name in PROC_LOCKS {
-        let Ok(target) = mounts::open_inside(root, name) else { continue };
-        let locked = mounts::clone_tree(&target, PLAIN | NO_EXEC | READ_ONLY);
-        let locked = locked.and_then(|locked| mounts::attach(locked, target));
-        locked.map_err(failed("can not lock", name.to_bytes()))?;
-    }
-    Ok(opened)
-}
-
-/// What masks are copies of.
-pub struct Masks {
-    file: OwnedFd,
-    directory: OwnedFd,
-}
-
-impl Masks {
-    pub fn open(root: BorrowedFd<'_>) -> std::result::Result<Masks, Errno> {
-        let file = mounts::open_inside(root, mounts::MASK_FILE)?;
-        Ok(Masks { file, directory: mounts::open_inside(root, mounts::MASK_DIR)? })
-    }
-
-    pub fn put_on(&self, target: OwnedFd) -> std::result::Result<(), Errno> {
-        let stat = rustix::fs::fstat(&target)?;
-        let source = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
-            rustix::fs::FileType::Directory => &self.directory,
-            _ => &self.file,
-        };
-        mounts::attach(mounts::clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?, target)
-    }
-}
-
-fn read_number(root: BorrowedFd<'_>, name: &CStr) -> Option<u32> {
-    let file = rustix::fs::openat(root, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut buffer = [0; 16];
-    let length = rustix::io::read(&file, &mut buffer[..]).ok()?;
-    kernel_text::number(buffer[..length].trim_ascii_end()).and_then(|number| u32::try_from(number).ok())
-}
-
-fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
-    let failure = || failed("can not write", name.to_bytes());
-    let file = rustix::fs::openat(root, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failure())?;
-    rustix::io::write(&file, value.to_string().as_bytes()).map_err(failure())?;
-    Ok(())
 }
 
 /// The copy itself, or a part of it that a grant opens further.
@@ -501,14 +378,9 @@ fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>, mount: &OwnedFd) -> Resul
     }
 }
 
-/// On a /dev that was empty.
-fn put_device(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
-    put_on_new_file(root, path, &relative(path)?, tree)
-}
-
 /// A symlink on the way to a grant, as the host has it. It is there already where its directory came with another grant.
-fn make_link(root: BorrowedFd<'_>, link: &Link) -> Result<()> {
-    let at = link.at.as_os_str().as_bytes();
+fn make_link(root: BorrowedFd<'_>, link: &placed::Signpost) -> Result<()> {
+    let at = &link.at[..];
     let name = relative(at)?;
     let made = match rustix::fs::symlinkat(&link.target, root, &name) {
         Err(Errno::NOENT) => {
@@ -522,10 +394,20 @@ fn make_link(root: BorrowedFd<'_>, link: &Link) -> Result<()> {
 }
 
 /// A mount at a path; directories that lead there are made where they are missing.
-fn attach_at(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
+pub fn attach_at(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
     // Nearly always it is missing.
     make_dir(root, path)?;
-    let onto = mounts::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
+    attach_to(root, path, tree)
+}
+
+/// A mount at a path that is there.
+fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
+    let name = relative(path)?;
+    // No link leads to a single name, and the kernel follows none that has it.
+    if !name.to_bytes().contains(&b'/') {
+        return mounts::attach_by_name(tree, root, &name).map_err(failed("can not mount", path));
+    }
+    let onto = mounts::open_inside(root, &name).map_err(failed("can not open", path))?;
     mounts::attach(tree, onto).map_err(failed("can not mount", path))
 }
 
@@ -577,17 +459,28 @@ fn ignoring(expected: Errno, result: std::result::Result<(), Errno>) -> std::res
 }
 
 /// Rules for what did not exist when the others were made.
-fn add_rules(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>) -> Result<()> {
+fn add_rules(
+    root: BorrowedFd<'_>,
+    blueprint: &Blueprint<'_>,
+    placed: &[Placed<'_>],
+    ruleset: Option<BorrowedFd<'_>>,
+) -> Result<()> {
     let Some(ruleset) = ruleset else { return Ok(()) };
     let copied = |grant: &&Grant| blueprint.session.is_some_and(|session| grant.path.is_within(session.workspace()));
-    let placed = blueprint.files.placed.iter().map(|placed| placed.grant);
-    for grant in blueprint.files.made.iter().copied().chain(placed.filter(copied)) {
+    let copied = placed.iter().map(|placed| placed.grant).filter(copied);
+    for grant in blueprint.made().chain(copied) {
         match add_rule(root, blueprint.plan, grant, ruleset) {
             Err(Errno::NOENT | Errno::NOTDIR) if grant.optional => {}
             result => result.map_err(failed("can not grant", grant.path.as_bytes()))?,
         }
     }
-    if blueprint.may_list_everything() {
+    if blueprint.bundle.is_some() {
+        let bundle = mounts::open_inside(root, BUNDLE).map_err(failed("can not open", BUNDLE.to_bytes()))?;
+        let read = Rights::from(AccessFs::ReadFile);
+        sys::landlock_add_rule(ruleset, read.bits(), bundle.as_fd())
+            .map_err(failed("can not grant", BUNDLE.to_bytes()))?;
+    }
+    if blueprint.may_list_everything(placed) {
         let list = Rights::from(AccessFs::ReadDir);
         sys::landlock_add_rule(ruleset, list.bits(), root).map_err(failed("can not grant", b"/"))?;
     }

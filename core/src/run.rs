@@ -2,19 +2,23 @@
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
-use std::os::fd::{AsFd as _, IntoRawFd as _, OwnedFd};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::rand::GetRandomFlags;
 
 use crate::ancestry;
 use crate::calls::{Attendants, Calls};
 use crate::census::Tree;
+use crate::channel;
 use crate::chores::{Copied, Duties};
 use crate::command::Command;
 use crate::companion::Companion;
+use crate::desk::Desk;
 use crate::enclosure::Enclosure;
 use crate::environment;
 use crate::event::{Event, Start};
@@ -22,12 +26,18 @@ use crate::fence::{self, Fence};
 use crate::files::{self, Files};
 use crate::gate::{Decided, Gate};
 use crate::guard::Guard;
+use crate::holder::Holder;
 use crate::jail::Jail;
 use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::limits::{Exceeded, Limits};
 use crate::namespaces::{self, Attend};
+use crate::network::asker::Asker;
+use crate::network::http::Http;
+use crate::network::outside::Outside;
+use crate::network::token::Token;
 use crate::observe::Observer;
+use crate::pin::Pin;
 use crate::plan::{Level, Plan, Tier};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
@@ -42,7 +52,14 @@ use crate::veil::Veil;
 pub const EXIT_NOT_EXECUTABLE: i32 = 126;
 pub const EXIT_NOT_FOUND: i32 = 127;
 
-pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool, companion: Companion) -> Result<i32, Refusal> {
+pub fn run(
+    plan_fd: &OwnedFd,
+    uid: u32,
+    argv: Vec<CString>,
+    quiet: bool,
+    companion: Companion,
+    holder: Option<Holder>,
+) -> Result<i32, Refusal> {
     sys::ignore_file_size_signal();
     let (plan, plan_bytes) = Plan::read(plan_fd, uid)?;
     let session = random_name()?;
@@ -57,7 +74,7 @@ pub fn run(plan_fd: &OwnedFd, uid: u32, argv: Vec<CString>, quiet: bool, compani
     // The plan's name, for whatever is written down.
     let written = plan.journal.is_some() || plan.workspace.is_some();
     let sha256 = if written { journal::hash(plan_bytes) } else { String::new() };
-    let outcome = fenced(plan, plan_fd, &sha256, argv, quiet, journal.as_ref(), &session, companion);
+    let outcome = fenced(plan, plan_fd, &sha256, argv, quiet, journal.as_ref(), &session, companion, holder);
     let (Some(journal), Some(started_at)) = (&journal, started_at) else { return Ok(outcome?.exit_code) };
     match &outcome {
         Ok(outcome) => {
@@ -110,20 +127,33 @@ fn fenced(
     journal: Option<&Journal>,
     session: &str,
     companion: Companion,
+    holder: Option<Holder>,
 ) -> Result<Outcome, Refusal> {
-    // Everything that can be wrong with paths, rules and filter is found before anything is made.
-    let gate = Gate::of(&plan, companion)?;
-    let preflight = Preflight::prepare(&plan, journal)?;
+    let http = Http::start(&plan, plan_fd)?;
+    let gate = Gate::of(&plan)?;
+    check_standard_sockets(&plan)?;
     let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
     plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
-    announce(&plan, &preflight, &limits, quiet);
+    let outside = Outside::prepare(plan.network.as_ref(), plan.tier, http)?;
+    let fence = Fence::prepare(&plan, limits.rlimits())?;
+    let look = || {
+        let preflight = Preflight::prepare(&plan, &fence, journal)?;
+        announce(&plan, &preflight, &limits, quiet);
+        Ok::<_, Refusal>(preflight)
+    };
+    let enclosed = match (&plan.namespaces, &plan.files, &plan.container) {
+        (Some(namespaces), Some(requested), None) => Some((namespaces, requested)),
+        _ => None,
+    };
+    // Everything that can be wrong with paths is found before anything is started; in namespaces of our own, which take long to make, before
+    // anything is started in them.
+    let preflight = if enclosed.is_none() { Some(look()?) } else { None };
 
-    let supervised = journal.is_some() || preflight.notifying.is_some() || limits.need_supervisor();
+    let supervised = journal.is_some() || fence.listens() || limits.need_supervisor() || holder.is_some();
     if !supervised && plan.temp.is_none() && plan.namespaces.is_none() {
         // Nothing has to be done afterwards, so nobody has to wait: the command takes this process over.
-        let ruleset = preflight.files.and_then(|mut files| files.take_ruleset());
-        let fence = Fence::new(&plan, ruleset, None, preflight.filter, limits.rlimits());
-        let command = command(&plan, argv, None);
+        drop(preflight);
+        let command = command(&plan, argv, None, None)?;
         fence::become_command(None, None)?;
         fence.bound()?;
         fence.enter(None)?;
@@ -132,47 +162,59 @@ fn fenced(
     }
 
     let observer = Observer::start(&plan, plan_fd)?;
+    let bundle = outside.ready()?;
     // From here on there is something to clean up: no signal may end us before.
     let mask = sys::hold_signals();
     let temp = match &plan.temp {
         Some(requested) => Some(Temp::make(&requested.parent, plan.user.uid, session)?),
         None => None,
     };
-    let mut attendants = Attendants::new(&plan, gate, observer);
+    // Connections are made for a command that no namespace keeps in.
+    let granted = preflight.as_ref().and_then(|preflight| preflight.files.as_ref());
+    let sockets = granted.map_or_else(Vec::new, Files::sockets);
+    let pin = Pin::new(&plan, &sockets, outside.door()).map_err(Refusal::Pin)?;
+    let mut attendants = Attendants::new(&plan, gate, Desk::new(companion), observer, pin);
     if let (Some(observer), Some(temp)) = (&mut attendants.observer, &temp) {
         observer.grant(temp.path().to_bytes());
     }
     let name = argv.first().map_or(Vec::new(), |name| name.as_bytes().to_vec());
     let started = (|| {
-        let mut preflight = preflight;
-        if let (Some(temp), Some(files), Some(requested)) = (&temp, &mut preflight.files, &plan.temp) {
-            files.grant_temp(temp.dir(), plan.rights(&requested.access))?;
-        }
         let terminal = ancestry::terminal();
-        if let Some(journal) = journal {
-            record_start(journal, &plan, sha256, &argv, terminal.as_deref(), &preflight)?;
+        let record = |argv: &[CString], preflight: &Preflight<'_>| match journal {
+            Some(journal) => record_start(journal, &plan, sha256, argv, terminal.as_deref(), preflight),
+            None => Ok(()),
+        };
+        if let Some(mut preflight) = preflight {
+            if let (Some(temp), Some(files), Some(requested)) = (&temp, &mut preflight.files, &plan.temp) {
+                files.grant_temp(temp.dir(), plan.rights(&requested.access))?;
+            }
+            record(&argv, &preflight)?;
         }
-        let ruleset = preflight.files.as_mut().and_then(Files::take_ruleset);
-        let fence = Fence::new(&plan, ruleset, preflight.notifying, preflight.filter, limits.rlimits());
-        let command = command(&plan, argv, temp.as_ref());
+        let command = command(&plan, argv, temp.as_ref(), outside.proxy())?;
         let attend: Attend<'_> = &mut |listener, other| attendants.attend(listener, other);
         if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
             let jail = Jail::prepare(&plan, namespaces, container)?;
             return start_jailed(jail, &fence, &command, terminal.as_deref(), &limits, &mask, attend);
         }
-        match (&plan.namespaces, &plan.files, preflight.files) {
-            (Some(namespaces), Some(requested), Some(files)) => {
-                let enclosure = Enclosure::prepare(&plan, namespaces, requested, files, Some(session))?;
-                let chatty = is_chatty(&plan, quiet);
-                start_enclosed(enclosure, fence, &command, sha256, terminal.as_deref(), &limits, &mask, attend, chatty)
-            }
-            _ => start_as_child(&fence, &command, &limits, &mask, attend),
-        }
+        let Some((namespaces, requested)) = enclosed else {
+            return start_as_child(&fence, &command, &limits, &mask, attend);
+        };
+        let look = || {
+            let preflight = look()?;
+            record(command.argv(), &preflight)?;
+            Ok(preflight.files)
+        };
+        let enclosure = Enclosure::prepare(&plan, namespaces, requested, Some(session))?;
+        let (chatty, terminal, bundle) = (is_chatty(&plan, quiet), terminal.as_deref(), bundle.as_ref());
+        start_enclosed(enclosure, &fence, look, &command, sha256, terminal, bundle, &limits, &mask, attend, chatty)
     })();
+    let asker = plan.network.as_ref().map(Asker::of);
     // While the command runs, only what its end needs stays in memory.
     drop(plan);
     let outcome = match started {
-        Ok(Ok(running)) => running.until_the_end(attendants, limits, journal, quiet),
+        Ok(Ok(running)) => {
+            running.until_the_end(fence, attendants, asker, limits, outside, journal, plan_fd, quiet, holder)
+        }
         Ok(Err(errno)) => {
             let decided = attendants.gate.as_mut().map(Gate::decided).unwrap_or_default();
             journal.map_or(Ok(()), |journal| record_decided(journal, &decided))?;
@@ -192,21 +234,25 @@ struct Running {
     guard: Option<Guard>,
     session: Option<Session>,
     veil: Veil,
-    /// What the command is behind, where others have to act for it.
-    fence: Option<Fence>,
 }
 
 impl Running {
     fn of(subject: Subject) -> Running {
-        Running { subject, guard: None, session: None, veil: Veil::default(), fence: None }
+        Running { subject, guard: None, session: None, veil: Veil::default() }
     }
 
+    #[allow(clippy::too_many_arguments, reason = "what a run is made of")]
     fn until_the_end(
         mut self,
+        fence: Fence,
         attendants: Attendants,
+        asker: Option<Asker>,
         limits: Limits,
+        outside: Outside,
         journal: Option<&Journal>,
+        plan_fd: &OwnedFd,
         quiet: bool,
+        holder: Option<Holder>,
     ) -> Result<Outcome, Refusal> {
         if let Some(session) = &self.session {
             session.settle();
@@ -216,6 +262,26 @@ impl Running {
             Subject::Kept(kept) => kept.listener.take(),
             Subject::Child(_) => None,
         };
+        let outlet = match (&mut self.subject, asker) {
+            (_, None) => None,
+            (Subject::Sandbox(sandbox), Some(asker)) => {
+                let sockets = std::mem::take(&mut sandbox.sockets);
+                let user = sandbox.inside().user();
+                outside.outlet(sockets, user, plan_fd, sandbox.init, asker).map_err(SuperviseError::Wait)?
+            }
+            (Subject::Kept(kept), Some(asker)) => {
+                outside.outlet_at_door(plan_fd, kept.keeper, asker).map_err(SuperviseError::Wait)?
+            }
+            (Subject::Child(child), Some(asker)) => {
+                outside.outlet_at_door(plan_fd, *child, asker).map_err(SuperviseError::Wait)?
+            }
+        };
+        let outlet = outlet.map(|mut outlet| {
+            if let Some(command) = self.subject.pid().filter(|_| holder.is_some()) {
+                outlet.tell_apart(command);
+            }
+            outlet
+        });
         let host_proc;
         let (inside, proc, tree, volatile) = match &self.subject {
             Subject::Sandbox(sandbox) => {
@@ -235,23 +301,27 @@ impl Running {
             }
         };
         let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree, volatile)?) } else { None };
-        let renames = match (&self.session, &self.fence, inside) {
+        // Others act for the command only in a copy: they need what it is behind.
+        let fence = self.session.is_some().then_some(fence);
+        let renames = match (&self.session, &fence, inside) {
             (Some(session), Some(fence), Some((inside, _))) => {
                 Some(Renames::new(session.workspace(), inside, fence, &limits))
             }
             _ => None,
         };
         let calls = listener.map(|listener| Calls::new(listener, attendants, renames));
-        let mut duties = Duties::new(self.guard, inside, watch, calls, journal, quiet);
+        let mut duties = Duties::new(self.guard, inside, watch, calls, outlet, journal, quiet);
+        duties.holder = holder;
         sys::give_back_memory();
         let end = supervise::wait(&self.subject, &mut duties)?;
-        let ended_by = duties.finish();
+        let (ended_by, watches) = duties.finish();
         let by_signal = || end.signal().and_then(|signal| limits.behind_signal(signal));
         let ended_by = ended_by.or_else(by_signal);
         let exceeded = limits.finish(ended_by);
         for one in exceeded.iter().filter(|exceeded| exceeded.ended) {
             stderr::say("paddock", &format!("ended: {one}"));
         }
+        let mut left: Vec<OwnedFd> = watches.into_iter().collect();
         match (self.session, self.subject) {
             (Some(session), _) => {
                 let id = session.id.clone();
@@ -261,9 +331,10 @@ impl Running {
                 }
             }
             // A copy is not taken apart behind the back of whoever applies it.
-            (None, Subject::Sandbox(sandbox)) => sandbox.dismantle(),
+            (None, Subject::Sandbox(sandbox)) => left.extend(sandbox.mounts()),
             (None, Subject::Child(_) | Subject::Kept(_)) => {}
         }
+        channel::abandon(left);
         Ok(Outcome { exit_code: end.exit_code(), signal: end.signal(), not_executed: None, exceeded })
     }
 }
@@ -286,12 +357,14 @@ fn start_as_child(
 }
 
 #[allow(clippy::too_many_arguments, reason = "what a start is made of")]
-fn start_enclosed(
+fn start_enclosed<'f>(
     mut enclosure: Enclosure<'_>,
-    fence: Fence,
+    fence: &Fence,
+    look: impl FnOnce() -> Result<Option<Files<'f>>, Refusal>,
     command: &Command,
     sha256: &str,
     terminal: Option<&CStr>,
+    bundle: Option<&OwnedFd>,
     limits: &Limits,
     mask: &SignalMask,
     attend: Attend<'_>,
@@ -301,13 +374,24 @@ fn start_enclosed(
     let admit = |init| limits.admit(init).map_err(|error| error.errno());
     let pid_max = limits.pid_max();
     let announce = |veil: &Veil| announce_copy(veil, chatty);
-    let started =
-        enclosure.start(&fence, &payload, mask, terminal, pid_max, admit, attend, command.argv(), sha256, announce);
+    let started = enclosure.start(
+        fence,
+        look,
+        &payload,
+        mask,
+        terminal,
+        bundle,
+        pid_max,
+        admit,
+        attend,
+        command.argv(),
+        sha256,
+        announce,
+    );
     let Enclosure { session, veil, guard, .. } = enclosure;
     Ok(match started {
         Ok(namespaces::Started::Running(sandbox)) => {
-            let fence = session.is_some().then_some(fence);
-            Ok(Running { guard, session, veil, fence, ..Running::of(Subject::Sandbox(sandbox)) })
+            Ok(Running { guard, session, veil, ..Running::of(Subject::Sandbox(sandbox)) })
         }
         Ok(namespaces::Started::NotExecuted(errno)) => {
             session.map(Session::close);
@@ -337,13 +421,25 @@ fn start_jailed(
     })
 }
 
-fn command(plan: &Plan, argv: Vec<CString>, temp: Option<&Temp>) -> Command {
+fn command(
+    plan: &Plan,
+    argv: Vec<CString>,
+    temp: Option<&Temp>,
+    proxy: Option<(SocketAddr, &Token)>,
+) -> Result<Command, Refusal> {
     let inherited = sys::inherited_environment();
-    let environment = match &plan.environment {
-        Some(requested) => environment::build(requested, inherited, temp.map(|temp| temp.path().to_bytes())),
+    let mut environment = match &plan.environment {
+        Some(requested) => {
+            let placeholder = format!("paddock-placeholder-{}{}", random_name()?, random_name()?);
+            environment::build(requested, inherited, temp.map(|temp| temp.path().to_bytes()), placeholder.as_bytes())
+        }
         None => inherited,
     };
-    Command::new(argv, environment)
+    if let Some(proxy) = proxy {
+        let set = plan.environment.as_ref().map_or(&[][..], |requested| &requested.set[..]);
+        environment = environment::with_proxy(environment, set, proxy);
+    }
+    Ok(Command::new(argv, environment))
 }
 
 fn record_start(
@@ -447,9 +543,7 @@ fn not_executed(name: &[u8], errno: Errno, decided: &[Decided]) -> Outcome {
 /// Whoever starts us without a standard descriptor gets /dev/null there: otherwise the next file opened would be it. A directory
 /// is refused: openat(2) relative to one needs no path from the root, and Landlock judges only what is opened later.
 pub fn check_standard_descriptors() -> Result<(), Refusal> {
-    let standard =
-        [(rustix::stdio::stdin(), "stdin"), (rustix::stdio::stdout(), "stdout"), (rustix::stdio::stderr(), "stderr")];
-    for (fd, name) in standard {
+    for (fd, name) in standard_descriptors() {
         match rustix::fs::fstat(fd) {
             Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
                 return Err(Refusal::DirectoryOnStandard(name));
@@ -463,6 +557,29 @@ pub fn check_standard_descriptors() -> Result<(), Refusal> {
         }
     }
     Ok(())
+}
+
+/// A socket that was made outside leads where it was made, and can be turned to somebody else: one of a network that the command is
+/// to be kept from, or a unix socket that is not connected for good. Pairs of connected ones, as many a parent has them, are pipes.
+pub fn check_standard_sockets(plan: &Plan) -> Result<(), Refusal> {
+    let keeps_unix_in = plan.tier == Tier::Full || plan.seccomp.is_some();
+    for (fd, name) in standard_descriptors() {
+        let Ok(family) = sockopt::socket_domain(fd) else { continue };
+        let connected = matches!(sockopt::socket_type(fd), Ok(SocketType::STREAM | SocketType::SEQPACKET))
+            && rustix::net::getpeername(fd).is_ok();
+        let turns = match family {
+            AddressFamily::UNIX => keeps_unix_in && !connected,
+            _ => plan.network.is_some(),
+        };
+        if turns {
+            return Err(Refusal::SocketOnStandard(name));
+        }
+    }
+    Ok(())
+}
+
+fn standard_descriptors() -> [(BorrowedFd<'static>, &'static str); 3] {
+    [(rustix::stdio::stdin(), "stdin"), (rustix::stdio::stdout(), "stdout"), (rustix::stdio::stderr(), "stderr")]
 }
 
 pub fn random_name() -> Result<String, Refusal> {

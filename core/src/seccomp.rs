@@ -5,6 +5,9 @@
 //! and networks that nothing else here watches. clone3 keeps its flags behind a pointer, where no filter can look, so it is
 //! ENOSYS, on which every libc falls back to clone (EPERM would break threads).
 
+mod sockets;
+
+use self::sockets::Sockets;
 use crate::bpf::{self, Action, BpfError, Instruction, Look, Range, Test};
 use crate::plan;
 use crate::syscalls::{self, Arch, Syscall};
@@ -12,13 +15,13 @@ use crate::syscalls::{self, Arch, Syscall};
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
 const TERMINAL_INJECTION: &[Look<'_>] =
-    &[Look { index: 1, test: Test::Refuse { values: &[TIOCSTI, TIOCLINUX], errno: libc::EPERM } }];
+    &[Look::at(1, Test::Refuse { values: &[TIOCSTI, TIOCLINUX], errno: libc::EPERM })];
 
 /// What decides who reads from a terminal, and what becomes of what is typed: settings (TCSETS and its kin, with the older and newer ones),
 /// flow (TCXONC), what waits to be read (TCFLSH), whose it is (TIOCSCTTY, TIOCSPGRP, TIOCNOTTY), its size (TIOCSWINSZ), its line discipline (TIOCSETD).
-const TERMINAL_CHANGES: &[Look<'_>] = &[Look {
-    index: 1,
-    test: Test::Notify {
+const TERMINAL_CHANGES: &[Look<'_>] = &[Look::at(
+    1,
+    Test::Notify {
         values: &[
             0x5402,
             0x5403,
@@ -41,43 +44,47 @@ const TERMINAL_CHANGES: &[Look<'_>] = &[Look {
             0x402C_542D,
         ],
     },
-}];
-
-/// Only unix sockets come in pairs. socketpair(2) makes both sockets before it finds that out: of any other family it would
-/// load the module and run the code that socket(2) is kept from.
-const UNIX_PAIRS: Look<'_> =
-    Look { index: 0, test: Test::Only { values: &[libc::AF_UNIX as u32], errno: libc::EAFNOSUPPORT } };
-
-/// An end of a datagram pair (types 2 and 3 of socketpair(2)) can be turned to any socket file, without socket(2). Stream and
-/// sequenced pairs (1 and 5) are connected for good.
-const CONNECTED_PAIRS: Look<'_> = Look { index: 1, test: Test::RefuseBits { bits: 0b10, errno: libc::EPERM } };
+)];
 
 /// Landlock does not judge prlimit(2) on another process of the same user: it could end the supervisor by its CPU limit, or
 /// silence the journal by its file size limit.
-const OWN_PROCESS: &[Look<'_>] = &[Look { index: 0, test: Test::Only { values: &[0], errno: libc::EPERM } }];
+const OWN_PROCESS: &[Look<'_>] = &[Look::at(0, Test::Only { values: &[0], errno: libc::EPERM })];
 
 /// A process group reaches across pid namespaces: kill(2) of 0 is for everybody in it, also for those who have no number here.
-const NAMED_PROCESSES: &[Look<'_>] = &[Look { index: 0, test: Test::Refuse { values: &[0], errno: libc::EPERM } }];
+const NAMED_PROCESSES: &[Look<'_>] = &[Look::at(0, Test::Refuse { values: &[0], errno: libc::EPERM })];
 
 /// Every CLONE_NEW* flag that clone(2) takes. CLONE_NEWTIME lies in the signal byte there: only unshare and clone3 know it.
 const CLONE_NEW: u32 = 0x7E02_0000;
 const CLONE_NEWTIME: u32 = 0x80;
-const CLONE_NAMESPACES: &[Look<'_>] =
-    &[Look { index: 0, test: Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM } }];
+const CLONE_NAMESPACES: &[Look<'_>] = &[Look::at(0, Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM })];
 const UNSHARE_NAMESPACES: &[Look<'_>] =
-    &[Look { index: 0, test: Test::RefuseBits { bits: CLONE_NEW | CLONE_NEWTIME, errno: libc::EPERM } }];
+    &[Look::at(0, Test::RefuseBits { bits: CLONE_NEW | CLONE_NEWTIME, errno: libc::EPERM })];
 
 /// Under exec rules. Processes that share their working directory could change it after it was judged, and what an interpreter then opens
 /// by a relative path; only threads share it, and an exec ends them. And who listens last answers: nobody may take over what we answer.
 const CLONE_FS: u32 = 0x200;
 const CLONE_THREAD: u32 = 0x1_0000;
 const GATED_CLONE: &[Look<'_>] = &[
-    Look { index: 0, test: Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM } },
-    Look { index: 0, test: Test::RefuseBitsWithout { bits: CLONE_FS, others: CLONE_THREAD, errno: libc::EPERM } },
+    Look::at(0, Test::RefuseBits { bits: CLONE_NEW, errno: libc::EPERM }),
+    Look::at(0, Test::RefuseBitsWithout { bits: CLONE_FS, others: CLONE_THREAD, errno: libc::EPERM }),
 ];
 const SECCOMP_NEW_LISTENER: u32 = 1 << 3;
-const GATED_SECCOMP: &[Look<'_>] =
-    &[Look { index: 1, test: Test::RefuseBits { bits: SECCOMP_NEW_LISTENER, errno: libc::EBUSY } }];
+const GATED_SECCOMP: &[Look<'_>] = &[Look::at(1, Test::RefuseBits { bits: SECCOMP_NEW_LISTENER, errno: libc::EBUSY })];
+
+/// Where sockets may lead that no namespace keeps in, and the supervisor connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// None: it is not fenced, or a namespace sees to it.
+    pub network: Option<plan::Mode>,
+    /// Unix sockets lead to files that are granted one by one.
+    pub unix_by_path: bool,
+}
+
+impl Reach {
+    fn is_held(self) -> bool {
+        self.network.is_some() || self.unix_by_path
+    }
+}
 
 #[derive(Debug)]
 pub struct Filter {
@@ -92,24 +99,36 @@ pub struct Filter {
 impl Filter {
     /// `shared_group`: the supervisor is in the command's process group, and nothing else keeps signals from it.
     /// `gated`: there are exec rules, and no namespaces inside.
-    pub fn compile(requested: &plan::Seccomp, arch: Arch, shared_group: bool, gated: bool) -> Result<Filter, BpfError> {
+    pub fn compile(
+        requested: &plan::Seccomp,
+        arch: Arch,
+        shared_group: bool,
+        gated: bool,
+        reach: Reach,
+    ) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
             plan::Default::Allow => Action::Allow,
             plan::Default::Deny => Action::Errno(libc::ENOSYS),
         };
-        let families: Vec<u32> = requested.sockets.iter().map(|family| family.number()).collect();
-        let sockets = Sockets::of(&families);
-        let mut ranges = vec![Range { first: 0, action: unknown }];
+        let mut families: Vec<u32> = requested.sockets.iter().map(|family| family.number()).collect();
+        if reach.network == Some(plan::Mode::None) {
+            families.retain(|family| !sockets::INTERNET.contains(family));
+        }
+        families.extend(reach.unix_by_path.then_some(plan::Family::Unix.number()));
+        let sockets = Sockets::of(&families, reach);
+        let calls = calls(requested, arch);
+        let mut ranges = Vec::with_capacity(calls.len() + 2);
+        ranges.push(Range { first: 0, action: unknown });
         let mut listed = vec![false; syscalls::TABLE.len()];
         requested.syscalls.iter().for_each(|syscall| listed[syscall.row] = true);
-        let mut refused = Vec::new();
+        let mut refused = Vec::with_capacity(calls.len());
         let mut blocked = 0;
-        for (number, syscall) in calls(requested, arch) {
+        for (number, syscall) in calls {
             let on_block_list = listed[syscall.row] == (requested.default == plan::Default::Allow);
             let action = match syscall.name {
                 "kill" if !on_block_list && shared_group => Action::Arguments(NAMED_PROCESSES),
                 "clone" if !on_block_list && gated => Action::Arguments(GATED_CLONE),
-                "seccomp" if !on_block_list && gated => Action::Arguments(GATED_SECCOMP),
+                "seccomp" if !on_block_list && (gated || reach.is_held()) => Action::Arguments(GATED_SECCOMP),
                 name => answer(name, on_block_list, requested.namespaces, &sockets),
             };
             blocked += usize::from(on_block_list);
@@ -121,7 +140,7 @@ impl Filter {
         }
         let absent = requested.syscalls.iter().filter(|syscall| syscall.number(arch).is_none());
         let absent = absent.map(|syscall| syscall.name).collect();
-        Ok(Filter { program: bpf::assemble(arch, &ranges)?, blocked, absent, refused })
+        Ok(Filter { program: bpf::assemble(arch, ranges)?, blocked, absent, refused })
     }
 
     /// Whatever the arguments are.
@@ -152,29 +171,11 @@ pub fn notifying(arch: Arch, names: &[&str]) -> Result<Vec<Instruction>, BpfErro
         set(&mut ranges, number, action);
         set(&mut ranges, number + 1, Action::Allow);
     }
-    bpf::assemble(arch, &ranges)
-}
-
-/// What the plan's socket families come to.
-struct Sockets<'a> {
-    any: bool,
-    named: [Look<'a>; 1],
-    pairs: &'static [Look<'static>],
-}
-
-impl<'a> Sockets<'a> {
-    fn of(families: &'a [u32]) -> Self {
-        let unix = families.contains(&(libc::AF_UNIX as u32));
-        Self {
-            any: !families.is_empty(),
-            named: [Look { index: 0, test: Test::Only { values: families, errno: libc::EAFNOSUPPORT } }],
-            pairs: if unix { &[UNIX_PAIRS] } else { &[UNIX_PAIRS, CONNECTED_PAIRS] },
-        }
-    }
+    bpf::assemble(arch, ranges)
 }
 
 /// Those that are not simply allowed or refused, below and in [`Filter::compile`].
-const SPECIAL: [&str; 12] = [
+const SPECIAL: [&str; 16] = [
     "clone",
     "clone3",
     "io_uring_enter",
@@ -184,6 +185,10 @@ const SPECIAL: [&str; 12] = [
     "kill",
     "prlimit64",
     "seccomp",
+    "sendmmsg",
+    "sendmsg",
+    "sendto",
+    "setsockopt",
     "socket",
     "socketpair",
     "unshare",
@@ -195,13 +200,10 @@ fn answer<'a>(name: &str, blocked: bool, namespaces: bool, sockets: &'a Sockets<
         "clone3" if blocked || !namespaces => Action::Errno(libc::ENOSYS),
         _ if blocked => Action::Errno(libc::EPERM),
         "ioctl" => Action::Arguments(TERMINAL_INJECTION),
-        "socket" if !sockets.any => Action::Errno(libc::EAFNOSUPPORT),
-        "socket" => Action::Arguments(&sockets.named),
-        "socketpair" => Action::Arguments(sockets.pairs),
         "prlimit64" => Action::Arguments(OWN_PROCESS),
         "clone" if !namespaces => Action::Arguments(CLONE_NAMESPACES),
         "unshare" if !namespaces => Action::Arguments(UNSHARE_NAMESPACES),
-        _ => Action::Allow,
+        name => sockets.answer(name).unwrap_or(Action::Allow),
     }
 }
 

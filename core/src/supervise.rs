@@ -17,7 +17,7 @@ use crate::command::Command;
 use crate::fence::{self, Fence, FenceError, Step};
 use crate::keeper;
 use crate::limits::Limits;
-use crate::namespaces::{self, Attend, Sandbox};
+use crate::namespaces::{self, Attend, Handed, Sandbox};
 use crate::notify::Listener;
 use crate::sys::{self, Arrival, SignalMask};
 
@@ -125,11 +125,11 @@ fn start_kept(become_command: Become<'_>, command: &Command, attend: Attend<'_>)
     .map_err(SuperviseError::Spawn)?;
     drop(keepers_end);
     let Some(channel) = supervisors_end else { return Err(SuperviseError::Spawn(Errno::PROTO)) };
-    let mut listener = None;
-    let heard = namespaces::hear(&channel, attend, &mut listener);
+    let mut handed = Handed::default();
+    let heard = namespaces::hear(&channel, attend, &mut handed);
     if let Ok(Some((Word::Started, descriptors))) = heard {
         if let Some(command) = descriptors.into_iter().next() {
-            return Ok(Started::Kept(Kept { keeper, channel, command, listener }));
+            return Ok(Started::Kept(Kept { keeper, channel, command, listener: handed.listener }));
         }
         namespaces::bury(keeper);
         return Err(SuperviseError::Wait(Errno::PROTO));
@@ -161,7 +161,7 @@ pub enum Subject {
 }
 
 /// As many descriptors as chores may wait for.
-pub const CHORES: usize = 5;
+pub const CHORES: usize = 9;
 
 /// Work to be done beside the waiting.
 pub trait Chores {
@@ -173,6 +173,9 @@ pub trait Chores {
     fn look(&mut self) -> bool;
     /// Is a turn due whenever a process stops or ends, and may we not stop ourselves meanwhile?
     fn is_tracing(&self) -> bool;
+    /// Does somebody hold the run who is no shell? Then nobody has to see it stop, and a command of it does not get to stop the one that starts
+    /// the others.
+    fn is_held(&self) -> bool;
     /// Has somebody taken the terminal from the command, to ask a person? Who stops because of that is continued by whoever took it.
     fn is_asking(&self) -> bool;
     /// The command has ended: those who help us go, before everything that is left is killed.
@@ -190,6 +193,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     let end = loop {
         match subject.status().map_err(SuperviseError::Wait)? {
             Some(Status::Ended(end)) => break end,
+            Some(Status::Stopped(_)) if chores.is_held() => subject.send(libc::SIGCONT),
             Some(Status::Stopped(libc::SIGTTIN | libc::SIGTTOU | libc::SIGSTOP)) if chores.is_asking() => {}
             // Whoever ends them all stops them first.
             Some(Status::Stopped(_)) if ending => {}
@@ -337,7 +341,7 @@ impl Subject {
         }
     }
 
-    fn pid(&self) -> Option<Pid> {
+    pub fn pid(&self) -> Option<Pid> {
         match self {
             Subject::Child(command) => Some(*command),
             Subject::Kept(kept) => namespaces::pid_of(&kept.command),

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::OnceLock;
@@ -18,11 +19,15 @@ use crate::bpf::Instruction;
 
 #[cfg(not(test))]
 mod arena;
+mod connect;
+mod datagram;
 #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
 mod memory;
 mod signals;
 pub mod trace;
 
+pub use connect::*;
+pub use datagram::*;
 pub use signals::*;
 
 #[cfg(not(test))]
@@ -48,7 +53,7 @@ fn check(result: libc::c_long) -> Result<libc::c_long> {
 extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
     // SAFETY: argv holds argc NUL-terminated strings.
     let word = |index| unsafe { CStr::from_ptr(*argv.add(index)) };
-    crate::start((1..argc as usize).map(|index| word(index).to_owned()).collect())
+    crate::start((0..argc as usize).map(|index| word(index).to_owned()).collect())
 }
 
 /// Lets the kernel have what nobody uses any more: freed memory, the part of the stack that earlier calls reached, and what is read
@@ -205,7 +210,7 @@ pub fn spawn_sharing_memory<F: FnMut() -> i32>(child: F) -> Result<Pid> {
     spawn_into(0, child)
 }
 
-/// The same with more flags of clone(2): in new namespaces (CLONE_NEW*).
+/// The same with more flags of clone(2): in new namespaces (CLONE_NEW*), or with descriptors in common (CLONE_FILES).
 pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> {
     const STACK_SIZE: usize = 64 * 1024;
 
@@ -227,6 +232,24 @@ pub fn spawn_into<F: FnMut() -> i32>(flags: c_int, mut child: F) -> Result<Pid> 
     };
     check(pid.into())?;
     Pid::from_raw(pid).ok_or(Errno::CHILD)
+}
+
+/// What the children used that were waited for, and theirs.
+pub struct Used {
+    pub cpu_us: i64,
+    /// Of the largest.
+    pub max_rss_kib: i64,
+}
+
+pub fn used_by_children() -> Used {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: filled by the call, and zeroes are a valid one too.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_CHILDREN, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    let us = |time: libc::timeval| time.tv_sec * 1_000_000 + time.tv_usec;
+    Used { cpu_us: us(usage.ru_utime) + us(usage.ru_stime), max_rss_kib: usage.ru_maxrss }
 }
 
 /// An ordinary fork; the child ends with what the closure returns.
@@ -312,8 +335,18 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, set: u64, clear: u6
 
 /// Marks every descriptor from `first` up close-on-exec.
 pub fn close_on_exec_from(first: u32) -> Result<()> {
-    // SAFETY: CLOSE_RANGE_CLOEXEC closes nothing now; it only sets a flag on descriptors.
-    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) }).map(drop)
+    close_on_exec_but(first, &[])
+}
+
+/// The same of all but those that are kept: in ascending order, none below `first`.
+pub fn close_on_exec_but(first: u32, kept: &[u32]) -> Result<()> {
+    let ends = kept.iter().map(|number| number.wrapping_sub(1)).chain([u32::MAX]);
+    let starts = [first].into_iter().chain(kept.iter().map(|number| number.saturating_add(1)));
+    for (start, end) in starts.zip(ends).filter(|(start, end)| start <= end) {
+        // SAFETY: CLOSE_RANGE_CLOEXEC closes nothing now; it only sets a flag on descriptors.
+        check(unsafe { libc::syscall(libc::SYS_close_range, start, end, libc::CLOSE_RANGE_CLOEXEC) })?;
+    }
+    Ok(())
 }
 
 /// Closes every descriptor above the standard ones but this.
@@ -329,6 +362,15 @@ pub fn close_all_but(kept: &OwnedFd) {
     }
 }
 
+/// Turns on an option of a socket that is one int (IP_TRANSPARENT and the like).
+pub fn turn_socket_option_on(socket: &OwnedFd, level: c_int, option: c_int) -> Result<()> {
+    let on: c_int = 1;
+    let length = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: the kernel reads one int that lives on this stack, and its length is passed.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, ptr::from_ref(&on).cast(), length) }.into())
+        .map(drop)
+}
+
 /// The Landlock ABI of the running kernel.
 pub fn landlock_abi() -> Result<i32> {
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
@@ -338,15 +380,15 @@ pub fn landlock_abi() -> Result<i32> {
         .map(|abi| abi as i32)
 }
 
-/// A ruleset that handles these rights and scopes.
-pub fn landlock_create_ruleset(files: u64, scoped: u64) -> Result<OwnedFd> {
+/// A ruleset that handles these rights, also on ports, and scopes.
+pub fn landlock_create_ruleset(files: u64, network: u64, scoped: u64) -> Result<OwnedFd> {
     #[repr(C)]
     struct Attributes {
         files: u64,
         network: u64,
         scoped: u64,
     }
-    let attributes = Attributes { files, network: 0, scoped };
+    let attributes = Attributes { files, network, scoped };
     // SAFETY: the struct has the layout of landlock_ruleset_attr, its size is passed, and the kernel copies it before it returns. One
     // that knows less of it wants the rest to be zero.
     let fd = check(unsafe {
@@ -491,6 +533,12 @@ pub fn process_info(thread: u32) -> Result<ProcessInfo> {
     if info.mask & WANTED == WANTED { Ok(info) } else { Err(Errno::NOSYS) }
 }
 
+/// Is this the number of a whole process, and not of one more thread of it?
+pub fn is_process(thread: u32) -> bool {
+    // SAFETY: takes numbers; signal 0 is none.
+    check(unsafe { libc::syscall(libc::SYS_tgkill, thread, thread, 0) }).is_ok()
+}
+
 /// Copies from another process's memory: as much as there is, up to the length of the buffer.
 pub fn read_memory(thread: u32, address: u64, buffer: &mut [u8]) -> Result<usize> {
     let ours = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
@@ -508,10 +556,10 @@ pub fn seccomp_knows(action: u32) -> bool {
 }
 
 /// Any system call with plain numbers for arguments: for trying what a filter says to it.
-pub fn numeric_syscall(number: i64, arguments: [u64; 4]) -> Result<i64> {
-    let [a, b, c, d] = arguments;
+pub fn numeric_syscall<const N: usize>(number: i64, arguments: [u64; N]) -> Result<i64> {
+    let [a, b, c, d, e] = std::array::from_fn(|index| arguments.get(index).copied().unwrap_or(0));
     // SAFETY: callers pass numbers that no system call they name takes for the address of something this program owns.
-    check(unsafe { libc::syscall(number, a, b, c, d) })
+    check(unsafe { libc::syscall(number, a, b, c, d, e) })
 }
 
 /// getpid through the 32-bit system call gate, as an i386 program would call it.

@@ -75,6 +75,29 @@ fn temporary_files_devices_and_processes_are_its_own() {
 }
 
 #[test]
+fn what_shares_a_file_system_is_set_apart_by_its_mounts() {
+    let tree = Tree::new();
+    let script = "stat -c %a /tmp /dev /dev/shm; stat -c %d / /tmp /dev /dev/shm | uniq | wc -l; \
+                  for dir in /tmp /dev/shm; do cp /bin/true $dir/run && $dir/run && echo runs; ls -A $dir/..| grep -c tmp; done; \
+                  for dir in / /dev /tmp/.. /dev/shm/..; do echo x > $dir/made || echo locked; chmod 777 $dir || echo kept; done; \
+                  ln /tmp/run /dev/shm/linked || echo apart; echo x > /dev/null && echo device; \
+                  head -c 700000 /dev/zero > /tmp/half && head -c 700000 /dev/zero > /dev/shm/half || echo full";
+    for (everything, devices) in [(false, "1"), (true, "3")] {
+        let mut grants = vec![grant(&tree.0, "allow")];
+        grants.extend(everything.then(|| grant("/", "read")));
+        let mut plan = full_plan(&tree.0, &grants);
+        plan["landlock"] = json!(null);
+        plan["namespaces"]["tmp_mb"] = json!(1);
+        let output = sh(&plan, script);
+        let said = stdout(&output);
+        let kept = "locked\nkept\n".repeat(4);
+        let full = if everything { "" } else { "full\n" };
+        let expected = format!("1777\n755\n1777\n{devices}\nruns\n1\nruns\n0\n{kept}apart\ndevice\n{full}");
+        assert_eq!(said, expected, "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn closed_places_are_masked_and_own_places_locked_under_any_grant() {
     let tree = Tree::new();
     let work = tree.dir("work");
@@ -276,6 +299,27 @@ fn a_copy_without_changes_leaves_nothing() {
     plan["sessions"] = json!(sessions);
     assert!(sh(&plan, "ls").status.success());
     assert_eq!(fs::read_dir(Path::new(&sessions)).unwrap().count(), 0);
+}
+
+/// Grants are looked at while init is made: what is wrong with one ends init, and nothing of it stays.
+#[test]
+fn a_grant_that_can_not_be_given_is_found_before_anything_runs() {
+    let tree = Tree::new();
+    let (work, sessions) = (tree.dir("work"), tree.dir("state"));
+    let missing = tree.path("missing");
+    let mut plan = full_plan(&work, &[grant(&work, "allow"), grant_except(&missing, "read", &[])]);
+    for copied in [false, true] {
+        if copied {
+            plan["workspace"] = json!({"path": work, "resume": null});
+            plan["sessions"] = json!(sessions);
+        }
+        assert_refused(&sh(&plan, "echo ran; touch ran"), missing.to_str().unwrap());
+        assert!(!work.join("ran").exists());
+        assert_eq!(fs::read_dir(&sessions).unwrap().count(), 0);
+    }
+    tree.dir("missing");
+    let output = sh(&plan, "echo ran");
+    assert_eq!(stdout(&output), "ran\n", "{}", stderr(&output));
 }
 
 #[test]

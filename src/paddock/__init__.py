@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from paddock.errors import (
     Bug,
     CoreError,
+    ExecutorError,
     HostError,
     JournalError,
     PaddockError,
@@ -16,33 +17,203 @@ from paddock.errors import (
 )
 
 if TYPE_CHECKING:
-    from paddock.approve import Question, Verdict
-    from paddock.session.beside import Result, run_sync
+    from paddock.approve import HostQuestion, Question, Verdict
+    from paddock.approve.desk import Desk
+    from paddock.decide.calls import ToolCall, ToolSpec
+    from paddock.decide.tools import Decision, Scope, Step, ToolPolicy
+    from paddock.executors.container import ContainerExecutor
+    from paddock.executors.denials import Denial
+    from paddock.executors.distro import (
+        download_rootfs,
+        import_distro,
+        is_wsl_available,
+        list_distros,
+        run_in_distro,
+        unregister_distro,
+    )
+    from paddock.executors.host import HostExecutor
+    from paddock.executors.modes import (
+        LinuxSandbox,
+        LocalSandbox,
+        WindowsSubprocessSandbox,
+        WslDistroSandbox,
+        executor_for,
+        resolve_mode,
+    )
+    from paddock.executors.run import Outcome, Result
+    from paddock.executors.sandbox import SandboxExecutor
+    from paddock.executors.seam import CommandExecutor, Process, Size
+    from paddock.executors.shells import Shell, Shells
+    from paddock.executors.ssh import SshExecutor
+    from paddock.executors.windows import WindowsExecutor
+    from paddock.executors.wsl import WslExecutor
+    from paddock.journal.redact import Redactor
+    from paddock.journal.writer import Recorder
+    from paddock.policy.config import Config, load_config
+    from paddock.policy.model import Action, CommandRule, Effect, PathRule
+    from paddock.policy.places import (
+        ContainerSandboxConfig,
+        LinuxSandboxConfig,
+        LocalSandboxConfig,
+        Mode,
+        SandboxConfig,
+        SshSandboxConfig,
+        WindowsSandboxConfig,
+        WslSandboxConfig,
+    )
+    from paddock.policy.safety import SafetyConfig
+    from paddock.session.beside import run_sync
+    from paddock.session.sandbox import Sandbox
+    from paddock.session.tools import open_journal, open_tools
+    from paddock.tools import CommandResult, FileText, FileWritten, Limits, Listing, ToolOutcome, ToolResult, Tools
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Action",
     "Bug",
+    "CommandExecutor",
+    "CommandResult",
+    "CommandRule",
+    "Config",
+    "ContainerExecutor",
+    "ContainerSandboxConfig",
     "CoreError",
+    "Decision",
+    "Denial",
+    "Desk",
+    "Effect",
+    "ExecutorError",
+    "FileText",
+    "FileWritten",
     "HostError",
+    "HostExecutor",
+    "HostQuestion",
     "JournalError",
+    "Limits",
+    "LinuxSandbox",
+    "LinuxSandboxConfig",
+    "Listing",
+    "LocalSandbox",
+    "LocalSandboxConfig",
+    "Mode",
+    "Outcome",
     "PaddockError",
+    "PathRule",
     "PolicyError",
+    "Process",
     "Question",
+    "Recorder",
+    "Redactor",
     "Result",
+    "SafetyConfig",
+    "Sandbox",
+    "SandboxConfig",
+    "SandboxExecutor",
+    "Scope",
     "SessionError",
+    "Shell",
+    "Shells",
+    "Size",
+    "SshExecutor",
+    "SshSandboxConfig",
+    "Step",
+    "ToolCall",
+    "ToolOutcome",
+    "ToolPolicy",
+    "ToolResult",
+    "ToolSpec",
+    "Tools",
     "UsageError",
     "Verdict",
+    "WindowsExecutor",
+    "WindowsSandboxConfig",
+    "WindowsSubprocessSandbox",
+    "WslDistroSandbox",
+    "WslExecutor",
+    "WslSandboxConfig",
     "__version__",
+    "download_rootfs",
+    "executor_for",
+    "import_distro",
+    "is_wsl_available",
+    "list_distros",
+    "load_config",
+    "open_journal",
+    "open_tools",
+    "resolve_mode",
+    "run_in_distro",
     "run_sync",
+    "unregister_distro",
 ]
 
 # Imported when they are asked for: the command line, which starts anew for every run, has no use for them.
 _LAZY = {
+    "Action": "paddock.policy.model",
+    "CommandExecutor": "paddock.executors.seam",
+    "CommandResult": "paddock.tools",
+    "CommandRule": "paddock.policy.model",
+    "Config": "paddock.policy.config",
+    "ContainerExecutor": "paddock.executors.container",
+    "ContainerSandboxConfig": "paddock.policy.places",
+    "Decision": "paddock.decide.tools",
+    "Denial": "paddock.executors.denials",
+    "Desk": "paddock.approve.desk",
+    "Effect": "paddock.policy.model",
+    "FileText": "paddock.tools",
+    "FileWritten": "paddock.tools",
+    "HostExecutor": "paddock.executors.host",
+    "HostQuestion": "paddock.approve",
+    "Limits": "paddock.tools",
+    "LinuxSandbox": "paddock.executors.modes",
+    "LinuxSandboxConfig": "paddock.policy.places",
+    "Listing": "paddock.tools",
+    "LocalSandbox": "paddock.executors.modes",
+    "LocalSandboxConfig": "paddock.policy.places",
+    "Mode": "paddock.policy.places",
+    "Outcome": "paddock.executors.run",
+    "PathRule": "paddock.policy.model",
+    "Process": "paddock.executors.seam",
     "Question": "paddock.approve",
-    "Result": "paddock.session.beside",
+    "Recorder": "paddock.journal.writer",
+    "Redactor": "paddock.journal.redact",
+    "Result": "paddock.executors.run",
+    "SafetyConfig": "paddock.policy.safety",
+    "Sandbox": "paddock.session.sandbox",
+    "SandboxConfig": "paddock.policy.places",
+    "SandboxExecutor": "paddock.executors.sandbox",
+    "Scope": "paddock.decide.tools",
+    "Shell": "paddock.executors.shells",
+    "Shells": "paddock.executors.shells",
+    "Size": "paddock.executors.seam",
+    "SshExecutor": "paddock.executors.ssh",
+    "SshSandboxConfig": "paddock.policy.places",
+    "Step": "paddock.decide.tools",
+    "ToolCall": "paddock.decide.calls",
+    "ToolOutcome": "paddock.tools",
+    "ToolPolicy": "paddock.decide.tools",
+    "ToolResult": "paddock.tools",
+    "ToolSpec": "paddock.decide.calls",
+    "Tools": "paddock.tools",
     "Verdict": "paddock.approve",
+    "WindowsExecutor": "paddock.executors.windows",
+    "WindowsSandboxConfig": "paddock.policy.places",
+    "WindowsSubprocessSandbox": "paddock.executors.modes",
+    "WslDistroSandbox": "paddock.executors.modes",
+    "WslExecutor": "paddock.executors.wsl",
+    "WslSandboxConfig": "paddock.policy.places",
+    "download_rootfs": "paddock.executors.distro",
+    "executor_for": "paddock.executors.modes",
+    "import_distro": "paddock.executors.distro",
+    "is_wsl_available": "paddock.executors.distro",
+    "list_distros": "paddock.executors.distro",
+    "load_config": "paddock.policy.config",
+    "open_journal": "paddock.session.tools",
+    "open_tools": "paddock.session.tools",
+    "resolve_mode": "paddock.executors.modes",
+    "run_in_distro": "paddock.executors.distro",
     "run_sync": "paddock.session.beside",
+    "unregister_distro": "paddock.executors.distro",
 }
 
 

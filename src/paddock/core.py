@@ -1,4 +1,4 @@
-"""The line between the two languages: where the native program is, and the three ways to start it.
+"""The line between the two languages: where the native program is, and the ways to start it.
 
 A plan crosses in a sealed memfd, so that what was compiled is what the core reads. Python never forks: it
 spawns the core to ask a question or to run a command beside it, or becomes the core to run a command.
@@ -7,17 +7,19 @@ spawns the core to ask a question or to run a command beside it, or becomes the 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import sys
 import sysconfig
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from paddock.errors import CoreError, HostError
 from paddock.plan.model import Plan
+
+if TYPE_CHECKING:
+    import subprocess
 
 NAME = "paddock-core"
 
@@ -61,16 +63,33 @@ def ask(command: str, *arguments: str, plan: Plan | None = None, question: str |
         if question is not None:
             os.pwrite(asked, question.encode("ascii"), 0)
             actions.append((os.POSIX_SPAWN_DUP2, asked, 0))
+        if plan is not None and plan.cwd != os.getcwd():
+            argv += ["--plan-fd", str(plan_fd), *arguments]
+            status = _run_in(plan.cwd, argv, asked, answer, complaint, plan_fd)
+            return _answered(status, answer, complaint)
         actions += [(os.POSIX_SPAWN_DUP2, answer, 1), (os.POSIX_SPAWN_DUP2, complaint, 2)]
         if plan_fd is not None:  # last: descriptor 3 may be one of the other two
             argv += ["--plan-fd", "3"]
             actions.append((os.POSIX_SPAWN_DUP2, plan_fd, 3))
         # The questions do not depend on the environment; the caller's may hold what no process can be started with.
         pid = os.posix_spawn(argv[0], [*argv, *arguments], {}, file_actions=actions)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if status != 0:
-            raise _refusal(_content(complaint), status)
-        return json.loads(_content(answer))
+        return _answered(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), answer, complaint)
+
+
+def _run_in(cwd: str, argv: list[str], stdin: int, stdout: int, stderr: int, passed: int) -> int:
+    """Where a plan was compiled for another directory than ours: the core has to stand there."""
+    import subprocess  # not on the way of `paddock run`
+
+    try:
+        return subprocess.call(argv, cwd=cwd, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=[passed], env={})
+    except OSError as error:
+        raise CoreError(f"paddock-core can not be started in {cwd}: {error.strerror}") from error
+
+
+def _answered(status: int, answer: int, complaint: int) -> Any:
+    if status != 0:
+        raise _refusal(_content(complaint), status)
+    return json.loads(_content(answer))
 
 
 def become(plan: Plan, command: Sequence[str], *, quiet: bool) -> NoReturn:
@@ -89,29 +108,103 @@ def become(plan: Plan, command: Sequence[str], *, quiet: bool) -> NoReturn:
             raise CoreError(f"can not start {path}: {error.strerror}") from error
 
 
-def start(plan: Plan, command: Sequence[str], *, quiet: bool, companion: int | None) -> int:
-    """The core beside this process, running ``command`` behind the fence: its process id. ``companion``: the socket by
-    which it asks."""
-    path = program()
-    plan_at, companion_at = 3, 4
+def attend(stdin: int, environment: Mapping[str, str], *, grace_s: int) -> subprocess.Popen[bytes]:
+    """A program that starts commands for whoever holds the other end of its stdin, behind no fence. What runs when that
+    is closed gets ``grace_s`` to end by itself."""
+    import subprocess  # not on the way of `paddock run`
+
+    null = subprocess.DEVNULL
+    argv = [program(), "attend", "--grace", str(grace_s)]
+    return subprocess.Popen(argv, stdin=stdin, stdout=null, stderr=null, env=environment, start_new_session=True)
+
+
+def start_beside(
+    plan: Plan,
+    command: Sequence[str],
+    *,
+    cwd: str,
+    stdin: int,
+    stderr: int,
+    companion: int | None,
+    holder: int,
+    environ: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """The core beside this process, running ``command`` behind the fence, with descriptors and a directory of its own.
+    ``companion``: the socket by which it asks. ``holder``: the one by which it tells of refusals, and whose end is the
+    end of the run. ``environ``: instead of ours; the plan lets some of it through."""
+    import subprocess
+
+    argv = [NAME, "run", "--plan-fd"]
     with _sealed(plan) as plan_fd:
-        actions = [(os.POSIX_SPAWN_DUP2, _out_of_the_way(plan_fd), plan_at)]
-        argv = [NAME, "run", "--plan-fd", str(plan_at)]
+        argv.append(str(plan_fd))
+        passed = [plan_fd]
+        if companion is not None:
+            argv += ["--companion", str(companion)]
+            passed.append(companion)
+        argv += ["--holder", str(holder)]
+        passed.append(holder)
+        return subprocess.Popen(
+            [*argv, "--quiet", "--", *command],
+            executable=program(),
+            cwd=cwd,
+            env=environ,
+            stdin=stdin,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            pass_fds=passed,
+            start_new_session=True,
+        )
+
+
+class Recording:
+    """The core beside this process, writing events that come by ``line`` to the journal of a plan until that is closed.
+    Where the journal is shown on stderr, its complaints are there as well."""
+
+    def __init__(self, plan: Plan, line: int) -> None:
+        self._complaint = os.memfd_create("paddock-complaint", os.MFD_CLOEXEC)
+        plan_at, line_at = 3, 4
+        seen = plan.journal is not None and plan.journal.stderr
+        first = [] if seen else [(os.POSIX_SPAWN_DUP2, self._complaint, 2)]
+        actions: list[tuple[int, int, int]] = []
         try:
-            if companion is not None:
-                actions.append((os.POSIX_SPAWN_DUP2, _out_of_the_way(companion), companion_at))
-                argv += ["--companion", str(companion_at)]
-            flags = ["--quiet"] if quiet else []
-            return os.posix_spawn(path, [*argv, *flags, "--", *command], os.environ, file_actions=actions)
-        except OSError as error:
-            raise CoreError(f"can not start {path}: {error.strerror}") from error
+            with _sealed(plan) as plan_fd:
+                actions.append((os.POSIX_SPAWN_DUP2, _out_of_the_way(plan_fd), plan_at))
+                actions.append((os.POSIX_SPAWN_DUP2, _out_of_the_way(line), line_at))
+                argv = [NAME, "record", "--plan-fd", str(plan_at), "--line", str(line_at)]
+                # In a group of its own: what a terminal sends to ours is not for it.
+                self._pid: int | None = os.posix_spawn(
+                    program(), argv, {}, file_actions=[*first, *actions], setpgroup=0
+                )
+        except BaseException:
+            os.close(self._complaint)
+            raise
         finally:
             for _, copy, _ in actions:
                 os.close(copy)
 
+    def refusal(self) -> CoreError:
+        """Why it ended: call it when the line is at its end."""
+        status = self._wait()
+        return _refusal(_content(self._complaint), status)
+
+    def end(self) -> None:
+        """Call it when the line is closed."""
+        if self._complaint >= 0:
+            self._wait()
+            os.close(self._complaint)
+            self._complaint = -1
+
+    def _wait(self) -> int:
+        if self._pid is not None:
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+            self._pid = None
+        return self._status
+
 
 def _out_of_the_way(fd: int) -> int:
     """A copy above the numbers that a new process gets: what is put there first must not be what is put there next."""
+    import fcntl
+
     return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
 
 
@@ -124,6 +217,8 @@ def _sealed(plan: Plan | None) -> Any:
     try:
         with open(fd, "wb", closefd=False) as file:
             file.write(plan.canonical())
+        import fcntl
+
         seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
         yield fd

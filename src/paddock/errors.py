@@ -6,6 +6,7 @@
     ├── HostError             125   this machine can not enforce what was asked
     ├── CoreError             125   the native program is missing, old or failed
     ├── JournalError          125   the journal can not be opened, or does not verify
+    ├── ExecutorError         125   a command could not be started at all
     ├── SessionError          125   a copy-on-write session is unknown, running, broken, or could not be applied
     └── Bug                   125   Paddock contradicts itself
 
@@ -53,6 +54,10 @@ class CoreError(PaddockError):
 
 
 class JournalError(PaddockError):
+    pass
+
+
+class ExecutorError(PaddockError):
     pass
 
 

@@ -35,6 +35,8 @@ def test_help_names_every_command_and_the_exit_codes(fence: Fence) -> None:
         "profiles",
         "trust",
         "audit",
+        "approvals",
+        "sandbox",
         "125",
         "126",
         "127",
@@ -162,7 +164,8 @@ def test_doctor_tries_everything_and_ends_well_here(fence: Fence) -> None:
     assert {tried["mechanism"]: tried["held"] for tried in answer["tried"]}
     asked = paddock(fence, "doctor", "--tier", "landlock").stdout
     assert "tier: landlock" in asked
-    assert "not held in this tier: network; names inside a grant" in asked
+    assert "not held in this tier: names inside a grant" in asked
+    assert "network, if a policy fences it: by proxy alone" in asked
 
 
 def test_doctor_names_the_tier_that_a_run_would_have(full: Fence) -> None:

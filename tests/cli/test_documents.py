@@ -17,14 +17,27 @@ from pathlib import Path
 import pytest
 
 import paddock
+from paddock.policy import Origin
+from paddock.policy.config import read_config
 from tests.support.aside import remove
 from tests.support.features import need
+from tests.support.fence import Fence
 from tests.support.ground import Ground
 from tests.support.installation import REPOSITORY, Installation
 from tests.support.jail import build_root
 from tests.support.tester import SEARCH_PATH, Tester
 
-DOCUMENTS = ("README.md", "docs/policy.md", "docs/copy-on-write.md", "docs/containers.md")
+DOCUMENTS = (
+    "README.md",
+    "docs/policy.md",
+    "docs/copy-on-write.md",
+    "docs/containers.md",
+    "docs/tools.md",
+    "docs/approvals.md",
+    "docs/executors.md",
+    "docs/places.md",
+    "docs/shells.md",
+)
 BIN = ".local/bin"  # where a person's own tools are
 FENCED = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.M | re.S)
 
@@ -76,21 +89,38 @@ RUN = ("sh", "console")
 
 
 def test_every_block_says_what_it_is() -> None:
-    assert {block.language for block in BLOCKS} == {*RUN, "toml", "python", "text"}
+    assert {block.language for block in BLOCKS} == {*RUN, "toml", "python", "text", "json"}
     assert all(block.script for block in BLOCKS if block.language in RUN)
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=str)
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "json"], ids=str)
+def test_every_configuration_of_the_documents_is_read(block: Block) -> None:
+    """A-118, A-128, A-140"""
+    read_config(block.text, str(block), Origin.of_process())
+
+
+PROGRAMS = [block for block in BLOCKS if block.language == "python"]
+
+
+@pytest.mark.parametrize("block", [block for block in PROGRAMS if "asyncio.run" not in block.text], ids=str)
 def test_every_program_of_the_documents_calls_what_there_is(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not run: its policy and its command are the reader's."""
     takes = inspect.signature(paddock.run_sync)
 
     def run_sync(*arguments: object, **named: object) -> paddock.Result:
         takes.bind(*arguments, **named)
-        return paddock.Result(exit_code=0)
+        return paddock.Result(outcome=paddock.Outcome.EXITED, exit_code=0)
 
     monkeypatch.setattr(paddock, "run_sync", run_sync, raising=False)
     exec(compile(block.text, str(block), "exec"), {})
+
+
+@pytest.mark.parametrize("block", [block for block in PROGRAMS if "asyncio.run" in block.text], ids=str)
+def test_every_program_that_is_whole_runs(block: Block, fence: Fence) -> None:
+    python = fence.installation.paddock.with_name("python")
+    done = fence.tester.run([python, "-c", block.text], cwd=fence.ground.project, timeout_s=60)
+    assert done.exit_code == 0, str(done)
+    assert ("ToolOutcome.BLOCKED" in done.stdout) == ("open_tools" in block.text), str(done)
 
 
 @pytest.fixture
@@ -136,7 +166,10 @@ def test_every_command_of_the_documents_runs(
         sample = (REPOSITORY / "examples" / "container.conf").read_text()
         (project / "container.conf").write_text(sample.replace("/srv/jail", str(jail)))
     if "audit" in block.script:  # there is a journal to look at
-        first = tester.run([installation.paddock, "run", "--", "true"], cwd=project)
+        rules, meta = home / "rules.toml", '[meta]\ninherit = "ai-agent"\ndefault_action = "allow"\n'
+        rules.write_text(f'{meta}[[rule]]\nid = "no-ls"\naction = "deny"\nexe_basename = "ls"\n')
+        tester.give(rules)
+        first = tester.run([installation.paddock, "run", "--policy", rules, "--", "true"], cwd=project)
         assert first.exit_code == 0, str(first)
     if "paddock.toml" in block.script:
         policy = next(block for block in BLOCKS if block.language == "toml")

@@ -329,7 +329,7 @@ termios.tcsetattr(fd, termios.TCSANOW, before)
 """
 
 
-@pytest.mark.parametrize(("how", "typed"), [("raw", "on"), ("kill", "no"), ("take", "no")])
+@pytest.mark.parametrize(("how", "typed"), [("raw", "on"), ("kill", "nay"), ("take", "nay")])
 def test_nobody_but_the_person_makes_an_answer_of_what_is_typed(asking: Asking, how: str, typed: str) -> None:
     """A background process may set the terminal if it ignores SIGTTOU: each key an answer, or letters that vanish."""
     asking.fence.ground.put(asking.project / "disturbs.py", DISTURBS)
@@ -371,7 +371,7 @@ def test_who_takes_a_letter_makes_no_yes_of_a_no(asking: Asking) -> None:
         asked(screen)
         # Who comes first gets it; whoever takes it, the answer is none.
         for number in range(2, 12):
-            screen.line("no")
+            screen.line("nay")  # what is no answer is asked again
             wait_for(lambda n=number: screen.text().count(ASKED) >= n, "it is asked again")  # type: ignore[misc]
             assert not asking.pushed()
             if (asking.project / "taken").exists():

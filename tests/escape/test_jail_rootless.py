@@ -16,7 +16,7 @@ from tests.support.features import need, need_program, need_root
 from tests.support.ground import SECRET, Ground
 from tests.support.installation import Installation
 from tests.support.jail import MESSAGE, Jail, status
-from tests.support.tester import Tester
+from tests.support.tester import Tester, accounts
 
 NOBODY = 65534
 SUB = "900000-965535"
@@ -92,11 +92,13 @@ def subordinate_numbers(tester: Tester) -> Iterator[None]:
     need_program("newgidmap")
     if not tester.disposable:
         pytest.skip("the tester's numbers are not ours to change")
-    subprocess.run(["usermod", "--add-subuids", SUB, "--add-subgids", SUB, tester.name], check=True)
+    with accounts():
+        subprocess.run(["usermod", "--add-subuids", SUB, "--add-subgids", SUB, tester.name], check=True)
     try:
         yield
     finally:
-        subprocess.run(["usermod", "--del-subuids", SUB, "--del-subgids", SUB, tester.name], check=True)
+        with accounts():
+            subprocess.run(["usermod", "--del-subuids", SUB, "--del-subgids", SUB, tester.name], check=True)
 
 
 def test_subordinate_numbers_give_the_container_more_users(jail: Jail) -> None:

@@ -189,12 +189,13 @@ print('full')
     full_tier.assert_unharmed(full_tier.run(python(REACH + script), memory_mb=200))
 
 
-def test_tmp_has_the_size_it_was_given(full_tier: Limited) -> None:
-    outcome = full_tier.run(python(REACH + FILES, 100, "/tmp"), tmp_mb=20)
+@pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
+def test_files_in_memory_have_the_room_they_were_given(full_tier: Limited, place: str) -> None:
+    outcome = full_tier.run(python(REACH + FILES, 100, place), tmp_mb=20)
     assert outcome.exit_code == 1, str(outcome)
     assert "No space left on device" in outcome.stderr, str(outcome)
     assert full_tier.reach <= 20
-    full_tier.assert_unharmed(full_tier.run(python(REACH + FILES, 100, "/tmp")))
+    full_tier.assert_unharmed(full_tier.run(python(REACH + FILES, 100, place)))
 
 
 def test_tmp_can_not_be_sized_on_the_disk(limited: Limited) -> None:

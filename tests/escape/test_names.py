@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
 import pytest
@@ -11,6 +12,7 @@ from tests.support.features import need_root
 from tests.support.fence import Fence, Word
 from tests.support.ground import small_disk
 from tests.support.waiting import wait_for
+from tests.support.witness import listening
 
 
 @pytest.mark.parametrize("name", [".env", "app/.env", "a/b/c/.env.local", "deploy/id_ed25519"])
@@ -160,6 +162,50 @@ def test_a_directory_that_can_not_be_listed_is_closed_as_a_whole(full: Fence, mo
     assert "secret" not in done.stdout, str(done)
     assert place.parent.stat().st_mode & 0o777 == mode, "nor does the end of a run give rights to it"
     assert "secret" in full.outside(["sh", "-c", opening]).stdout
+
+
+DEEPER = """
+import os, socket, sys
+print("started", flush=True)
+for _ in range(30):
+    if sys.argv[1] == "make":
+        os.makedirs("a" * 200, exist_ok=True)
+    os.chdir("a" * 200)
+if sys.argv[1] == "make":
+    for name in (".env", ".envrc"):
+        with open(name, "x") as file:
+            file.write("secret")
+elif sys.argv[1] == "read":
+    print(open(".env").read())
+else:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect("service")
+        client.send(b"from inside")
+"""
+
+
+@pytest.mark.parametrize("flags", [(), ("--cow",)])
+def test_a_name_deeper_than_a_path_reaches_is_closed_and_stops_no_run(full: Fence, flags: tuple[str, ...]) -> None:
+    """A command could leave one behind to keep all others from running."""
+    beside = full.ground.put(full.ground.project / "beside", "fine\n")
+    made = full.inside(["python3", "-c", DEEPER, "make"])
+    assert (made.started, made.exit_code) == (True, 0), str(made)
+    deepest = os.open(full.ground.project, os.O_PATH)
+    for _ in range(30):
+        above, deepest = deepest, os.open("a" * 200, os.O_PATH, dir_fd=deepest)
+        os.close(above)
+    try:
+        with listening(f"/proc/self/fd/{deepest}/service") as service:
+            for act in ("read", "call"):
+                refused = full.inside(["python3", "-c", DEEPER, act], *flags)
+                assert (refused.started, refused.exit_code) == (True, 1), str(refused)
+                control = full.outside(["python3", "-c", DEEPER, act])
+                assert control.exit_code == 0, str(control)
+            wait_for(lambda: service.heard == [b"from inside"], "only the control was heard")
+            assert full.inside(full.probe("read", beside), *flags).answer == "ok fine"
+            os.unlink("service", dir_fd=deepest)
+    finally:
+        os.close(deepest)
 
 
 def test_everything_may_be_written_but_what_the_fence_rests_on(full: Fence) -> None:

@@ -177,3 +177,49 @@ def _runs_true(pid: str, uid: int) -> bool:
         return os.stat(f"/proc/{pid}").st_uid == uid and os.readlink(f"/proc/{pid}/exe").endswith("/true")
     except OSError:
         return False
+
+
+# Popen returns as soon as its pipe is closed by the exec, which is just before the new program is looked at.
+KILLS = """
+import subprocess
+for number in range(400):
+    process = subprocess.Popen(["/bin/sleep", "60"])
+    process.kill()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        print("nobody buries it:", open(f"/proc/{process.pid}/status").read().splitlines()[2])
+        break
+else:
+    print("all are dead")
+"""
+
+
+def test_a_program_that_is_killed_while_it_starts_is_buried(gate: Gate) -> None:
+    """It was traced: until we have waited for it nobody else can. That it was killed is no attack, and no denial."""
+    words = ["python3", "-c", KILLS]
+    assert gate.without(words).stdout == "all are dead\n"
+    for _ in range(3):
+        outcome = gate.inside(words, gate.forbidding, timeout_s=60)
+        assert outcome.stdout == "all are dead\n", str(outcome)
+        assert outcome.stderr == "", str(outcome)
+        assert all(event["event"] == "exec" and event["action"] != "deny" for event in gate.execs())
+
+
+def test_who_can_write_memory_of_processes_is_under_no_rules(gate: Gate) -> None:
+    """Its arguments could be changed before the new program runs its first instruction, and after they were judged."""
+    for more in ('write_globs = ["/proc/**"]\n', 'allow_globs = ["/proc/**"]\n'):
+        outcome = gate.inside(["true"], gate.forbidding, more=more)
+        assert outcome.exit_code == 125, str(outcome)
+        assert "can change a program after it was judged" in outcome.stderr
+    # Where programs may change each other it is said, and whoever reads can not.
+    assert gate.inside(["true"], gate.forbidding, more='read_globs = ["/proc/**"]\n').exit_code == 0
+
+
+def test_a_directory_may_be_called_as_if_it_were_gone(gate: Gate) -> None:
+    gone = gate.fence.ground.make(gate.project / "it (deleted)")
+    assert gate.inside(["true"], gate.forbidding, cwd=gone).exit_code == 0
+    assert [event["cwd"] for event in gate.execs()] == [str(gone)]
+    script = f"mkdir gone && cd gone && rmdir {gate.project}/gone && exec /bin/true"
+    assert gate.inside(["sh", "-c", script], gate.forbidding).exit_code == 0
+    assert gate.execs()[-1]["cwd"] == ""

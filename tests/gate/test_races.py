@@ -137,8 +137,8 @@ def test_looking_and_letting_go_loses_the_race(fence: Fence, name: str) -> None:
 @pytest.mark.parametrize("name", RACES)
 def test_nothing_runs_that_was_not_judged(gate: Gate, name: str) -> None:
     run = race(gate, name, CALLS)
-    # That call is a debugger's.
-    more = "[syscalls]\ntrace = true\n" if "vm-write" in name else ""
+    # These are a debugger's.
+    more = "[syscalls]\ntrace = true\n" if "vm-write" in name or "mem" in name else ""
     flags = ["--quiet", *(["--write", "/proc/**"] if "mem" in name else [])]
     outcome = gate.inside(run.words, *run.rules, more=more, flags=flags, timeout_s=TIMEOUT_S)
     calls, ran, killed = counts(outcome)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,7 +55,7 @@ _EVERYBODYS = (Path("/tmp"), Path("/var/tmp"), Path("/dev/shm"))
 @contextmanager
 def _left_as_found(tester: Tester) -> Iterator[None]:
     def things() -> set[Path]:
-        shared = (entry for place in _EVERYBODYS for entry in place.iterdir() if entry.lstat().st_uid == tester.uid)
+        shared = (entry for place in _EVERYBODYS for entry in place.iterdir() if _is_of(tester, entry))
         return {*tester.home.iterdir(), *shared}
 
     before = things()
@@ -65,15 +66,22 @@ def _left_as_found(tester: Tester) -> Iterator[None]:
             remove(place)
 
 
+def _is_of(tester: Tester, entry: Path) -> bool:
+    try:
+        return entry.lstat().st_uid == tester.uid
+    except FileNotFoundError:  # somebody else's, who is done with it
+        return False
+
+
 def remove(place: Path) -> None:
     """Whatever it is, and whatever rights its owner took from himself."""
     if place.is_symlink() or not place.is_dir():
         place.unlink(missing_ok=True)
         return
-    for parent, directories, _ in os.walk(place):
+    for _, directories, _, parent in os.fwalk(place):  # by descriptors: it may be deeper than a path reaches
         for name in directories:
-            if not os.path.islink(os.path.join(parent, name)):
-                os.chmod(os.path.join(parent, name), 0o700)
+            if not stat.S_ISLNK(os.lstat(name, dir_fd=parent).st_mode):
+                os.chmod(name, 0o700, dir_fd=parent)
     shutil.rmtree(place)
 
 

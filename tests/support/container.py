@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.support.features import need, need_program, need_root
 from tests.support.fence import Fence, Word
 from tests.support.tester import Outcome
+from tests.support.waiting import wait_for
 
 ENGINE_PROFILE = Path("/usr/share/containers/seccomp.json")
 # As many as anybody may have: the engine's own default takes CAP_SYS_RESOURCE to set.
@@ -71,7 +72,13 @@ def started_from(fence: Fence) -> Iterator[Container]:
         runtime = ("--runtime", runc) if runc else ()
         yield Container(fence=fence, podman=podman, runtime=runtime, place=place, root=root)
     finally:
-        shutil.rmtree(place)
+        wait_for(lambda: _removed(place), "the engine has left its files")
+
+
+def _removed(place: Path) -> bool:
+    """What cleans up behind a container may still write there."""
+    shutil.rmtree(place, ignore_errors=True)
+    return not place.exists()
 
 
 def _lay_out(root: Path, fence: Fence) -> None:

@@ -81,6 +81,8 @@ def plan_for(
         "limits": dict.fromkeys(("memory_mb", "processes", "cpu_s", "open_files", "file_size_mb", "wall_s")),
         "sessions": str(tester.home / ".local" / "state" / "paddock" / "sessions"),
         "gate": None,
+        "network": None,
+        "shell": None,
         "observe": False,
         "seccomp": {"default": "allow", "syscalls": sorted(block), "namespaces": False, "sockets": list(SOCKETS)},
         "cwd": str(workdir),

@@ -21,6 +21,7 @@ class Programs:
     linked: Path  # the forbidden one, with a loader
     racer: Path
     naive: Path
+    caller: Path  # a client of the network that asks for names itself
 
 
 def build(directory: Path) -> Programs:
@@ -29,15 +30,15 @@ def build(directory: Path) -> Programs:
     _compile(oldkernel, [SOURCES / "oldkernel.c"])
     _compile(preload, [SOURCES / "preload.c"], "-shared", "-fPIC")
     allowed, forbidden, linked = (directory / f"mark-{name}" for name in ("a", "f", "linked"))
-    racer, naive = directory / "racer", directory / "naive"
+    racer, naive, caller = directory / "racer", directory / "naive", directory / "caller"
     _compile(allowed, [SOURCES / "mark.c"], "-static", '-DNAME="allowed"')
     for target, flags in ((forbidden, ["-static"]), (linked, [])):
         _compile(target, [SOURCES / "mark.c"], *flags, '-DNAME="forbidden"')
-    for target in (racer, naive):
+    for target in (racer, naive, caller):
         _compile(target, [SOURCES / f"{target.name}.c"], "-static", "-pthread")
     return Programs(
         directory=directory, probe=probe, oldkernel=oldkernel, preload=preload,
-        allowed=allowed, forbidden=forbidden, linked=linked, racer=racer, naive=naive,
+        allowed=allowed, forbidden=forbidden, linked=linked, racer=racer, naive=naive, caller=caller,
     )  # fmt: skip
 
 

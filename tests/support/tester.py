@@ -3,11 +3,13 @@
 Continuous integration runs as root, and root passes checks that an ordinary user does not. So tests started by
 root make one system user (``paddock-tester``, own home, no groups) and run everything as him; tests started by
 anybody else use that person, and then leave alone what is his (``Tester.disposable`` is false; aside.py). Two checkouts
-that are tested at the same time need two users: ``PADDOCK_TESTER`` names another one.
+that are tested at the same time need two users: ``PADDOCK_TESTER`` names another one. So do two workers of one test
+run, each of which has its own.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import signal
@@ -147,17 +149,32 @@ def find_or_make(name: str | None = None) -> Tester:
     if os.getuid() != 0:
         entry = pwd.getpwuid(os.getuid())
         return _tester(entry, disposable=False)
-    name = name or os.environ.get("PADDOCK_TESTER", NAME)
-    try:
-        entry = pwd.getpwnam(name)
-    except KeyError:
-        subprocess.run(
-            ["useradd", "--system", "--create-home", "--user-group", "--shell", "/bin/bash", name],
-            check=True,
-            capture_output=True,
-        )
-        entry = pwd.getpwnam(name)
+    name = name or _own_name(os.environ.get("PADDOCK_TESTER", NAME), os.environ.get("PYTEST_XDIST_WORKER", ""))
+    with accounts():
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            subprocess.run(
+                ["useradd", "--system", "--create-home", "--user-group", "--shell", "/bin/bash", name],
+                check=True,
+                capture_output=True,
+            )
+            entry = pwd.getpwnam(name)
     return _tester(entry, disposable=True)
+
+
+def _own_name(name: str, worker: str) -> str:
+    """As long as the other's: lines on a screen that hold a path break at the same place."""
+    number = worker.removeprefix("gw")
+    return name[: len(name) - len(number)] + number
+
+
+@contextmanager
+def accounts() -> Iterator[None]:
+    """Who changes accounts finds nobody else at it: useradd does not wait."""
+    with open("/run/lock/paddock-tester", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _tester(entry: pwd.struct_passwd, *, disposable: bool) -> Tester:

@@ -3,8 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.unit.policy.world import World
+
+# The same examples in every run, however busy the machine is.
+settings.register_profile(
+    "paddock", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("paddock")
 
 
 @pytest.fixture

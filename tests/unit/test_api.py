@@ -11,8 +11,17 @@ import paddock
 
 def test_the_names_are_these() -> None:
     assert paddock.__all__ == [
-        "Bug", "CoreError", "HostError", "JournalError", "PaddockError", "PolicyError", "Question", "Result",
-        "SessionError", "UsageError", "Verdict", "__version__", "run_sync",
+        "Action", "Bug", "CommandExecutor", "CommandResult", "CommandRule", "Config", "ContainerExecutor",
+        "ContainerSandboxConfig", "CoreError", "Decision", "Denial", "Desk", "Effect", "ExecutorError", "FileText",
+        "FileWritten", "HostError", "HostExecutor", "HostQuestion", "JournalError", "Limits", "LinuxSandbox",
+        "LinuxSandboxConfig", "Listing", "LocalSandbox", "LocalSandboxConfig", "Mode", "Outcome", "PaddockError",
+        "PathRule", "PolicyError", "Process", "Question", "Recorder", "Redactor", "Result", "SafetyConfig", "Sandbox",
+        "SandboxConfig", "SandboxExecutor", "Scope", "SessionError", "Shell", "Shells", "Size", "SshExecutor",
+        "SshSandboxConfig", "Step", "ToolCall", "ToolOutcome", "ToolPolicy", "ToolResult", "ToolSpec", "Tools",
+        "UsageError", "Verdict", "WindowsExecutor", "WindowsSandboxConfig", "WindowsSubprocessSandbox",
+        "WslDistroSandbox", "WslExecutor", "WslSandboxConfig", "__version__", "download_rootfs", "executor_for",
+        "import_distro", "is_wsl_available", "list_distros", "load_config", "open_journal", "open_tools",
+        "resolve_mode", "run_in_distro", "run_sync", "unregister_distro",
     ]  # fmt: skip
     for name in paddock.__all__:
         assert getattr(paddock, name) is not None
@@ -20,11 +29,12 @@ def test_the_names_are_these() -> None:
 
 
 def test_run_sync_is_called_like_this() -> None:
-    assert str(inspect.signature(paddock.run_sync)) == (
-        "(command: 'str | Sequence[str]', *, profile: 'str | None' = None, "
-        "policy: 'str | os.PathLike[str] | None' = None, "
-        "approver: 'Callable[[Question], Verdict] | None' = None, quiet: 'bool' = True) -> 'Result'"
-    )
+    takes = inspect.signature(paddock.run_sync).parameters
+    assert list(takes) == [
+        "command", "profile", "policy", "workspace", "executor", "approver", "tier", "cwd", "env", "stdin", "tty",
+        "timeout_s", "idle_timeout_s", "on_output", "cap", "spool",
+    ]  # fmt: skip
+    assert set(inspect.signature(paddock.Sandbox.run).parameters) - {"self"} <= set(takes)
     assert [verdict.value for verdict in paddock.Verdict] == ["once", "session", "deny"]
 
 
@@ -32,3 +42,11 @@ def test_importing_it_costs_no_start_of_the_command_line() -> None:
     shown = "import sys, paddock; print([name for name in sys.modules if name.startswith('paddock')])"
     loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "['paddock.errors', 'paddock']"
+
+
+def test_what_speaks_http_is_not_loaded_on_the_way_of_a_run() -> None:
+    shown = "import sys, paddock.cli.run, paddock.session, paddock.plan, paddock.policy.toml; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
+    assert "paddock.cli.run" in loaded
+    heavy = {"h2", "cryptography", "asyncio", "ssl", "paddock.network"}
+    assert not heavy & set(loaded)

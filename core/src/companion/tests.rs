@@ -17,9 +17,12 @@ fn pair() -> (Companion, OwnedFd) {
     (Companion::new(Some(ours)), theirs)
 }
 
-fn question(id: u64) -> Question<'static> {
-    Question {
-        id,
+fn question() -> Question<'static> {
+    Question::Exec(exec())
+}
+
+fn exec() -> Exec<'static> {
+    Exec {
         exe: b"/usr/bin/git",
         chain: &[b"/usr/bin/git"],
         argv: &[b"git", b"push"],
@@ -31,6 +34,10 @@ fn question(id: u64) -> Question<'static> {
         reason: None,
         timeout_s: 300,
     }
+}
+
+fn with<'a>(argv: &'a [&'a [u8]]) -> Question<'a> {
+    Question::Exec(Exec { argv, ..exec() })
 }
 
 fn say(theirs: &OwnedFd, bytes: &[u8]) {
@@ -61,30 +68,34 @@ fn questions_are_said_as_the_examples_have_them() {
     let asked = golden("to_companion");
     let (mut companion, theirs) = pair();
     let argv: [&[u8]; 6] = [b"git", b"push", b"a b", b"\x1b[2J", "café".as_bytes(), b"\xff"];
-    let first = Question {
+    let first = Exec {
         argv: &argv,
-        id: 7,
         cwd: b"/home/ada/project",
         pid: 123,
         parent: Some((b"/usr/bin/bash", &[b"bash", b"-c", b"git push"])),
         rule: Some(b"push-asks"),
         source: b"paddock.toml:14",
         reason: Some(b"leaves the machine"),
-        ..question(7)
+        ..exec()
     };
-    let second = Question {
+    let second = Exec {
         exe: b"/home/ada/project/run",
         chain: &[b"/home/ada/project/run", b"/usr/bin/dash"],
         argv: &[],
         cwd: b"/",
         source: b"paddock.toml:3",
         timeout_s: 1,
-        ..question(8)
+        ..exec()
     };
-    assert!(first.message().is_ascii() && first.message().contains("\\udcff"));
-    assert_eq!(serde_json::from_str::<Value>(&first.message().replace("\\udcff", "\\u00ff")).unwrap(), asked[0]);
-    companion.ask(&question(7)).unwrap();
-    companion.ask(&second).unwrap();
+    assert!(first.message(7).is_ascii() && first.message(7).contains("\\udcff"));
+    assert_eq!(serde_json::from_str::<Value>(&first.message(7).replace("\\udcff", "\\u00ff")).unwrap(), asked[0]);
+    companion.ask(7, &question()).unwrap();
+    companion.ask(8, &Question::Exec(second)).unwrap();
+    let process = Some((4711, "/usr/bin/curl"));
+    let host = Host { host: "example.com", port: 443, process, source: b"paddock.toml:3", timeout_s: 300 };
+    companion.ask(9, &Question::Host(host)).unwrap();
+    let host = Host { host: "a.example", port: 22, process: None, source: b"", timeout_s: 1 };
+    companion.ask(10, &Question::Host(host)).unwrap();
     companion.withdraw(7);
     assert_eq!(told(&theirs)[1..], asked[1..]);
 }
@@ -95,7 +106,7 @@ fn answers_are_heard_as_the_examples_have_them() {
     assert!(companion.hear().is_none() && !is_ready(&companion));
     for message in golden("to_core") {
         let id = message["answer"].as_u64().unwrap();
-        companion.ask(&question(id)).unwrap();
+        companion.ask(id, &question()).unwrap();
         say(&theirs, message.to_string().as_bytes());
         assert!(is_ready(&companion));
         let Some(Heard::Answer { id: heard, answer, by }) = companion.hear() else { panic!("{message}") };
@@ -116,27 +127,27 @@ fn who_does_not_speak_the_language_is_gone() {
     let raw = [b"x".to_vec(), b"{".to_vec(), vec![0], vec![b' '; LONGEST + 1], vec![0xff; 9]];
     for message in wrong.chain(raw) {
         let (mut companion, theirs) = pair();
-        companion.ask(&question(7)).unwrap();
+        companion.ask(7, &question()).unwrap();
         say(&theirs, &message);
         assert_eq!(companion.hear(), Some(Heard::Gone), "{:?}", message.escape_ascii().to_string());
         assert_eq!(companion.hear(), None);
         assert!(companion.fd().is_none() && !companion.has_terminal());
-        assert_eq!(companion.ask(&question(8)), Err("who was asked is gone".to_owned()));
+        assert_eq!(companion.ask(8, &question()), Err("who was asked is gone".to_owned()));
     }
 }
 
 #[test]
 fn who_went_is_gone_whatever_waits() {
     let (mut companion, theirs) = pair();
-    companion.ask(&question(1)).unwrap();
+    companion.ask(1, &question()).unwrap();
     drop(theirs);
     assert!(is_ready(&companion));
     assert_eq!(companion.hear(), Some(Heard::Gone));
     // Found out by asking: it is heard of all the same.
     let (mut companion, theirs) = pair();
-    companion.ask(&question(1)).unwrap();
+    companion.ask(1, &question()).unwrap();
     drop(theirs);
-    companion.ask(&question(2)).unwrap();
+    companion.ask(2, &question()).unwrap();
     assert!(is_ready(&companion));
     assert_eq!(companion.hear(), Some(Heard::Gone));
 }
@@ -144,7 +155,7 @@ fn who_went_is_gone_whatever_waits() {
 #[test]
 fn an_answer_counts_once_and_only_for_an_open_question() {
     let (mut companion, theirs) = pair();
-    (1..=2).for_each(|id| companion.ask(&question(id)).unwrap());
+    (1..=2).for_each(|id| companion.ask(id, &question()).unwrap());
     companion.withdraw(1);
     answer(&theirs, 1, "once");
     answer(&theirs, 99, "session");
@@ -163,7 +174,7 @@ fn what_the_socket_does_not_take_waits_and_nobody_blocks() {
     let long = vec![b'x'; 40_000];
     let argv = [long.as_slice()];
     let asked = 100;
-    (0..asked).for_each(|id| companion.ask(&Question { argv: &argv, ..question(id) }).unwrap());
+    (0..asked).for_each(|id| companion.ask(id, &with(&argv)).unwrap());
     let State::Running(link) = &companion.state else { panic!() };
     let unsent: Vec<u64> = link.unsent.iter().filter_map(|(id, _)| *id).collect();
     assert!(unsent.len() > 10, "{}", unsent.len());
@@ -185,24 +196,21 @@ fn what_can_not_be_shown_is_not_asked() {
     let (mut companion, theirs) = pair();
     let long = vec![b'x'; LONGEST];
     let argv = [long.as_slice()];
-    assert_eq!(companion.ask(&Question { argv: &argv, ..question(1) }), Err("it is too long to be shown".to_owned()));
+    assert_eq!(companion.ask(1, &with(&argv)), Err("it is too long to be shown".to_owned()));
     assert!(told(&theirs).is_empty());
     let argv = [&long[..LONGEST - 1000]];
-    let most = (0..).find(|id| companion.ask(&Question { argv: &argv, ..question(*id) }).is_err()).unwrap();
+    let most = (0..).find(|id| companion.ask(*id, &with(&argv)).is_err()).unwrap();
     assert!((200..300).contains(&most), "{most}");
-    assert_eq!(
-        companion.ask(&Question { argv: &argv, ..question(most) }),
-        Err("too many questions are open".to_owned())
-    );
+    assert_eq!(companion.ask(most, &with(&argv)), Err("too many questions are open".to_owned()));
     companion.withdraw(0);
-    companion.ask(&Question { argv: &argv, ..question(most) }).unwrap();
+    companion.ask(most, &with(&argv)).unwrap();
 }
 
 /// A person's answers among thousands of questions.
 #[test]
 fn hundreds_are_asked_at_once() {
     let (mut companion, theirs) = pair();
-    (0..2000).for_each(|id| companion.ask(&question(id)).unwrap());
+    (0..2000).for_each(|id| companion.ask(id, &question()).unwrap());
     let mut answered = 0;
     while answered < 2000 {
         for message in told(&theirs) {
@@ -244,7 +252,7 @@ fn nothing_that_is_said_breaks_the_core() {
                 _ => bytes.truncate(at.max(1)),
             }
         }
-        companion.ask(&question(7)).unwrap();
+        companion.ask(7, &question()).unwrap();
         say(&theirs, &bytes);
         match companion.hear() {
             Some(Heard::Gone) => (companion, theirs) = pair(),

@@ -13,6 +13,7 @@ use super::program::Program;
 use super::rules::File;
 use crate::beneath;
 use crate::place::Identity;
+use crate::root::shells::original;
 
 /// A script may be interpreted by a script, and so on.
 const NESTED: usize = 5;
@@ -22,6 +23,8 @@ const NESTED: usize = 5;
 pub struct Link {
     pub named: Vec<u8>,
     pub real: Vec<u8>,
+    /// A real shell, below what was put over it: told by the path it had.
+    pub kept: bool,
     /// What a `#!` line gives to it as its first argument.
     pub argument: Option<Vec<u8>>,
     pub file: OwnedFd,
@@ -194,8 +197,9 @@ impl Link {
             _ => return Err(Errno::ACCESS),
         }
         let mut buffer = [0; 32];
-        let real = rustix::fs::readlink(beneath::link_to(&file, &mut buffer), Vec::with_capacity(256))?.into_bytes();
-        Ok(Link { named, real, argument, identity: Identity::from(&stat), state: State::from(&stat), file })
+        let found = rustix::fs::readlink(beneath::link_to(&file, &mut buffer), Vec::with_capacity(256))?.into_bytes();
+        let (real, kept) = original(&found).map_or_else(|| (found.clone(), false), |path| (path.to_vec(), true));
+        Ok(Link { named, real, kept, argument, identity: Identity::from(&stat), state: State::from(&stat), file })
     }
 
     pub fn as_file(&self) -> File<'_> {

@@ -7,6 +7,8 @@ use super::words;
 #[derive(Debug)]
 pub struct Decided {
     pub process: Process,
+    /// Of what was refused: the child of the run's command that it descends from.
+    pub branch: Option<u32>,
     pub exe: Vec<u8>,
     pub argv: Vec<u8>,
     pub cwd: Vec<u8>,
@@ -14,6 +16,8 @@ pub struct Decided {
     pub rule: Option<Vec<u8>>,
     pub reason: Option<String>,
     pub by: Option<String>,
+    /// How long who was asked took, or had.
+    pub asked_ms: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

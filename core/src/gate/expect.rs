@@ -4,16 +4,17 @@
 //! true is seen at the exec stop (verify.rs), before the new program runs.
 
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use sha2::{Digest as _, Sha256};
 
 use super::chain::{self, Broken, Known, Link, Start};
 use super::places::Places;
-use crate::caller::{Caller, in_proc};
+use crate::caller::{Caller, Standing, in_proc};
 use crate::memory::Memory;
 use crate::notify::{Call, LONGEST_PATH};
-use crate::place::Identity;
 use crate::sys;
 
 /// One argument, with its NUL (MAX_ARG_STRLEN).
@@ -34,12 +35,22 @@ pub struct Expected {
     pub argv: Vec<u8>,
     /// As the program gets them, if a `#!` line changes them.
     expanded: Option<Vec<u8>>,
-    pub cwd: Vec<u8>,
-    /// The directory itself; None: it can not be seen.
-    pub place: Option<Identity>,
-    pub process: Process,
+    /// Of the whole process, where the caller is one thread of it.
+    pub pid: u32,
+    /// Where it stands, and who it is. None: nothing depends on it. For the journal that is looked up while nobody waits for us.
+    pub standing: Option<Standing>,
+    pub process: Option<Process>,
     /// What was found to be in files of the chain, where that was asked and may change.
     pub digests: Vec<(usize, [u8; 32])>,
+}
+
+/// What is kept from one look to the next.
+pub struct Sight {
+    pub memory: Memory,
+    known: Known,
+    /// The command can not change its root: that of the first call is everybody's.
+    root_stays: bool,
+    root: Option<Rc<OwnedFd>>,
 }
 
 /// The caller, by numbers of this side.
@@ -89,22 +100,24 @@ impl Asked {
 }
 
 impl Expected {
-    pub fn of(
-        call: &Call,
-        places: Option<&Places>,
-        known: &mut Known,
-        memory: &mut Memory,
-    ) -> Result<Expected, Unexpected> {
+    /// `closely`: also where the process stands and who it is.
+    pub fn of(call: &Call, places: Option<&Places>, sight: &mut Sight, closely: bool) -> Result<Expected, Unexpected> {
         let asked = Asked::of(call);
+        let memory = &mut sight.memory;
         let mut unseen = Unseen { process: Process { pid: call.thread, ..Process::default() }, ..Unseen::default() };
         memory.turn_to(call.thread);
         let mut path = Vec::with_capacity(256);
         let read = memory.string(asked.path, LONGEST_PATH, Errno::NAMETOOLONG, &mut path);
         let argv = read.and_then(|()| arguments(memory, asked.argv));
         let argv = argv.map_err(|errno| unseen.caller(&path, errno))?;
-        unseen.process = Process::of(call).map_err(|errno| unseen.caller(&path, errno))?;
-        let caller = Caller::of(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
-        let (cwd, place) = caller.cwd();
+        // A thread that executes gets the number of its process.
+        let closely = closely || !sys::is_process(call.thread);
+        let mut process = None;
+        if closely {
+            unseen.process = Process::of(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
+            process = Some(unseen.process);
+        }
+        let caller = sight.caller(call.thread).map_err(|errno| unseen.caller(&path, errno))?;
 
         let by_descriptor = asked.dir != libc::AT_FDCWD && !path.starts_with(b"/");
         let named = match (by_descriptor, path.is_empty()) {
@@ -115,19 +128,36 @@ impl Expected {
         let mut links = Vec::with_capacity(1);
         let followed = open(&caller, &asked, &path).and_then(|file| {
             let start = Start { named: named.clone(), file, by_descriptor };
-            chain::follow(start, &|path| caller.open(libc::AT_FDCWD, path, PATH), places, known, &mut links)
+            chain::follow(start, &|path| caller.open(libc::AT_FDCWD, path, PATH), places, &mut sight.known, &mut links)
         });
         match followed {
             Ok(_) => {}
             Err(Broken::Fails(errno)) => return Err(Unexpected::Fails(errno)),
             Err(Broken::Unseen { named, why }) => {
-                let call = Box::new(Unseen { exe: named, argv, cwd, process: unseen.process });
+                let process = process.or_else(|| Process::of(call.thread).ok()).unwrap_or(unseen.process);
+                let call = Box::new(Unseen { exe: named, argv, cwd: Standing::of(call.thread).path, process });
                 return Err(Unexpected::Unseen { call, why });
             }
         }
-        let process = unseen.process;
-        let expanded = expanded(&links, &argv);
-        Ok(Expected { named, chain: links, argv, expanded, cwd, place, process, digests: Vec::new() })
+        let starts_there = links.iter().any(|link| !link.named.starts_with(b"/"));
+        let standing = (closely || starts_there).then(|| Standing::of(call.thread));
+        let (pid, expanded) = (unseen.process.pid, expanded(&links, &argv));
+        Ok(Expected { named, chain: links, argv, expanded, pid, standing, process, digests: Vec::new() })
+    }
+
+    /// What nothing depended on so far, and a person's answer will. Its number may come to mean another, as ever.
+    pub fn complete(&mut self, thread: u32) {
+        self.process = self.process.or_else(|| Process::of(thread).ok());
+        self.standing.get_or_insert_with(|| Standing::of(thread));
+    }
+
+    pub fn cwd(&self) -> &[u8] {
+        self.standing.as_ref().map_or(b"", |standing| &standing.path)
+    }
+
+    /// By its number alone, if it ended before more could be seen of it.
+    pub fn process(&self) -> Process {
+        self.process.unwrap_or(Process { pid: self.pid, ..Process::default() })
     }
 
     /// As the program gets them, each with its NUL.
@@ -138,6 +168,17 @@ impl Expected {
     /// As the caller gave them.
     pub fn arguments(&self) -> Vec<&[u8]> {
         words(&self.argv)
+    }
+
+    /// The same program with the same arguments in the same place.
+    pub fn fingerprint(&self) -> [u8; 32] {
+        let mut hash = Sha256::new();
+        let files = self.chain.iter().map(|link| link.real.as_slice());
+        for part in files.chain([&self.argv[..], self.cwd()]) {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hash.finalize().into()
     }
 
     pub fn exe(&self) -> &[u8] {
@@ -229,12 +270,29 @@ pub fn is_traced(thread: u32) -> bool {
     tracer.is_some_and(|tracer| tracer.trim_ascii() != b"0")
 }
 
+impl Sight {
+    pub fn new(root_stays: bool) -> Sight {
+        Sight { memory: Memory::of(0), known: Known::default(), root_stays, root: None }
+    }
+
+    fn caller(&mut self, thread: u32) -> Result<Caller, Errno> {
+        if let Some(root) = &self.root {
+            return Ok(Caller::below(thread, root));
+        }
+        let caller = Caller::of(thread)?;
+        if self.root_stays {
+            self.root = Some(Rc::clone(caller.root()));
+        }
+        Ok(caller)
+    }
+}
+
 impl Process {
-    fn of(call: &Call) -> Result<Process, Errno> {
-        match sys::process_info(call.thread) {
+    pub fn of(thread: u32) -> Result<Process, Errno> {
+        match sys::process_info(thread) {
             Ok(info) => Ok(Process { pid: info.tgid, parent: info.ppid, uid: info.euid }),
             // Older kernels tell it in words, which takes five times as long.
-            Err(_) => Process::parse(&status(call.thread)?).ok_or(Errno::SRCH),
+            Err(_) => Process::parse(&status(thread)?).ok_or(Errno::SRCH),
         }
     }
 

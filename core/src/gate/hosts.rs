@@ -4,46 +4,18 @@
 //! reads in one way, with a plain name or address, has a host here. Everything else that begins like an address is in doubt, and
 //! doubt never allows.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
 
 use iri_string::types::UriStr;
 
-/// A host of an address. Names in lower case, without the dot at the end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Host {
-    Name(Vec<u8>),
-    V4(Ipv4Addr),
-    V6(Ipv6Addr),
-}
-
-impl Host {
-    /// None: not a host that everybody reads in the same way.
-    fn read(text: &[u8]) -> Option<Host> {
-        if let [b'[', inner @ .., b']'] = text {
-            return Some(Host::V6(std::str::from_utf8(inner).ok()?.parse().ok()?));
-        }
-        let name = text.strip_suffix(b".").unwrap_or(text).to_ascii_lowercase();
-        let plain = |label: &[u8]| {
-            !label.is_empty() && label.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-        };
-        if !name.split(|byte| *byte == b'.').all(plain) {
-            return None;
-        }
-        // What ends in a number is an address to most programs: 127.1, 2130706433, 0x7f000001 (WHATWG URL, "ends in a number").
-        let last = name.rsplit(|byte| *byte == b'.').next().unwrap_or_default();
-        if last.iter().all(u8::is_ascii_digit) || last.starts_with(b"0x") {
-            return Some(Host::V4(std::str::from_utf8(&name).ok()?.parse().ok()?));
-        }
-        Some(Host::Name(name))
-    }
-}
+use crate::network::name::{Host, Name};
 
 /// A host as a policy writes it: `*`, `name`, `*.name` for all below a name and not itself, or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
     Any,
     Is(Host),
-    Below(Vec<u8>),
+    Below(Name),
 }
 
 impl Pattern {
@@ -52,22 +24,18 @@ impl Pattern {
             return Some(Pattern::Any);
         }
         if let Some(parent) = text.strip_prefix(b"*.") {
-            return match Host::read(parent)? {
-                Host::Name(name) => Some(Pattern::Below(name)),
-                Host::V4(_) | Host::V6(_) => None,
-            };
+            return Name::read(parent).map(Pattern::Below);
         }
-        let bare = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-        Some(Pattern::Is(bare.map_or_else(|| Host::read(text), |address| Some(Host::V6(address)))?))
+        let bare: Option<Ipv6Addr> = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
+        let bare = bare.map(|address| Host::Address(IpAddr::V6(address).to_canonical()));
+        bare.or_else(|| Host::read(text)).map(Pattern::Is)
     }
 
     pub fn matches(&self, host: &Host) -> bool {
         match (self, host) {
             (Pattern::Any, _) => true,
             (Pattern::Is(wanted), _) => wanted == host,
-            (Pattern::Below(parent), Host::Name(name)) => {
-                name.strip_suffix(parent.as_slice()).is_some_and(|rest| rest.ends_with(b"."))
-            }
+            (Pattern::Below(parent), Host::Name(name)) => name.parents().any(|above| above == parent.as_bytes()),
             (Pattern::Below(_), _) => false,
         }
     }
@@ -109,7 +77,11 @@ mod tests {
     }
 
     fn name(text: &str) -> Option<Host> {
-        Some(Host::Name(text.into()))
+        Name::read(text.as_bytes()).map(Host::Name)
+    }
+
+    fn address(text: &str) -> Option<Host> {
+        Some(Host::Address(text.parse().unwrap()))
     }
 
     #[test]
@@ -122,8 +94,8 @@ mod tests {
             ("git+https://a.example/b.git", vec![name("a.example")]),
             ("https://api.github.com@evil.example/", vec![name("evil.example")]),
             ("https://user:pass@evil.example:8080/", vec![name("evil.example")]),
-            ("https://[2001:DB8::1]:8443/", vec![Some(Host::V6("2001:db8::1".parse().unwrap()))]),
-            ("http://127.0.0.1/", vec![Some(Host::V4(Ipv4Addr::LOCALHOST))]),
+            ("https://[2001:DB8::1]:8443/", vec![address("2001:db8::1")]),
+            ("http://127.0.0.1/", vec![address("127.0.0.1")]),
             ("see https://a.example/, then 'https://b.example/'", vec![name("a.example"), name("b.example")]),
             ("https://a.example/?to=https://b.example", vec![name("a.example"), name("b.example")]),
             ("ftp://a.example", vec![]),
@@ -181,6 +153,7 @@ mod tests {
             ("10.0.0.1", "10.0.0.1", true),
             ("::1", "[0:0:0:0:0:0:0:1]", true),
             ("[::1]", "[::1]", true),
+            ("10.0.0.1", "[::ffff:10.0.0.1]", true),
         ] {
             assert_eq!(pattern(written).matches(&host(asked)), expected, "{written} {asked}");
         }

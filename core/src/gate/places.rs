@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use super::chain::Link;
 use crate::place;
-use crate::plan::Plan;
+use crate::plan::{Grant, Plan};
 
 /// Private and writable, whatever is granted above them.
 const PRIVATE: [&[u8]; 4] = [b"/tmp", b"/var/tmp", b"/dev", b"/proc"];
@@ -94,6 +94,12 @@ impl Places {
             whole.windows(3).enumerate().filter_map(up).filter(|at| matches!(whole.get(at + 3), None | Some(b'/')));
         left.all(|at| place::follow(&whole[..at.max(1)]).is_ok_and(|dir| !written(dir.real.as_os_str().as_bytes())))
     }
+}
+
+/// Does it open memory of processes for writing?
+pub fn rewrites(grant: &Grant) -> bool {
+    let path = real(grant.path.as_bytes());
+    grant.writes() && (is_within(&path, b"/proc") || is_within(b"/proc", &path))
 }
 
 /// A place that can not be followed holds nothing by any other name.

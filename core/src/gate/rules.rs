@@ -10,13 +10,14 @@ mod tests;
 
 use std::cell::OnceCell;
 
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder, SetMatches};
 
-use super::hosts::{self, Host, Pattern};
+use super::hosts::{self, Pattern};
 use super::words;
 use crate::names::{Globs, NamesError};
+use crate::network::name::Host;
 use crate::plan::{self, Action, Gate, Key};
-use crate::text::Text;
+use crate::text::{AbsPath, Text};
 
 /// Memory for one compiled expression: some thousand letters of a usual one.
 const REGEX_SIZE: usize = 1 << 20;
@@ -84,6 +85,8 @@ pub enum Cause {
 pub enum RuleError {
     #[error("the rule \"{0}\" has a wrong expression: {1}")]
     Regex(Text, String),
+    #[error("the expressions of all rules together are too large")]
+    Expressions,
     #[error("the rule \"{0}\" has a wrong pattern: {1}")]
     Glob(Text, #[source] NamesError),
     #[error("the rule \"{0}\" has no SHA-256 where one should be")]
@@ -94,16 +97,27 @@ pub enum RuleError {
     Uid(Text),
     #[error("exec rules can not be held where the command may make namespaces of its own")]
     Namespaces,
+    #[error(
+        "exec rules can not be held where the command may write to {0}: it could change programs after they were judged"
+    )]
+    Proc(AbsPath),
 }
 
 #[derive(Debug)]
 pub struct Rules {
     rules: Vec<Rule>,
     approved: Vec<Rule>,
-    globs: Globs,
+    patterns: Patterns,
     default: Action,
     on_error: Action,
     only_granted: bool,
+}
+
+/// What the keys of all rules look for: tried once for all of them, whichever rule asks.
+#[derive(Debug)]
+struct Patterns {
+    globs: Globs,
+    expressions: RegexSet,
 }
 
 #[derive(Debug)]
@@ -122,14 +136,14 @@ enum Test {
     Exe(Vec<Text>),
     Basename(Vec<Text>),
     Glob(Vec<usize>),
-    Argv(Vec<Regex>),
+    Argv(Vec<usize>),
     Contains(Vec<Text>),
     HostIn(Vec<Pattern>),
     Cwd(Vec<usize>),
     Uid(Vec<u32>),
     Sha256(Vec<[u8; 32]>),
     ParentExe(Vec<Text>),
-    ParentArgv(Vec<Regex>),
+    ParentArgv(Vec<usize>),
 }
 
 /// In order: a rule is as sure as its least sure key.
@@ -169,13 +183,41 @@ pub fn regex(pattern: &[u8]) -> Result<Regex, String> {
     })
 }
 
+/// The patterns of the rules while they are read.
+struct Collected<'a> {
+    globs: Globs,
+    /// With the name of the rule.
+    expressions: Vec<(&'a Text, &'a Text)>,
+}
+
+impl Collected<'_> {
+    fn compile(self) -> Result<Patterns, RuleError> {
+        let Collected { globs, expressions } = self;
+        let texts: Option<Vec<&str>> =
+            expressions.iter().map(|(_, text)| std::str::from_utf8(text.as_bytes()).ok()).collect();
+        let together = texts.and_then(|texts| {
+            RegexSetBuilder::new(texts).unicode(false).size_limit(REGEX_SIZE * (1 + expressions.len())).build().ok()
+        });
+        if let Some(expressions) = together {
+            return Ok(Patterns { globs, expressions });
+        }
+        // Which one is it?
+        for (id, text) in &expressions {
+            regex(text.as_bytes()).map_err(|why| RuleError::Regex((*id).clone(), why))?;
+        }
+        Err(RuleError::Expressions)
+    }
+}
+
 impl Rules {
     pub fn compile(gate: &Gate) -> Result<Rules, RuleError> {
-        let mut globs = Globs::new();
-        let rules = gate.rules.iter().map(|rule| Rule::compile(rule, &mut globs)).collect::<Result<_, _>>()?;
-        let approved = gate.approved.iter().map(|rule| Rule::compile(rule, &mut globs)).collect::<Result<_, _>>()?;
+        let mut collected = Collected { globs: Globs::new(), expressions: Vec::new() };
+        let rules = gate.rules.iter().map(|rule| Rule::compile(rule, &mut collected)).collect::<Result<_, _>>()?;
+        let approved =
+            gate.approved.iter().map(|rule| Rule::compile(rule, &mut collected)).collect::<Result<_, _>>()?;
+        let patterns = collected.compile()?;
         let Gate { default, on_error, exec_only_granted: only_granted, .. } = *gate;
-        Ok(Rules { rules, approved, globs, default, on_error, only_granted })
+        Ok(Rules { rules, approved, patterns, default, on_error, only_granted })
     }
 
     /// Does one of them ask who started the program?
@@ -184,11 +226,17 @@ impl Rules {
         self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(parental))
     }
 
+    /// Does one of them ask where the process stands, or whose it is?
+    pub fn name_callers(&self) -> bool {
+        let own = |(_, test): &(bool, Test)| matches!(test, Test::Cwd(_) | Test::Uid(_));
+        self.name_parents() || self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(own))
+    }
+
     pub fn judge(&self, exec: &Exec<'_>) -> Verdict {
-        let readings = readings(exec);
+        let readings = readings(exec, &self.patterns);
         let mut doubted = None;
         for (index, rule) in self.rules.iter().enumerate() {
-            let held = match rule.holds_in(&readings, &self.globs) {
+            let held = match rule.holds_in(&readings) {
                 Ok(held) => held,
                 Err(why) => {
                     return Verdict { action: self.on_error, cause: Cause::Error { rule: index, why }, doubted };
@@ -210,8 +258,8 @@ impl Rules {
 
     /// The approval that answers the question whether this may run, if there is one. What can not be judged is not approved.
     pub fn approves(&self, exec: &Exec<'_>) -> Option<usize> {
-        let readings = readings(exec);
-        let surely = |rule: &Rule| matches!(rule.holds_in(&readings, &self.globs), Ok(Holds::Surely));
+        let readings = readings(exec, &self.patterns);
+        let surely = |rule: &Rule| matches!(rule.holds_in(&readings), Ok(Holds::Surely));
         self.approved.iter().position(|rule| !self.is_unplaced(rule, exec) && surely(rule))
     }
 
@@ -227,10 +275,10 @@ impl Rules {
 }
 
 impl Rule {
-    fn compile(rule: &plan::Rule, globs: &mut Globs) -> Result<Rule, RuleError> {
+    fn compile<'a>(rule: &'a plan::Rule, patterns: &mut Collected<'a>) -> Result<Rule, RuleError> {
         let mut keys = Vec::with_capacity(rule.matches.len());
         for one in &rule.matches {
-            keys.push((one.not, Test::compile(one.key, &one.values, &rule.id, globs)?));
+            keys.push((one.not, Test::compile(one.key, &one.values, &rule.id, patterns)?));
         }
         keys.sort_by_key(|(_, test)| test.can_fail());
         let places =
@@ -242,10 +290,10 @@ impl Rule {
     }
 
     /// In order: the exec as it is asked for, then as each interpreter gets it.
-    fn holds_in(&self, readings: &[Facts<'_, '_>], globs: &Globs) -> Result<Holds, String> {
+    fn holds_in(&self, readings: &[Facts<'_, '_>]) -> Result<Holds, String> {
         let mut held = Holds::No;
         for index in 0..if self.follows { readings.len() } else { readings.len().min(1) } {
-            held = held.max(self.holds(readings, index, globs)?);
+            held = held.max(self.holds(readings, index)?);
             if held != Holds::No {
                 break;
             }
@@ -254,13 +302,13 @@ impl Rule {
     }
 
     /// An error counts only if no other key rules the rule out.
-    fn holds(&self, readings: &[Facts<'_, '_>], index: usize, globs: &Globs) -> Result<Holds, String> {
+    fn holds(&self, readings: &[Facts<'_, '_>], index: usize) -> Result<Holds, String> {
         let mut least = Holds::Surely;
         let mut failed = None;
         for (not, test) in &self.keys {
             // What is let through because it is not so, must not be so for any interpreter either.
             let all = *not && self.action == Action::Allow;
-            let held = if all { test.holds_in_any(readings, globs) } else { test.holds(&readings[index], globs) };
+            let held = if all { test.holds_in_any(readings) } else { test.holds(&readings[index]) };
             match held {
                 Ok(held) => least = least.min(if *not { held.negated() } else { held }),
                 Err(why) => failed = failed.or(Some(why)),
@@ -274,10 +322,17 @@ impl Rule {
 }
 
 impl Test {
-    fn compile(key: Key, values: &[Text], id: &Text, globs: &mut Globs) -> Result<Test, RuleError> {
-        let regexes = || {
-            let compiled = values.iter().map(|value| regex(value.as_bytes()));
-            compiled.collect::<Result<Vec<_>, _>>().map_err(|why| RuleError::Regex(id.clone(), why))
+    fn compile<'a>(
+        key: Key,
+        values: &'a [Text],
+        id: &'a Text,
+        patterns: &mut Collected<'a>,
+    ) -> Result<Test, RuleError> {
+        let Collected { globs, expressions } = patterns;
+        let mut regexes = || {
+            let first = expressions.len();
+            expressions.extend(values.iter().map(|value| (id, value)));
+            (first..expressions.len()).collect()
         };
         let mut patterns = || {
             let added = values.iter().map(|value| globs.add(value));
@@ -291,13 +346,13 @@ impl Test {
             Key::ExeBasename => Test::Basename(values.to_vec()),
             Key::ExeGlob => Test::Glob(patterns()?),
             Key::ExeSha256 => Test::Sha256(each(values, digest).ok_or_else(|| RuleError::Digest(id.clone()))?),
-            Key::ArgvRegex => Test::Argv(regexes()?),
+            Key::ArgvRegex => Test::Argv(regexes()),
             Key::ArgvContains => Test::Contains(values.to_vec()),
             Key::ArgvHostIn => Test::HostIn(each(values, Pattern::read).ok_or_else(|| RuleError::Host(id.clone()))?),
             Key::CwdGlob => Test::Cwd(patterns()?),
             Key::Uid => Test::Uid(each(values, number).ok_or_else(|| RuleError::Uid(id.clone()))?),
             Key::ParentExe => Test::ParentExe(values.to_vec()),
-            Key::ParentArgv => Test::ParentArgv(regexes()?),
+            Key::ParentArgv => Test::ParentArgv(regexes()),
         })
     }
 
@@ -313,12 +368,12 @@ impl Test {
         matches!(self, Test::Sha256(_) | Test::ParentExe(_) | Test::ParentArgv(_))
     }
 
-    fn holds_in_any(&self, readings: &[Facts<'_, '_>], globs: &Globs) -> Result<Holds, String> {
-        readings.iter().try_fold(Holds::No, |most, facts| Ok(most.max(self.holds(facts, globs)?)))
+    fn holds_in_any(&self, readings: &[Facts<'_, '_>]) -> Result<Holds, String> {
+        readings.iter().try_fold(Holds::No, |most, facts| Ok(most.max(self.holds(facts)?)))
     }
 
-    fn holds(&self, facts: &Facts<'_, '_>, globs: &Globs) -> Result<Holds, String> {
-        let exec = facts.exec;
+    fn holds(&self, facts: &Facts<'_, '_>) -> Result<Holds, String> {
+        let (exec, globs) = (facts.exec, &facts.patterns.globs);
         let exe = facts.exe();
         Ok(match self {
             Test::Exe(paths) => {
@@ -335,9 +390,9 @@ impl Test {
                 Holds::from(one_of(exe), || facts.paths().any(one_of))
             }
             Test::Argv(expressions) => {
-                let any = |text: &[u8]| expressions.iter().any(|expression| expression.is_match(text));
-                let (as_given, renamed) = facts.texts();
-                Holds::from(any(as_given), || renamed.iter().any(|text| any(text)))
+                let any = |found: &SetMatches| expressions.iter().any(|expression| found.matched(*expression));
+                let (as_given, renamed) = facts.found();
+                Holds::from(any(as_given), || renamed.iter().any(any))
             }
             Test::Contains(words) => {
                 // Its first argument is what a program is called, and the caller calls it as he likes.
@@ -374,22 +429,23 @@ impl Test {
             }
             Test::ParentArgv(expressions) => {
                 let text = words::joined(facts.parent()?.argv.iter().copied());
-                Holds::from(expressions.iter().any(|expression| expression.is_match(&text)), || false)
+                let found = facts.patterns.expressions.matches(&text);
+                Holds::from(expressions.iter().any(|expression| found.matched(*expression)), || false)
             }
         })
     }
 }
 
 /// The exec as it is asked for, and then as each interpreter gets it: what a `#!` line says is told to that one.
-fn readings<'a, 'b>(exec: &'a Exec<'b>) -> Vec<Facts<'a, 'b>> {
+fn readings<'a, 'b>(exec: &'a Exec<'b>, patterns: &'a Patterns) -> Vec<Facts<'a, 'b>> {
     let mut argv = exec.argv.to_vec();
     let mut readings = Vec::with_capacity(exec.chain.len());
-    readings.push(Facts::of(exec, 0, argv.clone()));
+    readings.push(Facts::of(exec, patterns, 0, argv.clone()));
     for (index, pair) in exec.chain.windows(2).enumerate() {
         let [script, interpreter] = pair else { continue };
         let told = [Some(interpreter.named), interpreter.argument, Some(script.named)];
         argv.splice(..argv.len().min(1), told.into_iter().flatten());
-        readings.push(Facts::of(exec, index + 1, argv.clone()));
+        readings.push(Facts::of(exec, patterns, index + 1, argv.clone()));
     }
     readings
 }
@@ -397,18 +453,20 @@ fn readings<'a, 'b>(exec: &'a Exec<'b>) -> Vec<Facts<'a, 'b>> {
 /// What several rules ask about, found out once.
 struct Facts<'a, 'b> {
     exec: &'a Exec<'b>,
+    patterns: &'a Patterns,
     /// From the file that this is about.
     chain: &'b [File<'b>],
     argv: Vec<&'b [u8]>,
     named: OnceCell<Vec<Vec<u8>>>,
-    texts: OnceCell<(Vec<u8>, Vec<Vec<u8>>)>,
+    /// Which expressions match the arguments: as they are, and with each other name of the program.
+    found: OnceCell<(SetMatches, Vec<SetMatches>)>,
     hosts: OnceCell<Vec<Option<Host>>>,
 }
 
 impl<'a, 'b> Facts<'a, 'b> {
-    fn of(exec: &'a Exec<'b>, from: usize, argv: Vec<&'b [u8]>) -> Facts<'a, 'b> {
+    fn of(exec: &'a Exec<'b>, patterns: &'a Patterns, from: usize, argv: Vec<&'b [u8]>) -> Facts<'a, 'b> {
         let chain = &exec.chain[from..];
-        Facts { exec, chain, argv, named: OnceCell::new(), texts: OnceCell::new(), hosts: OnceCell::new() }
+        Facts { exec, patterns, chain, argv, named: OnceCell::new(), found: OnceCell::new(), hosts: OnceCell::new() }
     }
 
     fn digest(&self, index: usize) -> Result<[u8; 32], String> {
@@ -449,26 +507,32 @@ impl<'a, 'b> Facts<'a, 'b> {
         }
     }
 
-    /// The arguments as they are; and as they would be if the program were called by its other names.
-    fn texts(&self) -> (&[u8], &[Vec<u8>]) {
-        let (as_given, renamed) = self.texts.get_or_init(|| {
-            let rest = self.argv.split_first().map_or(&[][..], |(_, rest)| rest);
-            let called = |name: &[u8]| words::joined(std::iter::once(name).chain(rest.iter().copied()));
-            let as_given = words::joined(self.argv.iter().copied());
-            let own = self.own_name();
-            let (exe, given) = (self.exe(), self.chain.first().map_or(&b""[..], |file| file.named));
-            let names = [basename(exe), exe, basename(own), basename(given), given];
-            let called = names.into_iter().filter(|name| !name.is_empty()).map(called);
-            let applet = self.applet();
-            let inner = (!applet.is_empty()).then(|| words::joined(applet.iter().copied()));
-            let mut renamed = Vec::new();
-            for text in called.chain(inner) {
-                if text != as_given && !renamed.contains(&text) {
-                    renamed.push(text);
-                }
-            }
-            (as_given, renamed)
+    fn found(&self) -> (&SetMatches, &[SetMatches]) {
+        let (as_given, renamed) = self.found.get_or_init(|| {
+            let (as_given, renamed) = self.texts();
+            let found = |text: &Vec<u8>| self.patterns.expressions.matches(text);
+            (found(&as_given), renamed.iter().map(found).collect())
         });
+        (as_given, renamed)
+    }
+
+    /// The arguments as they are; and as they would be if the program were called by its other names.
+    fn texts(&self) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let rest = self.argv.split_first().map_or(&[][..], |(_, rest)| rest);
+        let called = |name: &[u8]| words::joined(std::iter::once(name).chain(rest.iter().copied()));
+        let as_given = words::joined(self.argv.iter().copied());
+        let own = self.own_name();
+        let (exe, given) = (self.exe(), self.chain.first().map_or(&b""[..], |file| file.named));
+        let names = [basename(exe), exe, basename(own), basename(given), given];
+        let called = names.into_iter().filter(|name| !name.is_empty()).map(called);
+        let applet = self.applet();
+        let inner = (!applet.is_empty()).then(|| words::joined(applet.iter().copied()));
+        let mut renamed = Vec::new();
+        for text in called.chain(inner) {
+            if text != as_given && !renamed.contains(&text) {
+                renamed.push(text);
+            }
+        }
         (as_given, renamed)
     }
 

@@ -1,13 +1,14 @@
 //! What an exec did, looked at before the new program runs its first instruction: its memory is its own now, and it is stopped.
 
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
 use super::chain::Link;
 use super::expect::{self, Expected};
-use crate::caller::{self, Caller, in_proc};
+use crate::caller::{Caller, Standing};
 use crate::memory::Memory;
 use crate::notify::LONGEST_PATH;
 use crate::place::Identity;
@@ -18,9 +19,16 @@ const AT_EXECFN: u64 = 31;
 /// By a descriptor, a path is told with the number of that.
 const DESCRIPTOR: usize = 64;
 
-/// None: everything is as it was judged. Else what differs.
-pub fn difference(expected: &Expected, pid: u32, memory: &mut Memory, deadline: Instant) -> Option<&'static str> {
-    match compare(expected, pid, memory, deadline) {
+/// None: everything is as it was judged. Else what differs. `own`: its directory in /proc. Where it stands is seen here, if it did not matter.
+pub fn difference(
+    expected: &mut Expected,
+    pid: u32,
+    own: Option<&OwnedFd>,
+    memory: &mut Memory,
+    deadline: Instant,
+) -> Option<&'static str> {
+    let compared = own.ok_or(Difference::Unseen).and_then(|own| compare(expected, pid, own, memory, deadline));
+    match compared {
         Ok(()) => None,
         Err(Difference::In(what)) => Some(what),
         Err(Difference::Unseen) => Some("what can not be looked at"),
@@ -38,16 +46,27 @@ impl From<Errno> for Difference {
     }
 }
 
-fn compare(expected: &Expected, pid: u32, memory: &mut Memory, deadline: Instant) -> Result<(), Difference> {
+fn compare(
+    expected: &mut Expected,
+    pid: u32,
+    own: &OwnedFd,
+    memory: &mut Memory,
+    deadline: Instant,
+) -> Result<(), Difference> {
+    let behind = |link| rustix::fs::statat(own, link, AtFlags::empty()).map(|stat| Identity::from(&stat));
     let Some((exe, scripts)) = expected.chain.split_last() else { return Err(Difference::Unseen) };
-    if Identity::from(&rustix::fs::stat(in_proc(pid, "exe"))?) != exe.identity {
+    if behind(c"exe")? != exe.identity {
         return Err(Difference::In("the program"));
     }
     memory.turn_to(pid);
     compare_stack(expected, trace::stack_pointer(pid)?, memory)?;
     // Its other threads could move it until now, and are dead.
-    if caller::place_of(pid) != expected.place {
-        return Err(Difference::In("the working directory"));
+    match &expected.standing {
+        Some(standing) if standing.place != behind(c"cwd").ok() => {
+            return Err(Difference::In("the working directory"));
+        }
+        Some(_) => {}
+        None => expected.standing = Some(Standing::by_name(own)),
     }
     // A program that runs can not be written: what is in it now is in it to the end.
     let has_changed =

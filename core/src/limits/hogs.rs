@@ -166,6 +166,8 @@ impl Safety {
         let group = Path::new("/sys/fs/cgroup/pids").join(name);
         let made = is_root() && fs::create_dir(&group).is_ok();
         if made {
+            // Another test may have taken the umask away for the moment.
+            fs::set_permissions(&group, fs::Permissions::from_mode(0o755)).unwrap();
             fs::write(group.join("pids.max"), SAFE_TASKS.to_string()).unwrap();
         }
         Safety(made.then_some(group))

@@ -1,6 +1,8 @@
 //! What the command may reach, as the plan lists it.
 
 use std::fmt;
+use std::ops::Deref;
+use std::rc::Rc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
@@ -74,14 +76,28 @@ pub struct Reached {
 #[derive(Debug)]
 pub struct Grant {
     pub path: AbsPath,
-    pub access: Text,
-    pub except: Vec<AbsPath>,
-    pub optional: bool,
-    /// Where it was asked for: a file, and a line of it.
-    from: (Text, Option<u32>),
+    line: Option<u32>,
+    shared: Rc<Shared>,
 }
 
 /// Grants that differ in nothing but their path and line: a profile has a hundred of them.
+#[derive(Debug)]
+pub struct Shared {
+    pub access: Text,
+    pub except: Vec<AbsPath>,
+    pub optional: bool,
+    /// The file in which they were asked for.
+    source: Text,
+}
+
+impl Deref for Grant {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Granted {
@@ -95,25 +111,17 @@ struct Granted {
 impl Granted {
     fn each(self) -> impl Iterator<Item = Grant> {
         let Granted { access, except, optional, paths, source } = self;
-        paths.into_iter().map(move |(path, line)| Grant {
-            path,
-            access: access.clone(),
-            except: except.clone(),
-            optional,
-            from: (source.clone(), line),
-        })
+        let shared = Rc::new(Shared { access, except, optional, source });
+        paths.into_iter().map(move |(path, line)| Grant { path, line, shared: Rc::clone(&shared) })
     }
 }
 
 impl Grant {
     pub fn source(&self) -> Text {
-        match &self.from {
-            (file, None) => file.clone(),
-            (file, Some(line)) => {
-                let whole = [file.as_bytes(), b":", line.to_string().as_bytes()].concat();
-                Text::from_bytes(whole).unwrap_or_else(|_| file.clone())
-            }
-        }
+        let file = &self.shared.source;
+        let Some(line) = self.line else { return file.clone() };
+        let whole = [file.as_bytes(), b":", line.to_string().as_bytes()].concat();
+        Text::from_bytes(whole).unwrap_or_else(|_| file.clone())
     }
 
     /// Can something be changed through it? Its mount is read-only otherwise.

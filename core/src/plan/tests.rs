@@ -204,6 +204,68 @@ fn layers_can_be_switched_off_only_by_null() {
 }
 
 #[test]
+fn a_network_is_whole_and_something_holds_it() {
+    let full = || serde_json::from_str::<Value>(FULL).unwrap();
+    let with = |pointer: &str, value: Value| {
+        let mut plan = full();
+        *plan.pointer_mut(pointer).unwrap() = value;
+        plan
+    };
+    let network = full()["network"].clone();
+    assert_eq!(parse(&full()).unwrap().network.unwrap().local_ports, [5432]);
+    let nobody = json!({"mode": "none", "default": "deny", "ask_timeout_s": 1, "denied": [], "allowed": [], "local_ports": [],
+                        "published": [], "approved": [], "default_source": null, "http": null});
+    assert!(parse(&with("/network", nobody.clone())).is_ok());
+    for (pointer, new) in [
+        ("/network/mode", json!("host")),
+        ("/network/mode", json!("none")),
+        ("/network/local_ports", json!([0])),
+        ("/network/allowed/0/hosts/0/1", json!(0)),
+        ("/network/allowed/0/hosts/0/1", json!(65536)),
+        ("/network/allowed/0/hosts/0", json!(["example.com", null])),
+        ("/network/ask_timeout_s", json!(0)),
+        ("/network/published", json!([{"inside": 3000, "host": 0}])),
+        ("/network/published", json!([{"inside": 0, "host": 3000}])),
+        ("/network/published", json!([{"inside": 3000, "host": 3000}, {"inside": 3001, "host": 3000}])),
+        ("/network/published", json!(null)),
+    ] {
+        assert!(parse(&with(pointer, new.clone())).is_err(), "{pointer} = {new}");
+    }
+    for network in [network, nobody] {
+        // Without namespaces Landlock and seccomp hold it.
+        let mut pinned = golden();
+        pinned["network"] = network.clone();
+        pinned["network"]["http"] = json!({"routes": [], "inspect": []});
+        assert!(parse(&pinned).is_err());
+        pinned["network"]["http"] = Value::Null;
+        assert!(parse(&pinned).is_ok());
+        let without = |parts: &[&str]| {
+            let mut plan = pinned.clone();
+            parts.iter().for_each(|part| plan[*part] = Value::Null);
+            parse(&plan)
+        };
+        for parts in [&["seccomp"][..], &["landlock", "files", "temp"]] {
+            assert!(matches!(without(parts), Err(PlanError::Tier("landlock", _))), "{parts:?}");
+        }
+        pinned["network"]["published"] = json!([{"inside": 3000, "host": 3000}]);
+        assert!(matches!(parse(&pinned), Err(PlanError::Tier("landlock", "ports to publish"))));
+        pinned["network"]["published"] = json!([]);
+        pinned["network"]["default"] = json!("ask");
+        assert!(matches!(parse(&pinned), Err(PlanError::Tier("landlock", "questions about hosts"))));
+        // Without files no namespace is made.
+        let mut plan = with("/files", Value::Null);
+        (plan["landlock"], plan["workspace"]) = (Value::Null, Value::Null);
+        plan["network"] = network.clone();
+        assert!(matches!(parse(&plan), Err(PlanError::Tier("full", "a network without namespaces"))));
+        let mut plan: Value =
+            serde_json::from_str(include_str!("../../../schema/examples/plan-container.json")).unwrap();
+        plan["network"] = network;
+        let uid = plan["user"]["uid"].as_u64().unwrap() as u32;
+        assert!(matches!(Plan::parse(plan.to_string().as_bytes(), uid), Err(PlanError::Container(_))));
+    }
+}
+
+#[test]
 fn an_allow_list_needs_what_starts_a_command() {
     let mut plan = with("/seccomp/default", json!("deny"));
     plan["seccomp"]["syscalls"] = json!(["execve", "exit_group", "read"]);
@@ -234,6 +296,6 @@ fn only_a_sealed_memfd_is_read() {
     }
     let file = std::fs::File::open("/dev/null").unwrap();
     assert!(matches!(Plan::read(&file.into(), UID), Err(PlanError::NotSealed)));
-    let padded = format!("{GOLDEN}{}", " ".repeat(1 << 20));
+    let padded = format!("{GOLDEN}{}", " ".repeat(16 << 20));
     assert!(matches!(Plan::read(&make(all, padded.as_bytes()), UID), Err(PlanError::TooLong(_))));
 }

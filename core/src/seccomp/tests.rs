@@ -62,7 +62,7 @@ fn requested(default: plan::Default, names: &[&str], namespaces: bool) -> plan::
 }
 
 fn blocking(names: &[&str], arch: Arch) -> Filter {
-    Filter::compile(&requested(plan::Default::Allow, names, false), arch, false, false).unwrap()
+    Filter::compile(&requested(plan::Default::Allow, names, false), arch, false, false, Reach::default()).unwrap()
 }
 
 fn answer_with(filter: &Filter, arch: Arch, number: u32, arguments: &[u64]) -> u32 {
@@ -101,7 +101,8 @@ fn every_listed_call_is_refused_and_every_other_allowed() {
 fn under_exec_rules_nobody_shares_a_directory_or_listens() {
     for arch in ARCHES {
         let open = requested(plan::Default::Allow, &[], false);
-        let (plain, gated) = [false, true].map(|gated| Filter::compile(&open, arch, false, gated).unwrap()).into();
+        let (plain, gated) =
+            [false, true].map(|gated| Filter::compile(&open, arch, false, gated, Reach::default()).unwrap()).into();
         let thread = [0x0001_0200];
         let sharing = [0x0000_0211];
         for (filter, shares, listens) in [(&plain, RET_ALLOW, RET_ALLOW), (&gated, EPERM, RET_ERRNO | 16)] {
@@ -198,7 +199,7 @@ fn only_the_named_socket_families_pass() {
         ] {
             let sockets = families.iter().copied().collect();
             let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
-            let filter = Filter::compile(&requested, arch, false, false).unwrap();
+            let filter = Filter::compile(&requested, arch, false, false, Reach::default()).unwrap();
             for family in 0..64_u64 {
                 let expected = if numbers.contains(&family) { RET_ALLOW } else { EAFNOSUPPORT };
                 assert_eq!(answer_to(&filter, arch, "socket", &[family]), expected, "{family}");
@@ -215,7 +216,7 @@ fn a_pair_that_could_be_turned_elsewhere_needs_the_unix_family() {
     const FLAGS: u64 = 0x8_0800; // SOCK_CLOEXEC | SOCK_NONBLOCK
     for arch in ARCHES {
         let without = plan::Seccomp { sockets: [Family::Inet].into(), ..requested(plan::Default::Allow, &[], false) };
-        let closed = Filter::compile(&without, arch, false, false).unwrap();
+        let closed = Filter::compile(&without, arch, false, false, Reach::default()).unwrap();
         for (kind, expected) in [(1, RET_ALLOW), (2, EPERM), (3, EPERM), (5, RET_ALLOW)] {
             assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind]), expected, "{kind}");
             assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind | FLAGS]), expected, "{kind}");
@@ -230,7 +231,7 @@ fn only_unix_sockets_come_in_pairs() {
         for families in [&[][..], &[Family::Inet, Family::Inet6, Family::Netlink], &[Family::Unix, Family::Inet]] {
             let sockets = families.iter().copied().collect();
             let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
-            let filter = Filter::compile(&requested, arch, false, false).unwrap();
+            let filter = Filter::compile(&requested, arch, false, false, Reach::default()).unwrap();
             for (family, kind) in (0..64_u64).flat_map(|family| [1, 2, 3, 5].map(|kind| (family, kind))) {
                 let expected = match (family, kind) {
                     (1, 2 | 3) if !families.contains(&Family::Unix) => EPERM,
@@ -274,7 +275,8 @@ fn namespaces_are_made_only_when_the_plan_says_so() {
         assert_eq!(answer_to(&closed, arch, "unshare", &[0x80]), EPERM);
         assert_eq!(answer_to(&closed, arch, "unshare", &[0x400]), RET_ALLOW); // CLONE_FILES
 
-        let open = Filter::compile(&requested(plan::Default::Allow, &[], true), arch, false, false).unwrap();
+        let open =
+            Filter::compile(&requested(plan::Default::Allow, &[], true), arch, false, false, Reach::default()).unwrap();
         for name in ["clone", "clone3", "unshare"] {
             assert_eq!(answer_to(&open, arch, name, &[0x1000_0000]), RET_ALLOW);
         }
@@ -285,7 +287,9 @@ fn namespaces_are_made_only_when_the_plan_says_so() {
 fn an_allow_list_refuses_all_the_rest() {
     let listed = ["execve", "exit_group", "read", "write", "ioctl", "socket", "clone", "io_uring_setup"];
     for arch in ARCHES {
-        let filter = Filter::compile(&requested(plan::Default::Deny, &listed, false), arch, false, false).unwrap();
+        let filter =
+            Filter::compile(&requested(plan::Default::Deny, &listed, false), arch, false, false, Reach::default())
+                .unwrap();
         for (number, syscall) in arch.syscalls() {
             let expected = match syscall.name {
                 name if name.starts_with("io_uring") => ENOSYS,
@@ -315,7 +319,8 @@ fn the_longest_lists_still_assemble() {
         let alternating: Vec<&str> = arch.syscalls().step_by(2).map(|(_, syscall)| syscall.name).collect();
         for names in [&all, &every_second, &alternating] {
             for default in [plan::Default::Allow, plan::Default::Deny] {
-                let filter = Filter::compile(&requested(default, names, true), arch, false, false).unwrap();
+                let filter =
+                    Filter::compile(&requested(default, names, true), arch, false, false, Reach::default()).unwrap();
                 assert!(filter.program.len() <= MAX_LENGTH);
                 for (number, syscall) in arch.syscalls().filter(|(_, syscall)| !syscall.name.starts_with("io_uring")) {
                     let refused = names.contains(&syscall.name) == (default == plan::Default::Allow);
@@ -356,8 +361,14 @@ fn sixty_names_make_a_short_program() {
 #[test]
 fn whatever_is_not_simply_allowed_is_known_as_special() {
     for arch in ARCHES {
-        for (namespaces, families) in [(false, &[][..]), (false, &[1, 2]), (true, &[1])] {
-            let sockets = Sockets::of(families);
+        let filtered = Reach { network: Some(plan::Mode::Filtered), unix_by_path: true };
+        for (namespaces, families, reach) in [
+            (false, &[][..], Reach::default()),
+            (false, &[1, 2], Reach::default()),
+            (true, &[1], Reach::default()),
+            (false, &[1, 2], filtered),
+        ] {
+            let sockets = Sockets::of(families, reach);
             let special = |name| answer(name, false, namespaces, &sockets) != Action::Allow;
             let unknown: Vec<&str> =
                 arch.syscalls().map(|(_, syscall)| syscall.name).filter(|name| special(name)).collect();
@@ -383,5 +394,94 @@ fn of_a_terminal_only_changes_are_asked_about() {
         for command in [TCSETSW, TIOCSPGRP, 0x402C_542B, 0x7_0000_5402] {
             assert_eq!(answer(command), RET_USER_NOTIF, "{command:#x}");
         }
+    }
+}
+
+/// Of a filter for what the supervisor connects.
+fn reaching(arch: Arch, network: Option<plan::Mode>, unix_by_path: bool) -> Filter {
+    let sockets = [Family::Inet, Family::Inet6, Family::Netlink].into();
+    let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
+    Filter::compile(&requested, arch, false, false, Reach { network, unix_by_path }).unwrap()
+}
+
+#[test]
+fn of_a_network_that_is_pinned_only_tcp_is_left() {
+    const FLAGS: u64 = 0x8_0800; // SOCK_CLOEXEC | SOCK_NONBLOCK
+    const EACCES: u32 = RET_ERRNO | libc::EACCES as u32;
+    const EPROTONOSUPPORT: u32 = RET_ERRNO | libc::EPROTONOSUPPORT as u32;
+    for arch in ARCHES {
+        let none = reaching(arch, Some(plan::Mode::None), false);
+        let filtered = reaching(arch, Some(plan::Mode::Filtered), false);
+        for family in [2, 10] {
+            assert_eq!(answer_to(&none, arch, "socket", &[family, 1, 0]), EAFNOSUPPORT);
+            for kind in [1, 1 | FLAGS, 1 | FLAGS & 0x800] {
+                assert_eq!(answer_to(&filtered, arch, "socket", &[family, kind, 0]), RET_ALLOW);
+                assert_eq!(answer_to(&filtered, arch, "socket", &[family, kind, 6]), RET_ALLOW);
+                for protocol in [1, 17, 132, 255, 262] {
+                    assert_eq!(answer_to(&filtered, arch, "socket", &[family, kind, protocol]), EPROTONOSUPPORT);
+                }
+            }
+            for kind in [2, 3, 4, 5, 10, 2 | FLAGS] {
+                assert_eq!(answer_to(&filtered, arch, "socket", &[family, kind, 0]), EACCES, "{kind}");
+            }
+        }
+        for filter in [&none, &filtered] {
+            assert_eq!(answer_to(filter, arch, "socket", &[16, 3, 0]), RET_ALLOW);
+            assert_eq!(answer_to(filter, arch, "socket", &[16, 3, 16]), EPROTONOSUPPORT);
+            assert_eq!(answer_to(filter, arch, "socket", &[1, 1, 0]), EAFNOSUPPORT);
+        }
+        let open = reaching(arch, None, false);
+        assert_eq!(answer_to(&open, arch, "socket", &[2, 2, 0]), RET_ALLOW);
+    }
+}
+
+#[test]
+fn nothing_connects_by_sending_and_no_option_leads_astray() {
+    const FASTOPEN: u64 = 0x2000_0000;
+    const EOPNOTSUPP: u32 = RET_ERRNO | libc::EOPNOTSUPP as u32;
+    const ENOPROTOOPT: u32 = RET_ERRNO | libc::ENOPROTOOPT as u32;
+    for arch in ARCHES {
+        let (open, held) = (reaching(arch, None, true), reaching(arch, Some(plan::Mode::Filtered), false));
+        for (name, flags) in [("sendto", 3), ("sendmmsg", 3), ("sendmsg", 2)] {
+            let mut arguments = [0; 6];
+            assert_eq!(answer_to(&held, arch, name, &arguments), RET_ALLOW);
+            arguments[flags] = FASTOPEN | 0x40;
+            assert_eq!(answer_to(&held, arch, name, &arguments), EOPNOTSUPP, "{name}");
+            assert_eq!(answer_to(&open, arch, name, &arguments), RET_ALLOW, "{name}");
+        }
+        for (level, option, expected) in [
+            (6, 30, ENOPROTOOPT),
+            (0, 4, EPERM),
+            (41, 57, EPERM),
+            (1, 25, EPERM),
+            (6, 4, RET_ALLOW),
+            (0, 1, RET_ALLOW),
+            (1, 2, RET_ALLOW),
+            (41, 26, RET_ALLOW),
+            (41, 4, RET_ALLOW),
+        ] {
+            assert_eq!(answer_to(&held, arch, "setsockopt", &[3, level, option]), expected, "{level} {option}");
+            assert_eq!(answer_to(&open, arch, "setsockopt", &[3, level, option]), RET_ALLOW);
+        }
+    }
+}
+
+#[test]
+fn where_socket_files_are_granted_one_by_one_nothing_is_sent_without_a_connection() {
+    const EPROTONOSUPPORT: u32 = RET_ERRNO | libc::EPROTONOSUPPORT as u32;
+    for arch in ARCHES {
+        let filter = reaching(arch, None, true);
+        for (kind, expected, pair) in [
+            (1, RET_ALLOW, RET_ALLOW),
+            (5, RET_ALLOW, RET_ALLOW),
+            (2, EPROTONOSUPPORT, EPERM),
+            (3, EPROTONOSUPPORT, EPERM),
+        ] {
+            for flags in [0, 0x800, 0x8_0000, 0x8_0800] {
+                assert_eq!(answer_to(&filter, arch, "socket", &[1, kind | flags, 0]), expected, "{kind}");
+                assert_eq!(answer_to(&filter, arch, "socketpair", &[1, kind | flags, 0]), pair, "{kind}");
+            }
+        }
+        assert_eq!(answer_to(&filter, arch, "seccomp", &[1, 8]), RET_ERRNO | 16);
     }
 }

@@ -18,10 +18,16 @@ const SIZE: usize = 512 * 1024;
 const PAGE: usize = 4096;
 
 #[repr(C, align(4096))]
-struct Buffer([u8; SIZE]);
+struct Buffer(UnsafeCell<[u8; SIZE]>);
 
+// SAFETY: as for the arena, which alone knows it.
+unsafe impl Sync for Buffer {}
+
+/// Apart from the account of it, which lies with what else is written at every start.
+static BUFFER: Buffer = Buffer(UnsafeCell::new([0; SIZE]));
+
+/// There is one.
 pub struct Arena {
-    buffer: UnsafeCell<Buffer>,
     state: UnsafeCell<State>,
 }
 
@@ -58,11 +64,11 @@ unsafe impl Sync for Arena {}
 impl Arena {
     pub const fn new() -> Arena {
         let state = State { used: 0, fresh: 0, pieces: [0; SIZE / PAGE] };
-        Arena { buffer: UnsafeCell::new(Buffer([0; SIZE])), state: UnsafeCell::new(state) }
+        Arena { state: UnsafeCell::new(state) }
     }
 
     fn start(&self) -> *mut u8 {
-        self.buffer.get().cast()
+        BUFFER.0.get().cast()
     }
 
     /// Where in the buffer a pointer lies, if it does.

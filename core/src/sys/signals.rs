@@ -72,6 +72,12 @@ pub fn stop_by(signal: i32) {
     }
 }
 
+/// A peer that went away then is an error of the call that meets it: splice(2) takes no MSG_NOSIGNAL.
+pub fn ignore_broken_pipe_signal() {
+    // SAFETY: SIG_IGN installs no code.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
 /// A limit on file sizes then is an error of the write that meets it, and not our end.
 pub fn ignore_file_size_signal() {
     // SAFETY: SIG_IGN installs no code.

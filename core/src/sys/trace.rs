@@ -61,6 +61,11 @@ pub fn detach(pid: u32) -> Result<()> {
     request(libc::PTRACE_DETACH as u32, pid, 0)
 }
 
+/// Not if it was killed since.
+pub fn is_stopped(pid: u32) -> bool {
+    former_number(pid).is_ok()
+}
+
 /// Lets a stopped one go on, with a signal or none.
 pub fn go_on(pid: u32, signal: i32) -> Result<()> {
     request(libc::PTRACE_CONT as u32, pid, signal as usize)

@@ -152,7 +152,8 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
         "limits": {
             "memory_mb": null, "processes": null, "cpu_s": null, "open_files": null, "file_size_mb": null, "wall_s": null,
         },
-        "gate": null,
+        "gate": null, "network": null,
+        "shell": null,
         "observe": false,
         "seccomp": {"default": "allow", "syscalls": ["mount", "ptrace"], "sockets": ["inet", "inet6"], "namespaces": false},
         "workdir": workdir, "cwd": workdir, "require_enforced": true, "notices": [],

@@ -1,6 +1,17 @@
-"""Approvals: a question of the gate in, an answer out. One file per approver; the inbox is their line to the core."""
+"""Approvals: a question in, an answer out. One file per approver; an inbox is their line to whoever asks."""
 
-from paddock.approve.callback import Callback
-from paddock.approve.model import Approver, Parent, Question, Verdict
+from paddock.approve.callback import Callback, DenyAll
+from paddock.approve.model import Approver, Asked, Caller, HostQuestion, Parent, Question, ToolQuestion, Verdict
 
-__all__ = ["Approver", "Callback", "Parent", "Question", "Verdict"]
+__all__ = [
+    "Approver",
+    "Asked",
+    "Callback",
+    "Caller",
+    "DenyAll",
+    "HostQuestion",
+    "Parent",
+    "Question",
+    "ToolQuestion",
+    "Verdict",
+]

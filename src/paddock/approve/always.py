@@ -1,4 +1,4 @@
-"""Always: an answer becomes a rule in the person's own ``approved.toml`` (policy/approved.py reads it)."""
+"""Always: an answer becomes a rule, or a host, in the person's own ``approved.toml`` (policy/approved.py reads it)."""
 
 from __future__ import annotations
 
@@ -8,16 +8,60 @@ import os
 from collections.abc import Iterator
 
 from paddock import core
-from paddock.approve.model import Question
+from paddock.approve.model import Asked, HostQuestion, Question, ToolQuestion
 from paddock.canonical import canonical
 from paddock.errors import PolicyError
 from paddock.policy import Origin
-from paddock.policy.approved import load_approved, place, read_approved
-from paddock.policy.model import Action, Match, Rule, Source
-from paddock.policy.render import rule_to_toml
+from paddock.policy.approved import Approved, ToolApproval, load_approved, place, read_approved
+from paddock.policy.hosts import allowed_host
+from paddock.policy.model import Action, Destination, Match, Rule, Source
+from paddock.policy.render import approval_to_toml, host_to_toml, rule_to_toml
 
 SIZE_LIMIT = 256 * 1024  # every plan with rules carries all of it
 _ID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._+-")
+
+
+Approval = Rule | Destination | ToolApproval
+
+
+def approval_for(question: Asked, origin: Origin) -> Approval:
+    """What would be written. A PolicyError says why nothing can be."""
+    match question:
+        case Question():
+            return rule_for(question, origin)
+        case HostQuestion():
+            return host_for(question, origin)
+        case ToolQuestion():
+            return tool_for(question, origin)
+
+
+def written(approval: Approval) -> str:
+    match approval:
+        case Rule():
+            return rule_to_toml(approval)
+        case Destination():
+            return host_to_toml(approval)
+        case ToolApproval():
+            return approval_to_toml(approval)
+
+
+def host_for(question: HostQuestion, origin: Origin) -> Destination:
+    host = f"[{question.host}]" if ":" in question.host else question.host
+    return allowed_host(f"{host}:{question.port}", Source(file=place(origin), line=1, key="host[0]")).value
+
+
+def tool_for(question: ToolQuestion, origin: Origin) -> ToolApproval:
+    from paddock.journal.redact import Redactor
+
+    shown = place(origin)
+    approval = ToolApproval(tool=question.tool, cwd=question.cwd, subject=question.subject)
+    if not question.subject:
+        raise PolicyError("the call says nothing that a rule could be about", where=shown)
+    if Redactor().all_of(list(question.subject)) != list(question.subject):
+        raise PolicyError("what looks like a secret would be written down", where=shown)
+    if read_approved(approval_to_toml(approval), shown, origin).tools != (approval,):
+        raise PolicyError("a name in it can not be written in a rule", where=shown)
+    return approval
 
 
 def rule_for(question: Question, origin: Origin) -> Rule:
@@ -38,30 +82,37 @@ def rule_for(question: Question, origin: Origin) -> Rule:
     )
     # Read as it will be read: a path with a "*" in it would mean others as well.
     read = read_approved(rule_to_toml(rule), shown, origin)
-    if "*" in question.cwd or tuple(one.matches for one in read) != (rule.matches,):
+    if "*" in question.cwd or tuple(one.matches for one in read.rules) != (rule.matches,):
         raise PolicyError("a name in it can not be written in a rule", where=shown)
     return rule
 
 
-def keep(rule: Rule, origin: Origin) -> None:
-    """Add the rule to the file, as a whole or not at all. What is there stays as it is written."""
+def keep(approval: Approval, origin: Origin) -> None:
+    """Add it to the file, as a whole or not at all. What is there stays as it is written."""
     path = place(origin)
     try:
         with _locked(origin.config_dir):
             known = load_approved(origin)
-            if any(one.matches == rule.matches for one in known.rules):
+            before, added = _meant(known), approval.matches if isinstance(approval, Rule) else approval
+            if added in before:
                 return
             if known.file and (known.file.path != known.file.written or not os.path.isfile(path)):
                 raise PolicyError("is a symbolic link: it would be replaced", where=path)
-            before = known.file.text if known.file else ""
-            text = "\n\n".join(part for part in (before.rstrip("\n"), rule_to_toml(rule)) if part)
+            old = known.file.text if known.file else ""
+            text = "\n\n".join(part for part in (old.rstrip("\n"), written(approval)) if part)
             if len(text.encode()) > SIZE_LIMIT:
                 raise PolicyError(f"would be longer than {SIZE_LIMIT} bytes", where=path, hint="take out what is old")
-            if [one.matches for one in read_approved(text, path, origin)] != [r.matches for r in (*known.rules, rule)]:
+            if _meant(read_approved(text, path, origin)) != {*before, added}:
                 raise PolicyError("can not be added to", where=path, hint="see how it ends")
             _replace(path, text)
     except OSError as error:
         raise PolicyError(f"can not be written: {error.strerror}", where=path) from None
+
+
+def _meant(approved: Approved) -> set[tuple[Match, ...] | Destination | ToolApproval]:
+    """What a file allows, whatever it calls that."""
+    rules = (rule.matches for rule in approved.rules)
+    return {*rules, *(host.value for host in approved.hosts), *approved.tools}
 
 
 @contextlib.contextmanager

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class Verdict(Enum):
-    ONCE = "once"  # this exec alone
-    SESSION = "session"  # the same files, arguments and directory, until the run ends
+    ONCE = "once"  # this exec, or this connection, alone
+    SESSION = "session"  # the same files, arguments and directory, or the same host and port, until the run ends
     DENY = "deny"
 
 
@@ -40,9 +40,56 @@ class Question:
     timeout_s: int  # from when it was asked; then it is denied and withdrawn
 
     @property
-    def subject(self) -> tuple[object, ...]:
+    def scope(self) -> tuple[object, ...]:
         """What an answer for the session is about."""
         return self.chain, self.argv, self.cwd
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolQuestion:
+    """May this tool call be done? Asked through a ``Desk``, which numbers it. What is shown (``lines``, ``diff``,
+    ``reason``) comes from a model, and may be meant to deceive as well."""
+
+    id: int = 0
+    tool: str
+    subject: tuple[str, ...]  # the parsed command, or the paths in the one form they were judged in
+    lines: tuple[str, ...]  # what to show of the call
+    diff: str | None = None  # what a write would change, in unified form
+    cwd: str
+    rule: str | None
+    reason: str | None
+    timeout_s: float = 300
+
+    @property
+    def scope(self) -> tuple[object, ...]:
+        """What an answer for the session is about. A call without a subject is like no other: a tool's name alone
+        says nothing of what it does."""
+        return self.tool, self.cwd, self.subject or self.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    pid: int
+    exe: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostQuestion:
+    """May this host be connected to at this port? Its name is in the ASCII form, which tells apart what looks alike."""
+
+    id: int
+    host: str
+    port: int
+    process: Caller | None  # None: not known
+    source: str  # the file and line that asks
+    timeout_s: int
+
+    @property
+    def scope(self) -> tuple[object, ...]:
+        return self.host, self.port
+
+
+Asked = Question | HostQuestion | ToolQuestion
 
 
 class Approver(Protocol):

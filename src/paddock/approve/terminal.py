@@ -7,7 +7,7 @@ else when the question comes must not answer it by accident. What lets something
 has left the session is not kept from reading, and could make an ``o`` of a ``no`` by taking a letter.
 
 Settings decide what becomes of what is typed, and a background process that ignores SIGTTOU may set them. So the core
-lets none of the command's change a terminal while a question is open (``core/src/gate.rs``), and what was read counts
+lets none of the command's change a terminal while a question is open (``core/src/desk.rs``), and what was read counts
 only if the terminal is, before and after, as we set it.
 """
 
@@ -23,14 +23,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paddock.approve.always import keep, rule_for
+from paddock.approve.always import approval_for, keep, written
 from paddock.approve.inbox import Inbox
-from paddock.approve.model import Question, Verdict
-from paddock.approve.text import Screen, shown
+from paddock.approve.model import Asked, Verdict
+from paddock.approve.text import EXPLAINED, Screen, changed, shown
 from paddock.errors import PaddockError
 from paddock.policy import Origin
 from paddock.policy.approved import place
-from paddock.policy.render import rule_to_toml
 
 BY = "terminal"
 TTY = "/dev/tty"
@@ -40,7 +39,10 @@ INTERRUPT = b"\x03"
 
 _CHOICES = {
     "once": Verdict.ONCE,
+    "yes": Verdict.ONCE,
     "session": Verdict.SESSION,
+    "n": Verdict.DENY,
+    "no": Verdict.DENY,
     "d": Verdict.DENY,
     "deny": Verdict.DENY,
     "": Verdict.DENY,
@@ -101,7 +103,7 @@ class Terminal:
         members = [pid for pid, group in _processes() if group == holder]
         return bool(members) and all(_descends(pid, self.core) for pid in members)
 
-    def _ask_all(self, fd: int, inbox: Inbox) -> tuple[Question, Verdict] | None:
+    def _ask_all(self, fd: int, inbox: Inbox) -> tuple[Asked, Verdict] | None:
         """Returns the last answer. It is for when the terminal is back: until then the core knows that we have it, and
         takes no stop for the person's."""
         screen = Screen(fd)
@@ -123,9 +125,10 @@ class Terminal:
             inbox.answer(question, verdict, BY)
         return None
 
-    def _asked(self, fd: int, screen: Screen, inbox: Inbox, question: Question, more: int) -> Verdict:
-        columns, rows = screen.size
-        screen.write(shown(question, more, columns=columns, rows=rows))
+    def _asked(self, fd: int, screen: Screen, inbox: Inbox, question: Asked, more: int) -> Verdict:
+        rows = screen.size.lines
+        _set(fd)  # also for what is written: a program in raw mode leaves lines that do not begin at the left
+        self._show(screen, question, more, rows)
         while True:
             try:
                 line = self._line(fd, screen, inbox, question, _ASKED)
@@ -140,15 +143,22 @@ class Terminal:
                 if self._kept(fd, screen, inbox, question):
                     return Verdict.SESSION
             elif line in ("w", "whole"):
-                screen.write(shown(question, more, columns=columns, rows=None))
+                self._show(screen, question, more, None)
+            elif line in ("e", "explain", "?"):
+                screen.write(EXPLAINED)
 
-    def _kept(self, fd: int, screen: Screen, inbox: Inbox, question: Question) -> bool:
+    def _show(self, screen: Screen, question: Asked, more: int, rows: int | None) -> None:
+        screen.write(shown(question, more, columns=screen.size.columns, rows=rows))
+        for line in changed(question, columns=screen.size.columns, rows=rows):
+            screen.write(f"{line.text}\n", colour=line.colour)
+
+    def _kept(self, fd: int, screen: Screen, inbox: Inbox, question: Asked) -> bool:
         try:
-            rule = rule_for(question, self.origin)
-            screen.write(f"to {place(self.origin)}:\n{rule_to_toml(rule)}")
+            approval = approval_for(question, self.origin)
+            screen.write(f"to {place(self.origin)}:\n{written(approval)}")
             if self._line(fd, screen, inbox, question, _CONFIRM) != "yes":
                 return False
-            keep(rule, self.origin)
+            keep(approval, self.origin)
         except _Disturbed:
             screen.write("the terminal was changed meanwhile: no rule was written\n")
             return False
@@ -157,7 +167,7 @@ class Terminal:
             return False
         return True
 
-    def _line(self, fd: int, screen: Screen, inbox: Inbox, question: Question, asked: str) -> str | None:
+    def _line(self, fd: int, screen: Screen, inbox: Inbox, question: Asked, asked: str) -> str | None:
         """None: Ctrl-C, or Ctrl-D."""
         settings = _set(fd)
         # What was typed before the question was there is no answer to it.
@@ -186,7 +196,7 @@ class Terminal:
             return line.decode(errors="replace").strip().lower()
 
 
-def _let_see(screen: Screen, inbox: Inbox, question: Question) -> None:
+def _let_see(screen: Screen, inbox: Inbox, question: Asked) -> None:
     """That the question before is gone. What is typed meanwhile is thrown away with all that was typed too early."""
     screen.write("the question before was taken back; this is another one:\n")
     deadline = time.monotonic() + SETTLE_S

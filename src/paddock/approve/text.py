@@ -7,9 +7,10 @@ import contextlib
 import os
 import shlex
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
-from paddock.approve.model import Question
+from paddock.approve.model import Asked, HostQuestion, Question, ToolQuestion
 from paddock.cli.text import printable
 
 FEWEST_LINES = 4  # of the arguments, however small the screen
@@ -17,6 +18,14 @@ OTHERS = 12  # lines that are not arguments
 MOST_LINES = 3  # of anything else that is long
 MARGIN = "  "
 LABEL = 9
+BAR = "│ "
+EXPLAINED = """\
+once (or yes)   this alone; the same asks again
+session         the same until the run ends: exactly this, in this directory; of a write, this file, whatever is written
+always          a rule of your own, which is shown before it is written
+deny (or no)    it is refused, as it is when nobody answers in time
+w               shows the whole, with what looks like a secret
+"""
 
 
 def quoted(word: str) -> str:
@@ -40,43 +49,112 @@ def command(argv: Sequence[str]) -> str:
     return " ".join(map(quoted, argv)) or "(no arguments, not even a name)"
 
 
-def shown(question: Question, more: int, *, columns: int, rows: int | None) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A question as words: each text is one line, and nothing in it steers what shows it."""
+
+    title: str
+    lines: tuple[str, ...]  # what it is about
+    facts: tuple[tuple[str, str], ...]  # what else there is to know: label, text
+    diff: tuple[str, ...]
+
+
+def words(question: Asked, *, whole: bool = False) -> Shown:
+    """``whole``: with what looks like a secret in a command's arguments, which is left out else."""
+    plain = tuple if whole else _without_secrets
+    match question:
+        case Question():
+            title, lines, diff = "may this run?", [command(plain(question.argv))], ""
+        case HostQuestion():
+            title, lines, diff = "may this be connected to?", [_line(f"{question.host}:{question.port}")], ""
+        case ToolQuestion():
+            title, diff = f"may {quoted(question.tool)} do this?", question.diff or ""
+            lines = [_line(line) for one in question.lines for line in one.split("\n")]
+    return Shown(
+        title=title,
+        lines=tuple(lines),
+        facts=tuple(_facts(question, plain)),
+        diff=tuple(_line(line) for line in diff.split("\n")) if diff else (),
+    )
+
+
+def _without_secrets(argv: Sequence[str]) -> Sequence[str]:
+    from paddock.journal.redact import Redactor
+
+    return tuple(Redactor().all_of(list(argv)))
+
+
+def shown(question: Asked, more: int, *, columns: int, rows: int | None) -> str:
     """``rows``: what does not fit is counted and left out of the middle. None: everything."""
     room = None if rows is None else max(FEWEST_LINES, rows - OTHERS)
     some = None if rows is None else MOST_LINES
     waiting = f" ({more} more {'waits' if more == 1 else 'wait'})" if more else ""
-    lines = [f"paddock: may this run?{waiting}"]
-    lines += _folded("", command(question.argv), columns, room)
-    for label, text in _facts(question):
-        lines += _folded(label, text, columns, some)
+    said = words(question, whole=rows is None)
+    lines = [f"paddock: {said.title}{waiting}"]
+    # A call has lines of its own, which must not pass for ours.
+    bar = BAR if isinstance(question, ToolQuestion) else ""
+    lines += _some([piece for line in said.lines for piece in _folded("", line, columns, bar)], room)
+    for label, text in said.facts:
+        lines += _some(_folded(label, text, columns), some)
     return "".join(f"{line}\n" for line in lines)
 
 
-def _facts(question: Question) -> Iterator[tuple[str, str]]:
-    yield "program", f"{quoted(question.exe)} (process {question.pid})"
-    if question.chain[1:]:
-        yield "run by", ", ".join(map(quoted, question.chain[1:]))
+@dataclass(frozen=True, slots=True)
+class Coloured:
+    text: str
+    colour: str  # as SGR has it, or nothing
+
+
+def changed(question: Asked, *, columns: int, rows: int | None) -> list[Coloured]:
+    """The diff, as much of it as has room."""
+    room = None if rows is None else max(FEWEST_LINES, rows - OTHERS)
+    diff = words(question).diff
+    lines = _some([piece for line in diff for piece in _folded("", line, columns, BAR)], room)
+    signs = {f"{MARGIN}{BAR}{sign}": colour for sign, colour in (("+", "32"), ("-", "31"), ("@", "36"))}
+    return [Coloured(line, signs.get(line[: len(MARGIN) + len(BAR) + 1], "")) for line in lines]
+
+
+def _facts(question: Asked, plain: Callable[[Sequence[str]], Sequence[str]]) -> Iterator[tuple[str, str]]:
+    if isinstance(question, HostQuestion):
+        if question.process:
+            yield "program", f"{quoted(question.process.exe)} (process {question.process.pid})"
+        asks = f" ({_line(question.source)})" if question.source else ""
+        yield "because", f"network.default{asks}"
+        return
+    source = ""
+    if isinstance(question, Question):
+        yield "program", f"{quoted(question.exe)} (process {question.pid})"
+        if question.chain[1:]:
+            yield "run by", ", ".join(map(quoted, question.chain[1:]))
+        source = question.source
     yield "in", quoted(question.cwd)
-    if question.parent:
-        yield "from", f"{command(question.parent.argv)} ({quoted(question.parent.exe)})"
+    if isinstance(question, Question) and question.parent:
+        yield "from", f"{command(plain(question.parent.argv))} ({quoted(question.parent.exe)})"
     by = "default_action" if question.rule is None else f"rule {quoted(question.rule)}"
     reason = f": {_line(question.reason)}" if question.reason else ""
-    where = f" ({_line(question.source)})" if question.source else ""
+    where = f" ({_line(source)})" if source else ""
     yield "because", f"{by}{where}{reason}"
+    if isinstance(question, ToolQuestion) and question.diff is not None:
+        yield "but", f"session and always would let {quoted(question.tool)} write anything to this file, not only this"
 
 
 def _line(text: str) -> str:
     return printable(text).replace("\n", "\\n")
 
 
-def _folded(label: str, text: str, columns: int, room: int | None) -> list[str]:
-    start = MARGIN + (f"{label:{LABEL}} " if label else "")
+def _folded(label: str, text: str, columns: int, bar: str = "") -> list[str]:
+    start = MARGIN + (f"{label:{LABEL}} " if label else "") + bar
     pieces = _pieces(text, max(10, columns - len(start) - 1))
-    if room is not None and len(pieces) > room:
-        head, tail = pieces[: room // 2], pieces[-(room - room // 2 - 1) :]
-        hidden = sum(map(len, pieces[len(head) : len(pieces) - len(tail)]))
-        pieces = [*head, f"… {hidden} characters are not shown here; w shows the whole …", *tail]
-    return [(start if index == 0 else " " * len(start)) + piece for index, piece in enumerate(pieces)]
+    return [(start if index == 0 or bar else " " * len(start)) + piece for index, piece in enumerate(pieces)]
+
+
+def _some(lines: list[str], room: int | None) -> list[str]:
+    if room is None or len(lines) <= room:
+        return lines
+    head, tail = lines[: room // 2], lines[-(room - room // 2 - 1) :]
+    hidden = sum(len(line.strip()) for line in lines[len(head) : len(lines) - len(tail)])
+    blank = " " * (len(head[0]) - len(head[0].lstrip())) if head else MARGIN
+    return [*head, f"{blank}… {hidden} characters are not shown here; w shows the whole …", *tail]
 
 
 def _pieces(text: str, width: int) -> list[str]:
@@ -113,13 +191,13 @@ class Screen:
             found = os.get_terminal_size(self._fd)
         return found if min(found) > 0 else os.terminal_size((80, 24))
 
-    def write(self, text: str) -> None:
+    def write(self, text: str, *, colour: str = "") -> None:
         """Escaped, but for the ends of lines."""
         plain = printable(text)
         columns = self.size.columns
         for line in plain.split("\n")[:-1]:
             self._lines += max(1, -(-sum(map(_width, line)) // columns))
-        self._put(plain)
+        self._put(f"\x1b[{colour}m{plain}\x1b[0m" if colour and self._erases else plain)
 
     def typed(self) -> None:
         """The person ended a line, and the terminal showed that."""

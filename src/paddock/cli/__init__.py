@@ -28,11 +28,16 @@ COMMANDS = MappingProxyType(
         "doctor": "try every mechanism on this machine",
         "profiles": "list and show profiles",
         "trust": "accept a policy file that the sandbox could write",
-        "audit": "show, follow and verify the journal",
+        "audit": "show, search, report and verify the journal",
+        "shims": "intercept shells that are found by PATH",
+        "approvals": "answer questions in the browser",
+        "sandbox": "the places an agent's commands can run in, tried and set up",
+        "init": "write a configuration for tool calls to start from",
+        "policy": "what holds for tool calls, and where it comes from",
     }
 )
 
-INTERNAL = ("companion", "observer")  # started by the core
+INTERNAL = ("companion", "http", "observer")  # started by the core
 
 _USAGE = """\
 usage: paddock run [options] -- COMMAND …      paddock -- COMMAND …   (the same)

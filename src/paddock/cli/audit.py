@@ -1,63 +1,173 @@
-"""paddock audit show | tail | verify"""
+"""paddock audit show | tail | query | report | verify"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import select
 import sys
 from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
 
 from paddock.cli.options import Parser
 from paddock.cli.text import complain, say
-from paddock.errors import EXIT_PADDOCK
-from paddock.journal import Event, Journal, verify
+from paddock.errors import EXIT_PADDOCK, JournalError, UsageError
+from paddock.journal import Event, Journal, Verdict, verify
+from paddock.journal.query import Query, day, moment
+from paddock.journal.reader import parse
 from paddock.journal.text import line
+
+_LOOK_S = 0.5
 
 
 def execute(arguments: list[str]) -> int:
-    parser = Parser("audit", "Show, follow and verify the journal.")
-    parser.add_argument("act", choices=("show", "tail", "verify"))
-    parser.add_argument("--dir", help="directory, or one .jsonl file (default: /var/tmp/paddock-audit-UID)")
-    parser.add_argument("--session", help="only this session")
-    parser.add_argument("--lines", "-n", type=int, default=20, help="tail: how many (default 20)")
-    parser.add_argument("--follow", "-f", action="store_true", help="tail: go on as events come")
-    parser.add_argument("--json", action="store_true", help="the events as they are stored, or the verdict as JSON")
+    parser = Parser("audit", "Show, follow, search, report and verify the journal.")
+    add = parser.add_argument
+    add("act", choices=("show", "tail", "query", "report", "verify"))
+    add("--dir", help="directory, or one .jsonl file (default: /var/tmp/paddock-audit-UID)")
+    add("--session", help="only this session")
+    add("--kind", action="append", default=[], help="query, report: exec, network, name, tool, …; may be repeated")
+    add(
+        "--action",
+        action="append",
+        default=[],
+        choices=("allow", "deny", "ask"),
+        help="query, report: what was decided",
+    )
+    add("--rule", action="append", default=[], metavar="ID", help="query, report: by this rule")
+    add("--since", metavar="TIME", help="query, report: 2026-11-16, 2026-11-16T10:30 (UTC), 15m, 2h, 3d")
+    add("--until", metavar="TIME", help="query, report: before this")
+    add("--day", metavar="DATE", help="query, report: this day (UTC)")
+    add("--lines", "-n", type=int, default=20, help="tail: how many (default 20)")
+    add("--follow", "-f", action="store_true", help="tail, query: go on as events come")
+    add("--output", "-o", metavar="FILE", help="report: into this file (default: standard output)")
+    add("--json", action="store_true", help="the events as they are stored, or the verdict as JSON")
     options = parser.parse_args(arguments)
+    query = _query(options)
     journal = Journal.at(options.dir or f"/var/tmp/paddock-audit-{os.getuid()}")
     match options.act:
         case "show":
-            for event in journal.events():
-                _print(event, options.session, options.json)
-            return 0
+            return _show(journal, query, options.json, follow=False)
+        case "query":
+            return _show(journal, query, options.json, follow=options.follow)
         case "tail":
-            return _tail(journal, options.lines, options.follow, options.session, options.json)
+            return _tail(journal, query, options.lines, options.follow, options.json)
+        case "report":
+            return _report(journal, query, options)
         case _:
             return _verify(journal, as_json=options.json)
 
 
-def _print(event: Event, session: str | None, as_json: bool) -> None:
-    if session is None or event.session == session:
-        say(event.raw.decode("ascii", "backslashreplace") if as_json else line(event))
+def _query(options: argparse.Namespace) -> Query:
+    narrowed = options.kind or options.action or options.rule or options.since or options.until or options.day
+    if narrowed and options.act not in ("query", "report"):
+        raise UsageError(f"audit {options.act}: filters are for query and report", hint="paddock audit query --help")
+    if options.output and options.act != "report":
+        raise UsageError(f"audit {options.act}: --output is for report")
+    if options.day and (options.since or options.until):
+        raise UsageError("audit: --day is a time already", hint="give --day, or --since and --until")
+    now = datetime.now(UTC)
+    since, until = day(options.day) if options.day else (None, None)
+    return Query(
+        kinds=tuple(options.kind),
+        actions=tuple(options.action),
+        rules=tuple(options.rule),
+        since=moment(options.since, now) if options.since else since,
+        until=moment(options.until, now) if options.until else until,
+        session=options.session,
+    )
 
 
-def _tail(journal: Journal, lines: int, follow: bool, session: str | None, as_json: bool) -> int:
+def _print(event: Event, as_json: bool) -> None:
+    say(event.raw.decode("ascii", "backslashreplace") if as_json else line(event))
+
+
+def _show(journal: Journal, query: Query, as_json: bool, *, follow: bool) -> int:
+    seen = 0
+    for event in journal.events():
+        seen += 1
+        if query.fits(event):
+            _print(event, as_json)
+    if follow:
+        _follow(journal, seen, lambda event: _print(event, as_json) if query.fits(event) else None)
+    return 0
+
+
+def _tail(journal: Journal, query: Query, lines: int, follow: bool, as_json: bool) -> int:
     seen = 0
     last: deque[Event] = deque(maxlen=max(lines, 0))
     for event in journal.events():
         seen += 1
-        if session is None or event.session == session:
+        if query.fits(event):
             last.append(event)
     for event in last:
-        _print(event, session, as_json)
-    while follow:
+        _print(event, as_json)
+    if follow:
+        _follow(journal, seen, lambda event: _print(event, as_json) if query.fits(event) else None)
+    return 0
+
+
+def _follow(journal: Journal, seen: int, show: Callable[[Event], None]) -> None:
+    while True:
         sys.stdout.flush()
-        select.select([], [], [], 0.5)
+        select.select([], [], [], _LOOK_S)
         for number, event in enumerate(journal.events(), 1):
             if number > seen:
                 seen = number
-                _print(event, session, as_json)
+                show(event)
+
+
+def _report(journal: Journal, query: Query, options: argparse.Namespace) -> int:
+    from paddock.journal.report import report
+
+    events, unreadable = [], 0
+    for path, number, raw in journal.lines():
+        fields = parse(raw)
+        unreadable += fields is None
+        event = Event(file=path.name, line=number, raw=raw, fields=fields or {})
+        if fields is not None and query.fits(event):
+            events.append(event)
+    if options.session and not events:
+        raise JournalError(f"there are no events of the session {options.session!r}")
+    chain: Verdict | str
+    try:
+        chain = verify(journal)
+    except JournalError as error:
+        chain = error.message
+    page = report(events, chain=chain, what=_named(options, journal), unreadable=unreadable)
+    if options.output is None:
+        sys.stdout.write(page)
+    else:
+        _write(options.output, page)
+        say(f"{len(events)} events: {options.output}")
+    if isinstance(chain, str) or not chain.sound:
+        complain(f"the journal {journal.dir} could not be verified, or has been altered: the report says more")
+        return EXIT_PADDOCK
     return 0
+
+
+def _named(options: argparse.Namespace, journal: Journal) -> str:
+    parts = [f"session {options.session}"] if options.session else []
+    parts += [f"{name} {value}" for name in ("day", "since", "until") if (value := getattr(options, name))]
+    parts += [
+        f"{name} {', '.join(values)}" for name in ("kind", "action", "rule") if (values := getattr(options, name))
+    ]
+    return f"{', '.join(parts) or 'everything'} in {journal.dir / (journal.file or '')}"
+
+
+def _write(path: str, page: str) -> None:
+    """Whole or not at all, and for nobody else: it tells what was done."""
+    fresh = f"{path}.{os.getpid()}"
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as file:
+            file.write(page)
+        os.replace(fresh, path)
+    except BaseException:
+        os.unlink(fresh)
+        raise
 
 
 def _verify(journal: Journal, *, as_json: bool) -> int:

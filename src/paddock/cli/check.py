@@ -21,6 +21,11 @@ def execute(arguments: list[str]) -> int:
     origin = Origin.of_process()
     for file in files:
         policy = load(Request(policies=(file,), trust_required=False), origin)
+        if any(policy.tools.given()):
+            # Imported here: few policies speak of tools, and judging commands needs a grammar.
+            from paddock.decide.tools import ToolPolicy
+
+            ToolPolicy.of(policy.tools, cwd=origin.cwd, home=origin.home)
         weak = list(weak_points(policy))
         for note in (*policy.notes, *lost_as_written(policy.filesystem)):
             complain(f"note: {note}")

@@ -1,11 +1,11 @@
-"""paddock companion: started by the core when a rule asks and there is a terminal. Not for people."""
+"""paddock companion: started by the core when something is asked and there is a terminal. Not for people."""
 
 from __future__ import annotations
 
 import os
 import socket
 
-from paddock.approve.inbox import Inbox
+from paddock.approve.inbox import Line
 from paddock.approve.terminal import Terminal
 from paddock.cli.options import Parser
 from paddock.policy import Origin
@@ -17,5 +17,5 @@ def execute(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     core = os.getppid()
     with socket.socket(fileno=options.socket) as line:
-        Terminal(origin=Origin.of_process(), core=core).serve(Inbox(line))
+        Terminal(origin=Origin.of_process(), core=core).serve(Line(line))
     return 0

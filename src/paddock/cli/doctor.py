@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 from paddock.cli.options import Parser
@@ -66,6 +67,7 @@ def execute(arguments: list[str]) -> int:
     if tier:
         say(f"tier: {tier.value}. The default profile (ai-agent) can be enforced here.")
         say(f"not held in this tier: {'; '.join(NOT_COVERED[tier])}")
+        say(f"network, if a policy fences it: {_network(probes, tier)}")
         return 0
     if refusal:
         complain(f"the default profile can not be enforced: {refusal.message}", refusal.hint)
@@ -82,13 +84,37 @@ def _needed(probe: Probe, plan: Plan) -> bool:
             known = {*plan.landlock.handled, *plan.landlock.scoped} if plan.landlock else set()
             optional = {"refer": "refer", "truncate": "truncate", "ioctl_dev": "ioctl_dev"}
             optional |= {"signal scope": "signal", "abstract socket scope": "abstract_unix_socket"}
+            if what == "tcp ports":
+                return _pins(plan)
             return bool(plan.landlock) and optional.get(what, "read_file") in known
         case "user":
             return plan.tier is Tier.FULL if what == "namespace" else plan.gate is not None
         case "ptrace":
             return plan.gate is not None
+        case "network":
+            return plan.network is not None and plan.tier is Tier.FULL
+        case "socket":
+            return _pins(plan)
         case _:
             return True
+
+
+_FENCED = {
+    Tier.FULL: ("network namespace", "network filter"),
+    Tier.LANDLOCK: ("user notification", "socket of another process"),
+}
+
+
+def _network(probes: Sequence[Probe], tier: Tier) -> str:
+    held = {probe.mechanism for probe in probes if probe.held}
+    by = "every connection, by name" if tier is Tier.FULL else "by proxy alone, connected for the command (kernel_pin)"
+    missing = [mechanism for mechanism in _FENCED[tier] if mechanism not in held]
+    return f"--block-net alone; no {', no '.join(missing)}" if missing else by
+
+
+def _pins(plan: Plan) -> bool:
+    """The supervisor connects for the command: no namespace keeps its network in."""
+    return plan.network is not None and plan.tier is Tier.LANDLOCK
 
 
 def _refusal(tried: Usable) -> str | None:

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from paddock.errors import UsageError
 from paddock.policy import GrantFlag, Request
-from paddock.policy.model import Access, Switch, Tier
+from paddock.policy.model import Access, Switch, Tier, Tools
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,6 +30,37 @@ def split_command(arguments: list[str]) -> tuple[list[str], list[str] | None]:
     return arguments[:at], arguments[at + 1 :]
 
 
+def add_tool_options(parser: Parser) -> None:
+    """What the command line says of tool calls, over the configurations."""
+    add, flag = parser.add_argument, argparse.BooleanOptionalAction
+    add("--config", metavar="FILE", help="a configuration in JSON, over your own")
+    add("--read-only", action="store_true", help="nothing is written or executed")
+    add("--require-approval", action=flag, default=None, help="ask before writes and commands")
+    add("--restrict-to-cwd", action=flag, default=None, help="file tools stay in the current directory")
+    for name, what in (("allowed-paths", "only these"), ("denied-paths", "more of them")):
+        add(f"--{name}", action="append", default=[], metavar="GLOBS", help=f"{what}; divided by commas, or repeated")
+    add("--denied-commands", action="append", default=[], metavar="COMMAND", help="one more; may be repeated")
+
+
+def tool_flags_of(options: argparse.Namespace) -> Tools:
+    from paddock.policy.config import tool_flags
+
+    def several(written: list[str]) -> tuple[str, ...]:
+        found = tuple(one.strip() for text in written for one in text.split(","))
+        if "" in found:
+            raise UsageError("an empty path in a list of paths")
+        return found
+
+    return tool_flags(
+        read_only=options.read_only,
+        require_approval=options.require_approval,
+        restrict_to_cwd=options.restrict_to_cwd,
+        allowed_paths=several(options.allowed_paths),
+        denied_paths=several(options.denied_paths),
+        denied_commands=options.denied_commands,
+    )
+
+
 def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
     """Which policy, and what the command line adds to it. ``without``: a name that means something else here."""
     add = parser.add_argument
@@ -44,6 +75,22 @@ def add_policy_options(parser: Parser, *, without: str | None = None) -> None:
     add("--resume", metavar="SESSION", help="go on with the copy of an earlier session")
     add("--block", action="append", default=[], metavar="SYSCALL", help="refuse this system call")
     add("--socket", action="append", default=[], metavar="FAMILY", help="let sockets of this family be made (unix)")
+    add(
+        "--allow-domain",
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="reach this host, and none that is not named",
+    )
+    add(
+        "--allow-endpoint",
+        action="append",
+        default=[],
+        metavar="ROUTE:METHOD:PATH",
+        help="one more endpoint of a route ('*' one segment, '**' any)",
+    )
+    add("--deny-domain", action="append", default=[], metavar="HOST", help="wins over every allowed host")
+    add("--block-net", action="store_true", help="no network at all")
     add("--env-pass", action="append", default=[], metavar="NAME", help="let this variable through")
     add("--env", action="append", default=[], metavar="NAME=VALUE", help="set this variable inside")
     add("--workdir", metavar="DIR", help="the command's working directory (default: the current one)")
@@ -92,6 +139,10 @@ def request_of(options: argparse.Namespace, *, command: str | None) -> Request:
         resume=options.resume,
         blocks=tuple(options.block),
         sockets=tuple(options.socket),
+        allow_domains=tuple(options.allow_domain),
+        deny_domains=tuple(options.deny_domain),
+        allow_endpoints=tuple(options.allow_endpoint),
+        block_net=options.block_net,
         env_pass=tuple(options.env_pass),
         env_set=tuple(_assignment(one) for one in options.env),
         off=tuple(Switch(name) for name in dict.fromkeys(options.off)),

@@ -21,6 +21,18 @@ def execute(arguments: list[str]) -> int:
     parser.add_argument("--dry-run", action="store_true", help="print what would be applied; run nothing")
     parser.add_argument("--json", action="store_true", help="with --dry-run: for programs")
     parser.add_argument("--observe", action="store_true", help="tell what the fence refuses, and what would allow it")
+    parser.add_argument(
+        "--publish",
+        action="append",
+        default=[],
+        metavar="[HOST:]INSIDE",
+        help="show a port inside on this machine's 127.0.0.1 and ::1",
+    )
+    parser.add_argument(
+        "--intercept-shells",
+        action="store_true",
+        help="put shells behind the policy's [shell] besides; without one, behind no network",
+    )
     parser.add_argument("--quiet", action="store_true", help="no start line; warnings are still said")
     if command is None and not {"-h", "--help"} & set(options):
         raise UsageError("run: put -- before the command", hint="paddock run [options] -- COMMAND …")
@@ -31,7 +43,12 @@ def execute(arguments: list[str]) -> int:
         raise UsageError("run: the command is empty", hint="paddock run [options] -- COMMAND …")
     origin, consulted = watched(Origin.of_process())
     memo = Memo.ahead_of(origin, options, command[0])
-    request = replace(request_of(parsed, command=command[0]), observe=parsed.observe)
+    request = replace(
+        request_of(parsed, command=command[0]),
+        observe=parsed.observe,
+        publish=tuple(parsed.publish),
+        intercept_shells=parsed.intercept_shells,
+    )
     prepared = prepare(request, origin, to_run=not parsed.dry_run)
     if not parsed.dry_run:
         memo.keep(prepared, consulted, quiet=parsed.quiet)

@@ -8,9 +8,24 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 from paddock.cli.text import say
+from paddock.plan.http import DOMAIN
 from paddock.plan.listing import lost_as_held
-from paddock.plan.model import Files, Gate, GateRule, Level, PathGrant, Plan, Seccomp
-from paddock.policy.model import Tier
+from paddock.plan.model import (
+    Files,
+    Gate,
+    GateRule,
+    HostRule,
+    Level,
+    Network,
+    PathGrant,
+    Plan,
+    Reach,
+    Route,
+    Seccomp,
+    Shell,
+)
+from paddock.plan.read import plan_of
+from paddock.policy.model import Action, OnFailure, Tier, Tools
 from paddock.policy.schema import NOT
 from paddock.session import Preflight, Prepared
 
@@ -20,9 +35,8 @@ _CLOSED = "(closed)"
 
 # What a tier does not hold, whatever the policy says; SECURITY.md explains each.
 NOT_COVERED = {
-    Tier.FULL: ("network", "the moment between the appearance of a denied or protected name and its cover"),
+    Tier.FULL: ("the moment between the appearance of a denied or protected name and its cover",),
     Tier.LANDLOCK: (
-        "network",
         "names inside a grant (.env; .git/hooks, .envrc and others that are executed later outside)",
         "names, sizes and modes of files outside the grants (stat, chmod, utime)",
         "processes left behind when the command is killed together with paddock by SIGKILL",
@@ -49,13 +63,27 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item("limits", _limits(plan))
     _item("system calls", _syscalls(plan.seccomp, preflight))
     _item("programs", _programs(plan.gate))
+    _item("network", _network(plan.network, plan.tier))
+    _item("shells", _shells(plan.shell))
     _item("environment", _environment(plan))
     _item("privileges", ["no new ones (set-user-id does nothing)" if plan.no_new_privs else "may grow"])
+    _item("tools", _tools(prepared.policy.tools))
     _item("journal", [_journal(plan)])
     _item("work dir", [plan.workdir])
-    _item("not covered", ["; ".join(NOT_COVERED[plan.tier])])
+    open_network = ("network",) if plan.network is None else ()
+    _item("not covered", ["; ".join((*open_network, *NOT_COVERED[plan.tier]))])
     _item("warnings", [n.text for n in plan.notices if n.level is not Level.INFO] + list(preflight.warnings))
     _item("notes", [n.text for n in plan.notices[1:] if n.level is Level.INFO] + _lost(plan.files, preflight))
+
+
+def _tools(tools: Tools) -> list[str]:
+    given = [f"{key} ({source})" for key, source in tools.given()]
+    if not given:
+        return []
+    return [
+        "[tools] is for calls that a program makes through Paddock (docs/tools.md); what is run here makes none: "
+        + ", ".join(given)
+    ]
 
 
 def _lost(files: Files | None, preflight: Preflight) -> list[str]:
@@ -122,7 +150,7 @@ def _workspace(plan: Plan) -> list[str]:
 def _temp(plan: Plan) -> str:
     if plan.tier is Tier.FULL:
         size = plan.namespaces.tmp_mb if plan.namespaces else None
-        return f"/tmp and /var/tmp are the run's own, in memory{f', at most {size} MiB' if size else ''}"
+        return f"/tmp, /var/tmp and /dev/shm are the run's own, in memory{f', at most {size} MiB' if size else ''}"
     return "private, new for this run, removed at its end" if plan.temp else "none"
 
 
@@ -159,9 +187,72 @@ def _programs(gate: Gate | None) -> list[str]:
     return lines
 
 
+def _shells(shell: Shell | None) -> list[str]:
+    """What they lose; the rest is the fence's."""
+    if shell is None:
+        return []
+    layer = plan_of(shell.plan.encode("ascii"))
+    lines = ["no network"] if layer.network else []
+    for grant in layer.files.grants if layer.files else ():
+        if grant.path != "/" and grant.source != "shell":
+            lines.append(f"{grant.access:8} {grant.path}  {grant.source}")
+    lines += [f"denied   {path}" for path in layer.files.closed] if layer.files else []
+    lines += [f"blocked: {' '.join(layer.seccomp.syscalls)}"] if layer.seccomp and layer.seccomp.syscalls else []
+    lines += [f"without the variables {' '.join(layer.environment.deny)}"] if layer.environment else []
+    refused = "a shell that can not be closed in is not started"
+    lines.append(refused + ("" if shell.on_failure is OnFailure.CLOSED else ", unless it is a login shell"))
+    return lines
+
+
 def _matches(rule: GateRule) -> str:
     """As a policy writes it."""
     return ", ".join(f"{one.key}{NOT if one.not_ else ''} = {' | '.join(one.values)}" for one in rule.match)
+
+
+def _network(network: Network | None, tier: Tier) -> list[str]:
+    if network is None:
+        return ["NOT FENCED: every host can be reached, and every service of this machine"]
+    if network.mode is Reach.NONE:
+        nobody = (
+            "a network of its own in which nobody else is" if tier is Tier.FULL else "no sockets for it can be made"
+        )
+        return [f"none: {nobody}", *_published(network)]
+    # In the order in which they are looked at.
+    lines = [f"deny  {_host(rule, 'every port')}" for rule in network.denied]
+    lines += [f"allow {_host(rule, 'ports 80 and 443')}" for rule in network.allowed]
+    if network.default is Action.ALLOW:
+        lines.append("allow all other names, every port; addresses only where they are listed")
+    else:
+        lines.append(f"{network.default.value:5} all else")
+    lines += [f"approved, where it would be asked: {_host(rule, 'every port')}" for rule in network.approved]
+    if network.local_ports:
+        lines.append(f"ports of this machine's 127.0.0.1: {' '.join(map(str, network.local_ports))}")
+    if network.http:
+        lines += [line for route in network.http.routes for line in _route(route)]
+        lines += [f"opened and told: {one.host}  {one.source}" for one in network.http.inspect]
+    if tier is Tier.LANDLOCK:
+        lines.append("by the proxy of HTTP_PROXY and ALL_PROXY alone: programs that ignore it reach nobody; no UDP")
+    return [*lines, *_published(network), "never: cloud metadata, link-local addresses"]
+
+
+def _published(network: Network) -> list[str]:
+    shown = "port {} of this machine's loopback leads to port {} inside"
+    return [shown.format(one.host, one.inside) for one in network.published]
+
+
+def _route(route: Route) -> list[str]:
+    secret = f", with the secret of {route.credential.kind.value}:{route.credential.place}" if route.credential else ""
+    opened = f", and as https://{route.upstream.host}" if route.inspect else ""
+    head = f"route http://{route.name}.{DOMAIN} → {route.upstream}{secret}{opened}  {route.source}"
+    if route.endpoints is None:
+        return [head, "  every endpoint"]
+    return [head, *(f"  {one.method} {one.path}  {one.source}" for one in route.endpoints or ())] + (
+        [] if route.endpoints else ["  no endpoint"]
+    )
+
+
+def _host(rule: HostRule, ports: str) -> str:
+    return f"{rule.host}, {ports if rule.port is None else f'port {rule.port}'}  {rule.source}"
 
 
 def _environment(plan: Plan) -> list[str]:

@@ -1,12 +1,19 @@
-"""paddock trust: a person's word for one content of one policy file. A changed file has to be trusted again."""
+"""paddock trust: a person's word for one content of one policy file, or for the hosts in the file of a package manager.
+A changed policy, or another host, has to be trusted again."""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Iterable
 
 from paddock.cli.options import Parser
 from paddock.cli.text import say
 from paddock.errors import UsageError
+from paddock.host.registries import agreement, named_in
 from paddock.policy import Origin, Request, load
-from paddock.policy.trust import trust, untrust
+from paddock.policy.config import read_config
+from paddock.policy.model import Destination, Sourced
+from paddock.policy.trust import agree, read_policy, trust, untrust
 
 
 def execute(arguments: list[str]) -> int:
@@ -20,8 +27,25 @@ def execute(arguments: list[str]) -> int:
             raise UsageError(f"{options.file} was not trusted")
         say(f"no longer trusted: {options.file}")
         return 0
+    hosts = named_in(os.path.join(origin.cwd, options.file))
+    if hosts is not None:
+        return _hosts(options.file, hosts, origin)
     # Only a file that loads is worth trusting.
-    load(Request(policies=(options.file,), trust_required=False), origin)
+    if options.file.endswith(".json"):
+        text = read_policy(os.path.join(origin.cwd, options.file), origin, shown=options.file).text
+        read_config(text, options.file, origin)
+    else:
+        load(Request(policies=(options.file,), trust_required=False), origin)
     digest = trust(options.file, origin)
     say(f"trusted: {options.file} (sha256 {digest})")
+    return 0
+
+
+def _hosts(file: str, hosts: Iterable[Sourced[Destination]], origin: Origin) -> int:
+    named = {host.value: host.source for host in hosts}
+    if not named:
+        raise UsageError(f"{file} names no host")
+    agree((agreement(host) for host in named), os.path.abspath(os.path.join(origin.cwd, file)), origin)
+    for host, source in named.items():
+        say(f"trusted: {host} ({source})")
     return 0

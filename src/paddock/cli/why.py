@@ -1,4 +1,5 @@
-"""paddock why: the kernel's own answer for one path, or the gate's for one program, and the line that gave it."""
+"""paddock why: the kernel's own answer for one path, the gate's for one program, the network's for one host, the tool
+policy's for one call; and the line that gave it."""
 
 from __future__ import annotations
 
@@ -9,16 +10,22 @@ import re
 import shlex
 from dataclasses import asdict
 
-from paddock.cli.options import Parser, add_policy_options, request_of
+from paddock.cli.options import Parser, add_policy_options, add_tool_options, request_of, tool_flags_of
 from paddock.cli.text import say
-from paddock.errors import UsageError
+from paddock.decide.hosts import LOOPBACK, judge_host
+from paddock.errors import PolicyError, UsageError
+from paddock.plan.http import DOMAIN
 from paddock.plan.judge import Operation
-from paddock.policy import Origin
+from paddock.plan.model import Reach
+from paddock.policy import Origin, load
+from paddock.policy.hosts import allowed_host, read_host
+from paddock.policy.model import COMMAND_LINE, Action, Source
 from paddock.session import prepare
 from paddock.session.answer import Tried, answer
 from paddock.session.exec_answer import answer_exec
 
 _QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"])*["]""", re.DOTALL)
+_FLAG_HOST = Source(file=COMMAND_LINE, key="--host")
 _SHELL = frozenset(";&|<>()`\n")
 _FLAG = {Operation.READ: "--read", Operation.WRITE: "--allow", Operation.EXEC: "--exec"}
 
@@ -26,20 +33,30 @@ _FLAG = {Operation.READ: "--read", Operation.WRITE: "--allow", Operation.EXEC: "
 def execute(arguments: list[str]) -> int:
     parser = Parser(
         "why",
-        "What the fence answers for a path or a program, and because of which line. Exit 0: allowed, 1: not.",
+        "What the fence answers for a path, a program or a host, or [tools] for a call. Exit 0: allowed, 1: not.",
     )
     add_policy_options(parser, without="--exec")  # which is the question here; the grant is -x
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--path")
+    asked.add_argument("--tool", metavar="NAME", help="a tool call, as [tools] judges it; with --argument")
     asked.add_argument("--exec", dest="program", metavar="COMMAND", help='one command with its arguments: "git push"')
+    asked.add_argument("--host", metavar="HOST[:PORT]", help="a connection to it (default: port 443)")
     parser.add_argument("--op", choices=[one.value for one in _FLAG], help="on the path (default: read)")
     parser.add_argument("--cwd", metavar="DIR", help="where the program is started")
+    parser.add_argument("--argument", action="append", default=[], metavar="NAME=VALUE", help="of the tool call")
+    add_tool_options(parser)
     parser.add_argument("--json", action="store_true", help="for programs")
     options = parser.parse_args(arguments)
-    if options.program is not None and options.op:
+    if options.path is None and options.op:
         raise UsageError("why: --op belongs to --path")
-    if options.path is not None and options.cwd:
+    if options.program is None and options.cwd:
         raise UsageError("why: --cwd belongs to --exec")
+    if options.host is not None:
+        return _host(options)
+    if options.tool is None and (options.argument or options.config or any(tool_flags_of(options).given())):
+        raise UsageError("why: --argument, --config, --denied-paths and their like belong to --tool")
+    if options.tool is not None:
+        return _tool(options)
     if options.program is not None:
         return _program(options)
     return _path(options)
@@ -114,6 +131,92 @@ def _program(options: argparse.Namespace) -> int:
     if answered.hint:
         say(f"  hint:    {answered.hint}")
     return 0 if answered.allowed else 1
+
+
+def _host(options: argparse.Namespace) -> int:
+    host, port = _host_and_port(options.host)
+    plan = prepare(request_of(options, command=None), Origin.of_process()).plan
+    decision = judge_host(plan, host, port)
+    rule = decision.rule
+    if options.json:
+        say(
+            json.dumps(
+                {
+                    "host": host.strip("[]"),
+                    "port": port,
+                    "allowed": decision.allowed,
+                    "action": decision.action.value,
+                    "rule": asdict(rule) if rule else None,
+                    "reason": decision.reason,
+                }
+            )
+        )
+        return 0 if decision.allowed else 1
+    said = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[decision.action]
+    say(f"{said}: {host}:{port}")
+    because = [f"{rule.host} ({rule.source})" if rule else "", decision.reason or ("" if rule else "it is the default")]
+    say(f"  because: {': '.join(part for part in because if part)}")
+    for route in plan.network.http.routes if plan.network and plan.network.http else ():
+        if f"{route.name}.{DOMAIN}" == host.lower().removesuffix("."):
+            endpoints = "every endpoint" if route.endpoints is None else f"{len(route.endpoints)} endpoint rules"
+            say(f"  leads to: {route.upstream}, {endpoints}")
+    flag = host.strip("[]") if port in (80, 443) else f"{host}:{port}"
+    if not decision.allowed and rule is None and plan.network and plan.network.mode is Reach.FILTERED:
+        if host.lower().removesuffix(".") in LOOPBACK:
+            say(f"  to allow it: allowed_local_ports = [{port}], in [network] of a policy")
+        elif _may(flag):
+            say(f"  to allow it: paddock run --allow-domain {shlex.quote(flag)} …")
+    return 0 if decision.allowed else 1
+
+
+def _may(flag: str) -> bool:
+    """A policy can allow it."""
+    try:
+        allowed_host(flag, _FLAG_HOST)
+    except PolicyError:
+        return False
+    return True
+
+
+def _host_and_port(written: str) -> tuple[str, int]:
+    """As a program would ask for it; whether that is a host at all is the core's to say."""
+    host, colon, port = written.rpartition(":")
+    if not colon or written.endswith("]") or (":" in host and not host.endswith("]")):
+        host, port = written, "443"
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise UsageError(f"why: not a port: {port!r}", hint="--host HOST[:PORT], an IPv6 address in brackets")
+    if host.startswith("[") != host.endswith("]"):
+        raise UsageError(f"why: not a host: {host!r}", hint="--host HOST[:PORT], an IPv6 address in brackets")
+    if not host.isascii():
+        host = read_host(host, _FLAG_HOST).value.host
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host, int(port)
+
+
+def _tool(options: argparse.Namespace) -> int:
+    from paddock.decide.calls import ToolCall
+    from paddock.decide.tools import ToolPolicy
+    from paddock.policy.config import configured
+
+    origin = Origin.of_process()
+    written = load(request_of(options, command=None), origin).tools
+    chosen = configured(origin, options.config, policy=written, flags=tool_flags_of(options))
+    policy = ToolPolicy.of(chosen.tools, cwd=origin.cwd, home=origin.home)
+    arguments: dict[str, str] = {}
+    for given in options.argument:
+        name, equals, value = given.partition("=")
+        if not equals or name in arguments:
+            raise UsageError(f"why: --argument {given}: write NAME=VALUE, each name once")
+        arguments[name] = value
+    cwd = _absolute(options.cwd, origin) if options.cwd else None
+    decision = policy.check(ToolCall(name=options.tool, arguments=arguments, cwd=cwd))
+    if options.json:
+        shown = {"action": decision.action.value, "step": int(decision.step), "rule_id": decision.rule_id}
+        say(json.dumps({"tool": options.tool, **shown, "reason": decision.reason, "final": decision.final}))
+    else:
+        said = {Action.ALLOW: "allowed", Action.ASK: "asked about", Action.DENY: "denied"}[decision.action]
+        say(f"{said}: {options.tool} {shlex.join(options.argument)}")
+        say(f"  because: {decision.reason} ({decision.rule_id}, step {int(decision.step)})")
+    return 0 if decision.action is Action.ALLOW else 1
 
 
 def _words(command: str) -> list[str]:

@@ -7,7 +7,6 @@ write.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from dataclasses import dataclass
@@ -45,6 +44,8 @@ def remember(state_dir: str, uid: int, top: str, git_dir: str) -> None:
     except OSError as error:
         raise PolicyError(f"can not be written: {error.strerror}", where=path) from None
     with os.fdopen(fd, "r+b") as file:
+        import fcntl
+
         fcntl.flock(fd, fcntl.LOCK_EX)
         if (top, git_dir) not in _pairs(_checked(fd, path, uid), file.read()):
             file.write(os.fsencode(top) + b"\0" + os.fsencode(git_dir) + b"\0")

@@ -1,5 +1,5 @@
-"""Git's files, as they are read: each by one bounded read, and remembered with what it was, so that a plan made from
-them holds only while they stay the same."""
+"""The files of git, or of another program, as they are read: each by one bounded read, and remembered with what it was,
+so that a plan made from them holds only while they stay the same."""
 
 from __future__ import annotations
 
@@ -15,9 +15,14 @@ SIZE_LIMIT = 1024 * 1024
 
 Facts = tuple[int, ...] | None  # None: nothing is there
 
+_HINT = "what git trusts has to be known to be protected: make it readable, or run with --tier landlock"
+
 
 class Looked:
-    def __init__(self) -> None:
+    def __init__(self, reader: str = "git", *, size_limit: int = SIZE_LIMIT, hint: str = _HINT) -> None:
+        self._reader = reader
+        self._size_limit = size_limit
+        self._hint = hint
         self._files: dict[str, Facts] = {}
         self._directories: dict[str, Facts] = {}
 
@@ -39,13 +44,25 @@ class Looked:
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
                 self._files[path] = None
                 return None
-            raise _unreadable(path, error) from None
+            raise self._unreadable(path, error) from None
         seen = self._directories if stat.S_ISDIR(found.st_mode) else self._files
         seen[path] = facts_of(found)
         return found
 
+    def names(self, directory: str) -> list[str]:
+        """What lies in it, by whole path; none, if it is not there."""
+        try:
+            found = sorted(os.listdir(directory))
+            self._files[directory] = facts_of(os.lstat(directory))  # a new name changes them
+        except (FileNotFoundError, NotADirectoryError):
+            self._files[directory] = None
+            return []
+        except OSError as error:
+            raise self._unreadable(directory, error) from None
+        return [os.path.join(directory, name) for name in found]
+
     def text(self, path: str) -> str | None:
-        """The content; None where git would find none. Links are followed, as git follows them."""
+        """The content; None where there is none. Links are followed, as git follows them."""
         found = self.at(path)
         if found is None:
             return None
@@ -58,19 +75,18 @@ class Looked:
             # O_NONBLOCK: opening a FIFO must not wait for a writer.
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
-            raise _unreadable(path, error) from None
+            raise self._unreadable(path, error) from None
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise PolicyError("is not a regular file, and git would read it", where=path)
-            data = file.read(SIZE_LIMIT + 1)
-        if len(data) > SIZE_LIMIT:
-            raise PolicyError(f"is longer than {SIZE_LIMIT} bytes, and git would read it", where=path)
+                raise PolicyError(f"is not a regular file, and {self._reader} would read it", where=path)
+            data = file.read(self._size_limit + 1)
+        if len(data) > self._size_limit:
+            raise PolicyError(f"is longer than {self._size_limit} bytes, and {self._reader} would read it", where=path)
         return os.fsdecode(data)
 
-
-def _unreadable(path: str, error: OSError) -> PolicyError:
-    return PolicyError(
-        f"can not be read ({error.strerror}), and git outside the fence may obey it",
-        where=path,
-        hint="what git trusts has to be known to be protected: make it readable, or run with --tier landlock",
-    )
+    def _unreadable(self, path: str, error: OSError) -> PolicyError:
+        return PolicyError(
+            f"can not be read ({error.strerror}), and {self._reader} outside the fence may obey it",
+            where=path,
+            hint=self._hint,
+        )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from paddock.git.links import Links
 from paddock.git.looked import Facts, Looked
@@ -15,9 +16,14 @@ from paddock.git.repository import repository_around, repository_of
 from paddock.git.trusts import trusted_by
 from paddock.git.worktree import Opening, opening_of
 from paddock.policy.glob import Glob
+from paddock.policy.hosts import DISCOVERED
+from paddock.policy.load import reach_of
 from paddock.policy.model import Access, Grant, Policy, Workspace
 from paddock.policy.origin import Origin
 from paddock.way import follow
+
+if TYPE_CHECKING:
+    from paddock.host.registries import Registry
 
 _WRITES = (Access.WRITE, Access.ALLOW)
 
@@ -38,6 +44,7 @@ class Terrain:
     remarks: tuple[str, ...] = ()  # what a person should know
     files: Mapping[str, Facts] = field(default_factory=dict)  # what all this was read from
     directories: Mapping[str, Facts] = field(default_factory=dict)
+    registries: Mapping[str, Registry] = field(default_factory=dict)  # groups of hosts that are not in a table
 
     @property
     def writable(self) -> tuple[str, ...]:
@@ -84,14 +91,28 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
             elif _inside(trust.path, trees):
                 trusted.append(Place(path=trust.path, why=f"git obeys it ({trust.said})"))
     trusted += _search_path(origin, trees)
+    registries, clients = _registries(policy, origin)
     return Terrain(
         leads=leads,
         openings=tuple(openings),
         trusted=tuple(_with_real_names(trusted, trees)),
         remarks=tuple(dict.fromkeys(remarks)),
-        files=dict(looked.files),
-        directories=dict(looked.directories),
+        files={**looked.files, **clients.files},
+        directories={**looked.directories, **clients.directories},
+        registries=registries,
     )
+
+
+def _registries(policy: Policy, origin: Origin) -> tuple[Mapping[str, Registry], Looked]:
+    network = policy.network
+    hosts = (*(network.allowed_hosts or ()), *network.denied_hosts) if network else ()
+    wanted = {host.value.host.removeprefix("@") for host in hosts} & set(DISCOVERED)
+    if not wanted:
+        return {}, Looked()
+    from paddock.host.registries import discover, looked_at  # most policies do without
+
+    looked = looked_at()
+    return discover(wanted, origin, reach_of(policy, origin), looked), looked
 
 
 def _is_copied(policy: Policy) -> bool:

@@ -31,6 +31,7 @@ def _enforced(fields: dict[str, Any]) -> dict[str, Any]:
         "seccomp": int(bool(actual.get("seccomp"))),
         "paths": actual.get("paths"),
         "blocked": actual.get("blocked"),
+        "network": actual.get("network") or "open",
     }
 
 
@@ -39,7 +40,7 @@ def _value(key: str, value: object) -> str:
         return "-"
     if key == "ppid_chain" and isinstance(value, list):
         return _word("->".join(str(one) for one in value))
-    if key in ("command", "argv") and isinstance(value, list):
+    if key in ("command", "argv", "subject") and isinstance(value, list):
         return json.dumps(" ".join(str(one) for one in value))
     return _word(value if isinstance(value, str) else json.dumps(value))
 

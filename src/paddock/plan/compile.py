@@ -12,6 +12,7 @@ from paddock.plan.calls import nests, reaches_services, seccomp_of
 from paddock.plan.files import Laid, lay_out
 from paddock.plan.gate import asks_for_gate, gate_of
 from paddock.plan.grants import TMP
+from paddock.plan.http import secret_variables, variables, without_secrets
 from paddock.plan.model import (
     EnvironmentRules,
     Files,
@@ -21,15 +22,18 @@ from paddock.plan.model import (
     Level,
     Limits,
     Namespaces,
+    Network,
     Notice,
     PathGrant,
     Plan,
     Seccomp,
+    Shell,
     User,
 )
+from paddock.plan.network import PROXY_VARIABLES, network_notices, network_of, summary
 from paddock.plan.paths import within
-from paddock.plan.pending import refuse_container, refuse_pending
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
+from paddock.plan.shell import shell_of, summary_of_shells
 from paddock.plan.tier import USEFUL_ABI, choose_tier, lacking, remedy
 from paddock.plan.workspace import workspace_of
 from paddock.policy.model import TMP_TOKEN, NetworkMode, Policy, Switch, Tier
@@ -39,8 +43,8 @@ NOTHING_SURVEYED = Terrain()
 
 
 def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED) -> Plan:
-    refuse_container(policy)
-    refuse_pending(policy)
+    _refuse_container(policy)
+    policy = without_secrets(policy)
     refuse_privileged(policy, host)
     tier = choose_tier(policy, host)
     strict = is_strict(policy)
@@ -58,13 +62,16 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
     landlock = _landlock(policy, host, tier, laid)
     files = laid.files if landlock or tier is Tier.FULL else None
     seccomp = _seccomp(policy, host, tier, landlock)
-    gate = gate_of(policy, host, fenced=files is not None)
+    gate = gate_of(policy, host, files)
+    network = network_of(policy, host, tier, terrain.registries)
+    shell = shell_of(policy, host, tier, landlock, seccomp)
     said = [
-        _start_line(policy, host, tier, laid if files else None, landlock, seccomp, gate),
+        _start_line(policy, host, tier, laid if files else None, landlock, seccomp, gate, network, shell),
         *(Notice(level=Level.INFO, text=note) for note in policy.notes),
         *_warnings(policy, tier, landlock),
         *(Notice(level=Level.UNENFORCED, text=text) for text in missing),
         *(laid.notices if files else ()),
+        *network_notices(policy, network, terrain.registries),
     ]
     return Plan(
         profiles=policy.profiles,
@@ -75,7 +82,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         # A core dump is written outside the fence. 1, not 0: with 0 the kernel still starts a handler that
         # core_pattern pipes to, with 1 it does neither (core(5)).
         rlimits={"core": 1},
-        environment=_environment(policy, tier, laid),
+        environment=_environment(policy, tier, laid, network),
         temp=laid.temp,
         files=files,
         landlock=landlock,
@@ -86,12 +93,24 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=seccomp,
         gate=gate,
+        network=network,
+        shell=shell,
         observe=_observes(policy, host, fenced=files is not None),
         cwd=host.cwd,
         workdir=_workdir(policy, host, files),
         require_enforced=strict,
         notices=tuple(said),
     )
+
+
+def _refuse_container(policy: Policy) -> None:
+    """A container's settings mean nothing to `paddock run`: they are refused, not ignored."""
+    for setting in policy.container:
+        raise PolicyError(
+            f"{setting.key} is for containers, which `paddock run` does not make",
+            where=str(setting.source),
+            hint="paddock jail --profile FILE -- COMMAND",
+        )
 
 
 def _observes(policy: Policy, host: Host, *, fenced: bool) -> bool:
@@ -205,10 +224,11 @@ def _seccomp(policy: Policy, host: Host, tier: Tier, landlock: Landlock | None) 
     return seccomp_of(policy.syscalls, tier, landlock)
 
 
-def _environment(policy: Policy, tier: Tier, laid: Laid) -> EnvironmentRules | None:
+def _environment(policy: Policy, tier: Tier, laid: Laid, network: Network | None) -> EnvironmentRules | None:
     if Switch.ENV_SANITIZE in policy.off:
         return None
-    values = {name: value.value for name, value in policy.env.set}
+    http = network.http if network else None
+    values = variables(policy.network, http) | {name: value.value for name, value in policy.env.set}
     for name, value in policy.env.set:
         if TMP_TOKEN in value.value and not laid.has_temp:
             raise PolicyError(
@@ -218,10 +238,12 @@ def _environment(policy: Policy, tier: Tier, laid: Laid) -> EnvironmentRules | N
             )
     if tier is Tier.FULL:
         values = {name: value.replace(TMP_TOKEN, TMP) for name, value in values.items()}
+    proxies = {spelt for name in PROXY_VARIABLES for spelt in (name, name.upper())} if network else set()
+    kept_out = proxies | secret_variables(http)
     return EnvironmentRules(
-        pass_=tuple(sorted({name.value for name in policy.env.pass_})),
-        deny=tuple(sorted({name.value for name in policy.env.deny})),
-        keep=tuple(sorted({name.value for name in policy.env.keep})),
+        pass_=tuple(sorted({name.value for name in policy.env.pass_} - kept_out)),
+        deny=tuple(sorted({name.value for name in policy.env.deny} | kept_out)),
+        keep=tuple(sorted({name.value for name in policy.env.keep} - kept_out)),
         set=values,
     )
 
@@ -251,6 +273,8 @@ def _start_line(
     landlock: Landlock | None,
     seccomp: Seccomp | None,
     gate: Gate | None,
+    network: Network | None,
+    shell: Shell | None,
 ) -> Notice:
     """What is enforced, in one line; and where, because a shell may have been led somewhere else by a link."""
     parts = [f"{tier.value} tier" if laid else "files open"]
@@ -267,7 +291,9 @@ def _start_line(
     if gate is not None:
         count = len(gate.rules)
         parts.append(f"programs by {count} rule{'' if count == 1 else 's'}, else {gate.default.value}")
-    parts.append("network open")
+    parts.append(summary(network, tier))
+    if shell is not None:
+        parts.append(f"shells intercepted ({summary_of_shells(policy)})")
     text = f"{policy.profiles[0]} in {host.cwd}: {', '.join(parts)}"
     if laid and laid.unheld:
         text += f"; not held in this tier: {', '.join(laid.unheld)}"

@@ -159,6 +159,8 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
         sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=seccomp,
         gate=None,
+        network=None,
+        shell=None,
         observe=False,
         cwd=host.cwd,
         workdir=policy.workdir.value if policy.workdir else "/",
@@ -183,14 +185,15 @@ def _unheld(policy: Policy) -> Iterator[tuple[str, Source]]:
         yield "meta.default_action", meta.default_action.source
     for rule in policy.rules:
         yield "rule", rule.source
-    for setting in policy.tools:
-        yield f"tools.{setting.key}", setting.source
+    yield from ((f"tools.{key}", source) for key, source in policy.tools.given())
     if policy.network:
         mode = policy.network.mode
         yield (
             "network (it has a network namespace of its own, or joins one: netns)",
             (mode.source if mode else Source(file="[network]")),
         )
+    if policy.shell:
+        yield "shell", policy.shell.source
     if filesystem.workspace and filesystem.workspace.value is not Workspace.LIVE:
         yield "filesystem.workspace", filesystem.workspace.source
     for grant in filesystem.grants:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.model import Host
-from paddock.plan.model import Gate, GateMatch, GateRule
+from paddock.plan.model import Files, Gate, GateMatch, GateRule, PathGrant
+from paddock.plan.paths import within
+from paddock.plan.rights import WRITES
 from paddock.policy.model import Action, Policy, Rule, Source, Switch
 
 TIMEOUT_MS = 250
@@ -24,8 +26,8 @@ def default_action(policy: Policy) -> Action:
     return policy.meta.default_action.value if policy.meta.default_action else Action.DENY
 
 
-def gate_of(policy: Policy, host: Host, *, fenced: bool) -> Gate | None:
-    """``fenced``: files are, so it is known what a command can have made itself."""
+def gate_of(policy: Policy, host: Host, files: Files | None) -> Gate | None:
+    """Where files are fenced it is known what a command can have made itself."""
     source = asks_for_gate(policy)
     if source is None:
         return None
@@ -45,17 +47,31 @@ def gate_of(policy: Policy, host: Host, *, fenced: bool) -> Gate | None:
         )
     if not host.user_notification:
         raise HostError(f"{source}: exec rules need seccomp's user notification, which this machine does not give")
-    meta, trace = policy.meta, policy.syscalls.trace
+    meta, trace = policy.meta, policy.syscalls.trace is not None and policy.syscalls.trace.value
+    rewriting = None if trace else _rewriting(files)
+    if rewriting:
+        raise PolicyError(
+            "who can write below /proc can change a program after it was judged, "
+            f"which the exec rules ({source}) can not hold",
+            where=rewriting.source,
+            hint="grant it for reading, or say that programs may change each other: trace = true",
+        )
     return Gate(
         default=default_action(policy),
         on_error=meta.on_policy_error.value if meta.on_policy_error else Action.DENY,
         timeout_ms=meta.on_supervisor_timeout_ms.value if meta.on_supervisor_timeout_ms else TIMEOUT_MS,
         ask_timeout_s=meta.ask_timeout_s.value if meta.ask_timeout_s else ASK_TIMEOUT_S,
-        trace=trace is not None and trace.value,
-        exec_only_granted=fenced,
+        trace=trace,
+        exec_only_granted=files is not None,
         rules=tuple(map(_rule, policy.rules)),
         approved=tuple(map(_rule, policy.approved)),
     )
+
+
+def _rewriting(files: Files | None) -> PathGrant | None:
+    """A grant that opens /proc/PID/mem for writing."""
+    grants = (grant for grant in files.grants if grant.access in WRITES) if files else ()
+    return next((grant for grant in grants if within(grant.path, "/proc") or within("/proc", grant.path)), None)
 
 
 def _rule(rule: Rule) -> GateRule:

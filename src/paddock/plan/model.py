@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from paddock.canonical import canonical
-from paddock.policy.model import Action, Tier
+from paddock.policy.model import Action, CredentialKind, InjectMode, OnFailure, Published, Tier, Upstream
 from paddock.way import Tree
 
 VERSION = 1
@@ -140,7 +140,7 @@ class Landlock:
 class Namespaces:
     nested: bool  # the command may make user namespaces of its own
     hostname: str  # empty: the machine's own; programs look it up
-    tmp_mb: int | None  # the size of the private /tmp
+    tmp_mb: int | None  # the size of the private /tmp and /dev/shm together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,6 +245,88 @@ class Gate:
     approved: tuple[GateRule, ...] = ()  # they answer questions, and nothing else
 
 
+class Reach(Enum):
+    NONE = "none"  # a network of its own in which nobody else is
+    FILTERED = "filtered"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRule:
+    """``host``: a name, ``*.`` and a name, ``*``, an address or a block of addresses. ``port`` None: 80 and 443 where
+    it is allowed, all where it is denied."""
+
+    host: str
+    port: int | None
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a secret lies."""
+
+    kind: CredentialKind
+    place: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    method: str
+    path: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    name: str
+    upstream: Upstream
+    credential: Place | None
+    inject_mode: InjectMode | None
+    inject_name: str | None
+    endpoints: tuple[Endpoint, ...] | None  # None: every one
+    inspect: bool
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspected:
+    host: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Http:
+    """What is read as HTTP, by the part that is in ``network/``."""
+
+    routes: tuple[Route, ...]
+    inspect: tuple[Inspected, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """Which hosts may be reached. ``core/src/network/table.rs`` is what it means."""
+
+    mode: Reach
+    default: Action
+    default_source: str | None  # where that is said
+    ask_timeout_s: int
+    denied: tuple[HostRule, ...]
+    allowed: tuple[HostRule, ...]
+    approved: tuple[HostRule, ...]  # they answer questions, and nothing else
+    local_ports: tuple[int, ...]
+    published: tuple[Published, ...]
+    http: Http | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """What shells are put behind besides. ``plan``: the canonical text of another plan, which a shell carries out on
+    itself (``core/src/shell.rs``)."""
+
+    on_failure: OnFailure
+    plan: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     profiles: tuple[str, ...]
@@ -264,6 +346,8 @@ class Plan:
     sessions: str  # where sessions keep what outlives them: names taken away, copies of workspaces
     seccomp: Seccomp | None
     gate: Gate | None  # None: whatever the files let be executed
+    network: Network | None  # None: it is not fenced
+    shell: Shell | None  # None: shells are as any other program
     observe: bool  # what the fence refuses is to be told
     cwd: str  # where the plan was compiled, and where the core has to stand
     workdir: str
@@ -275,6 +359,10 @@ class Plan:
         values: dict[str, Any] = _jsonable(self)
         if self.files:
             values["files"]["grants"] = _grouped(self.files.grants)
+        if self.network:
+            values["network"]["denied"] = _by_file(self.network.denied)
+            values["network"]["allowed"] = _by_file(self.network.allowed)
+            values["network"]["approved"] = _by_file(self.network.approved)
         return values
 
     def canonical(self) -> bytes:
@@ -289,15 +377,29 @@ def _grouped(grants: tuple[PathGrant, ...]) -> list[dict[str, Any]]:
     them."""
     groups: dict[tuple[str, bool, str, tuple[str, ...]], list[list[str | int | None]]] = {}
     for grant in grants:
-        file, _, line = grant.source.rpartition(":")
-        numbered = bool(file) and line.isascii() and line.isdecimal() and str(int(line)) == line and int(line) < 2**32
-        place = (grant.access, grant.optional, file if numbered else grant.source, grant.except_)
-        groups.setdefault(place, []).append([grant.path, int(line) if numbered else None])
+        file, line = _placed(grant.source)
+        place = (grant.access, grant.optional, file, grant.except_)
+        groups.setdefault(place, []).append([grant.path, line])
     return [
         {"access": access, "except": list(except_), "optional": optional, "paths": groups[key], "source": source}
         for key in sorted(groups)
         for access, optional, source, except_ in [key]
     ]
+
+
+def _by_file(rules: tuple[HostRule, ...]) -> list[dict[str, Any]]:
+    groups: dict[str, list[list[str | int | None]]] = {}
+    for rule in rules:
+        file, line = _placed(rule.source)
+        groups.setdefault(file, []).append([rule.host, rule.port, line])
+    return [{"source": file, "hosts": groups[file]} for file in sorted(groups)]
+
+
+def _placed(source: str) -> tuple[str, int | None]:
+    """A file and a line of it, where it is that."""
+    file, _, line = source.rpartition(":")
+    numbered = bool(file) and line.isascii() and line.isdecimal() and str(int(line)) == line and int(line) < 2**32
+    return (file, int(line)) if numbered else (source, None)
 
 
 def ungrouped(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -308,12 +410,24 @@ def ungrouped(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "access": group["access"],
             "except": group["except"],
             "optional": group["optional"],
-            "source": group["source"] if line is None else f"{group['source']}:{line}",
+            "source": _place(group["source"], line),
         }
         for group in groups
         for path, line in group["paths"]
     ]
     return sorted(grants, key=lambda grant: (grant["path"], grant["access"]))
+
+
+def ungrouped_hosts(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {"host": host, "port": port, "source": _place(group["source"], line)}
+        for group in groups
+        for host, port, line in group["hosts"]
+    ]
+
+
+def _place(file: str, line: int | None) -> str:
+    return file if line is None else f"{file}:{line}"
 
 
 def _jsonable(value: object) -> Any:

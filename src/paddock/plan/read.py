@@ -12,7 +12,8 @@ from enum import Enum
 from typing import Any
 
 from paddock.errors import Bug
-from paddock.plan.model import Plan, ungrouped
+from paddock.plan.model import Http, Plan, ungrouped, ungrouped_hosts
+from paddock.way import Tree
 
 
 def plan_of(canonical: bytes) -> Plan:
@@ -20,10 +21,25 @@ def plan_of(canonical: bytes) -> Plan:
         values = json.loads(canonical)
         if values["files"]:
             values["files"]["grants"] = ungrouped(values["files"]["grants"])
+        if values["network"]:
+            for kind in ("denied", "allowed", "approved"):
+                values["network"][kind] = ungrouped_hosts(values["network"][kind])
         plan: Plan = _built(Plan, values)
     except (KeyError, TypeError, ValueError) as error:
         raise Bug(f"the plan is not understood: {error!r}", hint="reinstall paddock") from error
     return plan
+
+
+def http_of(canonical: bytes) -> tuple[Http, tuple[Tree, ...]]:
+    """What is to be served as HTTP, and where commands may have written. Somebody waits, so the rest of the plan is not
+    looked at."""
+    try:
+        values = json.loads(canonical)
+        http: Http = _built(Http, values["network"]["http"])
+        reached: tuple[Tree, ...] = _built(tuple[Tree, ...], values["files"]["reached"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise Bug(f"the plan is not understood: {error!r}", hint="reinstall paddock") from error
+    return http, reached
 
 
 def _built(kind: Any, value: Any) -> Any:

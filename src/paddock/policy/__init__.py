@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from paddock.policy.advice import weak_points
 from paddock.policy.load import load
 from paddock.policy.model import Policy
@@ -9,3 +11,16 @@ from paddock.policy.origin import Origin
 from paddock.policy.request import GrantFlag, Request
 
 __all__ = ["GrantFlag", "Origin", "Policy", "Request", "load", "weak_points"]
+
+
+def __getattr__(name: str) -> Any:
+    """The names that other agents use. Imported when they are asked for: no run needs them."""
+    if name == "SafetyPolicy":
+        from paddock.decide.tools import ToolPolicy
+
+        return ToolPolicy
+    if name == "PolicyConfig":
+        from paddock.policy.model import Tools
+
+        return Tools
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddock.policy.glob import component_matches
-from paddock.policy.model import Access, Policy
+from paddock.policy.model import Access, Action, Policy
 from paddock.policy.protected import protected_because
 from paddock.policy.rule_advice import weak_rules
 
 
 def weak_points(policy: Policy) -> Iterator[str]:
     yield from weak_rules(policy)
+    yield from _open_ends(policy)
     for grant in policy.filesystem.grants:
         if grant.access is Access.WRITE:
             yield f"{grant.source}: {grant.pattern} can be written but not read; tools that read back will fail"
@@ -41,3 +42,15 @@ def weak_points(policy: Policy) -> Iterator[str]:
     for route in policy.network.routes if policy.network is not None else ():
         if route.endpoint_rules is None:
             yield f"{route.source}: route {route.name!r} has no endpoint_rules: every method and path is open"
+
+
+def _open_ends(policy: Policy) -> Iterator[str]:
+    """Of command rules for tools: options that come later may write files or run programs."""
+    for rule in policy.tools.command_rules:
+        for expression in (rule.argv_regex, rule.command_regex):
+            if rule.action is not Action.ALLOW or expression is None:
+                continue
+            if not expression.startswith("^"):
+                yield f"{rule.source}: {expression!r} also allows what has it anywhere in its arguments; begin with ^"
+            if not expression.endswith("$") or expression.endswith("\\$"):
+                yield f"{rule.source}: {expression!r} also allows whatever follows (--output=FILE, say); end with $"

@@ -17,9 +17,9 @@ from paddock.policy.flags import flag, from_command_line
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
 from paddock.policy.merge import merge
-from paddock.policy.model import Access, Deny, Environment, Filesystem, Match, Policy, Rule
+from paddock.policy.model import Access, Action, Deny, Environment, Filesystem, Match, Policy, Rule
 from paddock.policy.origin import Origin
-from paddock.policy.reach import in_private_temp
+from paddock.policy.reach import Reach, in_private_temp
 from paddock.policy.request import Request
 from paddock.policy.schema import RULE_PATHS
 from paddock.policy.search import Found, Search, exists
@@ -45,16 +45,19 @@ def load(request: Request, origin: Origin) -> Policy:
         env=_kept_only_if_denied(whole.env),
         rules=_rules_where_links_lead(whole.rules),
     )
-    approved = load_approved(origin) if whole.rules or whole.meta.default_action else Approved()
+    default = whole.network.default if whole.network else None
+    asks = whole.rules or whole.meta.default_action or (default and default.value is Action.ASK)
+    approved = load_approved(origin) if asks else Approved()
     policy = replace(
         whole,
         approved=approved.rules,
+        approved_hosts=approved.hosts,
         files=(*whole.files, *approved.identity),
         notes=(*whole.notes, *_syscall_notes(whole, origin)),
     )
     if request.trust_required:
         files = [*layers.files, *([approved.file] if approved.file else [])]
-        _require_agreement_to_what_a_command_could_rewrite(policy, files, origin)
+        require_agreement_to_what_a_command_could_rewrite(policy, files, origin)
     return policy
 
 
@@ -156,14 +159,19 @@ def writable_trees(policy: Policy) -> list[Way]:
     ]
 
 
-def _require_agreement_to_what_a_command_could_rewrite(policy: Policy, files: list[FileText], origin: Origin) -> None:
+def reach_of(policy: Policy, origin: Origin) -> Reach:
+    """Where a command of this run can write, and where one of an earlier run could."""
+    return origin.reach.including([*writable_trees(policy), follow(origin.cwd), follow("/dev/shm")])
+
+
+def require_agreement_to_what_a_command_could_rewrite(policy: Policy, files: list[FileText], origin: Origin) -> None:
     """A policy file in a command's reach could loosen the next run; then the person must know its text.
 
     In reach is what this policy makes writable, and what an earlier run could have written whatever this text says
     of it: the current directory, shared memory, temporary directories, every place a run was ever given. A file counts
     by where it lies and by every link that leads to it.
     """
-    reach = origin.reach.including([*writable_trees(policy), follow(origin.cwd), follow("/dev/shm")])
+    reach = reach_of(policy, origin)
     for file in files:
         if file.way is None or _is_closed_to_every_command(file.way, origin):
             continue

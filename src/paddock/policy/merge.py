@@ -20,8 +20,10 @@ from paddock.policy.model import (
     Network,
     Policy,
     Setting,
+    Shell,
     Sourced,
     Syscalls,
+    Tools,
 )
 
 V = TypeVar("V")
@@ -40,13 +42,16 @@ def merge(under: Policy, over: Policy) -> Policy:
         limits=_replace(under.limits, over.limits, lambda limit: limit.name),
         audit=_audit(under.audit, over.audit),
         rules=_add(over.rules, under.rules, _itself),
-        tools=_settings(under.tools, over.tools),
+        tools=_tools(under.tools, over.tools),
+        shell=_shell(under.shell, over.shell),
+        intercept=under.intercept or over.intercept,
         container=_settings(under.container, over.container),
         off=_add(under.off, over.off, _itself),
         tier=under.tier if over.tier is None else over.tier,
         resume=under.resume if over.resume is None else over.resume,
         observe=under.observe or over.observe,
         workdir=_later(under.workdir, over.workdir),
+        published=_add(under.published, over.published, _itself),
         notes=_add(under.notes, over.notes, _itself),
     )
 
@@ -79,11 +84,14 @@ def _network(under: Network | None, over: Network | None) -> Network | None:
         return over or under
     return Network(
         mode=_later(under.mode, over.mode),
+        default=_later(under.default, over.default),
         allowed_hosts=_add_or_absent(under.allowed_hosts, over.allowed_hosts),
         denied_hosts=_add(under.denied_hosts, over.denied_hosts, _value),
         allowed_local_ports=_add(under.allowed_local_ports, over.allowed_local_ports, _value),
         kernel_pin=_later(under.kernel_pin, over.kernel_pin),
         routes=_replace(under.routes, over.routes, lambda route: route.name),
+        endpoints=_add(under.endpoints, over.endpoints, _itself),
+        inspect=_add(under.inspect, over.inspect, _value),
     )
 
 
@@ -111,6 +119,36 @@ def _audit(under: Audit, over: Audit) -> Audit:
         enabled=_later(under.enabled, over.enabled),
         dir=_later(under.dir, over.dir),
         stderr=under.stderr or over.stderr,
+    )
+
+
+def _tools(under: Tools, over: Tools) -> Tools:
+    return Tools(
+        read_only=_later(under.read_only, over.read_only),
+        allowed_paths=_add_or_absent(under.allowed_paths, over.allowed_paths),
+        denied_paths=_add(under.denied_paths, over.denied_paths, _value),
+        path_rules=_add(over.path_rules, under.path_rules, _itself),
+        command_rules=_add(over.command_rules, under.command_rules, _itself),
+        denied_commands=_add(under.denied_commands, over.denied_commands, _value),
+        require_approval_for_writes=_later(under.require_approval_for_writes, over.require_approval_for_writes),
+        require_approval_for_execute=_later(under.require_approval_for_execute, over.require_approval_for_execute),
+        unknown_tools=_later(under.unknown_tools, over.unknown_tools),
+        log_all_commands=_later(under.log_all_commands, over.log_all_commands),
+    )
+
+
+def _shell(under: Shell | None, over: Shell | None) -> Shell | None:
+    """Grants of the two add up, as those of the fence do; what is closed and blocked does, too."""
+    if under is None or over is None:
+        return over or under
+    return Shell(
+        network=_later(under.network, over.network),
+        grants=_add(under.grants, over.grants, lambda grant: (grant.access, grant.pattern, grant.optional)),
+        denies=_add(under.denies, over.denies, lambda deny: (deny.pattern, deny.optional)),
+        block=_add(under.block, over.block, _value),
+        env_deny=_add(under.env_deny, over.env_deny, _value),
+        on_failure=_later(under.on_failure, over.on_failure),
+        source=over.source,
     )
 
 
@@ -146,8 +184,8 @@ def _add(under: tuple[V, ...], over: tuple[V, ...], key: Callable[[V], Hashable]
 
 
 def _add_or_absent(
-    under: tuple[Sourced[str], ...] | None, over: tuple[Sourced[str], ...] | None
-) -> tuple[Sourced[str], ...] | None:
+    under: tuple[Sourced[H], ...] | None, over: tuple[Sourced[H], ...] | None
+) -> tuple[Sourced[H], ...] | None:
     if under is None or over is None:
         return under if over is None else over
     return _add(under, over, _value)

@@ -7,14 +7,17 @@ the private temporary directory gets its name when the run starts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from enum import Enum, StrEnum
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 COMMAND_LINE = "command line"
 TMP_TOKEN = "<tmp>"
+# In what a route sets: its own address; what stands for its secret.
+ROUTE_TOKEN, PLACEHOLDER_TOKEN = "<route>", "<placeholder>"
 _IDENTITY = ("exe", "exe_glob", "exe_sha256")
 SOCKETS = ("inet", "inet6", "netlink", "unix")  # others reach kernel code and networks that nothing here watches
 
@@ -58,7 +61,7 @@ class Access(Enum):
     EXEC = "exec"  # execute and read single files; no list, no write
 
 
-class Action(Enum):
+class Action(StrEnum):
     ALLOW = "allow"
     DENY = "deny"
     ASK = "ask"
@@ -143,28 +146,118 @@ class Meta:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointRule:
+    """``method`` is ``*`` or a name; a segment of ``path`` is a text, ``*`` (any one) or ``**`` (any number)."""
+
     method: str
     path: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upstream:
+    """Where a route leads. ``base`` stands in front of every path: empty, or ``/`` and no ``/`` at its end."""
+
+    scheme: str  # http or https
+    host: str
+    port: int
+    base: str = ""
+
+    @property
+    def authority(self) -> str:
+        """As a Host header has it: without the port that the scheme has anyway."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == {"http": 80, "https": 443}[self.scheme] else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.authority}{self.base}"
+
+
+class CredentialKind(Enum):
+    ENV = "env"  # a variable of the parent
+    FILE = "file"
+    KEYRING = "keyring"  # SERVICE/USER
+    COMMAND = "command"  # what it prints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credential:
+    """Where a secret lies; never the secret."""
+
+    kind: CredentialKind
+    place: str
+    source: Source
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}:{self.place}"
+
+
+class InjectMode(Enum):
+    HEADER = "header"  # as it is, into the header that is named; Authorization: Bearer if none is
+    BEARER = "bearer"
+    BASIC = "basic"
+    QUERY = "query"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteEndpoint:
+    route: str
+    rule: EndpointRule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     name: str
-    upstream: str
-    credential_key: str | None
-    inject_mode: str | None
-    endpoint_rules: tuple[EndpointRule, ...] | None
+    upstream: Upstream
+    credential: Credential | None = None
+    inject_mode: InjectMode | None = None
+    inject_name: str | None = None  # of the header, of the query parameter; for basic, of the user
+    endpoint_rules: tuple[EndpointRule, ...] | None = None  # None: every endpoint; (): none
+    env: tuple[tuple[str, str], ...] = ()  # what the command gets; <route> and <placeholder> are filled in at the start
+    inspect: bool = False  # the upstream's own address is opened inside too, and held to the same
     source: Source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Destination:
+    """A name, ``*.`` and a name, ``*``, an address, a block of addresses, or ``@group``. ``port`` None: 80 and 443
+    where it is allowed, all where it is denied."""
+
+    host: str
+    port: int | None = None
+
+    def __str__(self) -> str:
+        """As a policy writes it."""
+        if self.port is None:
+            return self.host
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
     mode: Sourced[NetworkMode] | None = None
-    allowed_hosts: tuple[Sourced[str], ...] | None = None  # None: absent; (): no host at all
-    denied_hosts: tuple[Sourced[str], ...] = ()
+    default: Sourced[Action] | None = None  # for hosts that no rule is about
+    allowed_hosts: tuple[Sourced[Destination], ...] | None = None  # None: absent; (): no host at all
+    denied_hosts: tuple[Sourced[Destination], ...] = ()
     allowed_local_ports: tuple[Sourced[int], ...] = ()
     kernel_pin: Sourced[bool] | None = None
     routes: tuple[Route, ...] = ()
+    endpoints: tuple[RouteEndpoint, ...] = ()  # more of them for routes that there are
+    inspect: tuple[Sourced[str], ...] = ()  # hosts whose TLS is opened, so that each request is judged and told
+
+    def whole_routes(self) -> tuple[Route, ...]:
+        """With the endpoints that were added; where every endpoint is open, one more changes nothing."""
+        return tuple(
+            replace(
+                route,
+                endpoint_rules=(
+                    *route.endpoint_rules,
+                    *(one.rule for one in self.endpoints if one.route == route.name),
+                ),
+            )
+            if route.endpoint_rules is not None
+            else route
+            for route in self.routes
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +321,89 @@ class Rule:
         return any(match.key in _IDENTITY and not match.negate for match in self.matches)
 
 
+class OnFailure(Enum):
+    """Of a shell that can not be put behind what the policy has for shells."""
+
+    CLOSED = "closed"  # it is not started
+    OPEN = "open"  # a login shell is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shell:
+    """What shells get besides the fence that they are in: only narrower. Without a grant to read (or to write) all
+    that the fence opens to it stays open."""
+
+    network: Sourced[NetworkMode] | None = None  # NONE, or not said
+    grants: tuple[Grant, ...] = ()
+    denies: tuple[Deny, ...] = ()
+    block: tuple[Sourced[str], ...] = ()
+    env_deny: tuple[Sourced[str], ...] = ()
+    on_failure: Sourced[OnFailure] | None = None
+    source: Source  # of the section
+
+
+class Effect(StrEnum):
+    """What a tool does. One that executes may do anything."""
+
+    READ = "read"
+    WRITE = "write"
+    EXECUTE = "execute"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathRule:
+    """``path``: a pattern, which stands for all that is below it, too. ``op`` None: whatever is done."""
+
+    action: Action
+    path: str
+    op: Effect | None = None
+    reason: str | None = None
+    id: str | None = None
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandRule:
+    """Each condition that is given has to hold. ``exe``: the program's name, or its path if there is a "/" in it;
+    ``argv_regex``: somewhere in program and arguments; ``command_regex``: the same, or somewhere in the whole line."""
+
+    action: Action
+    exe: str | None = None
+    argv_regex: str | None = None
+    command_regex: str | None = None
+    reason: str | None = None
+    id: str | None = None
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """Tool calls made through Paddock; decide/tools.py gives it its meaning. ``allowed_paths`` None: absent, which is
+    the current directory."""
+
+    read_only: Sourced[bool] | None = None
+    allowed_paths: tuple[Sourced[str], ...] | None = None
+    denied_paths: tuple[Sourced[str], ...] = ()
+    path_rules: tuple[PathRule, ...] = ()
+    command_rules: tuple[CommandRule, ...] = ()
+    denied_commands: tuple[Sourced[str], ...] = ()
+    require_approval_for_writes: Sourced[bool] | None = None
+    require_approval_for_execute: Sourced[bool] | None = None
+    unknown_tools: Sourced[Action] | None = None
+    log_all_commands: Sourced[bool] | None = None
+
+    def given(self) -> Iterator[tuple[str, Source]]:
+        """The keys that somebody wrote, each with the first place."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            first = value[0] if isinstance(value, tuple) and value else value
+            source = getattr(first, "source", None)
+            if isinstance(source, Source):
+                yield field.name, source
+            elif field.name == "allowed_paths" and value is not None:  # an empty one: nothing is allowed
+                yield field.name, Source(file="[tools]")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """A key whose meaning belongs to another layer: kept as written, typed by the schema."""
@@ -252,6 +428,14 @@ class PolicyFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A port inside that this machine's loopback shows."""
+
+    inside: int
+    host: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     profiles: tuple[str, ...]  # outermost first: ("strict", "ai-agent", ...)
     files: tuple[PolicyFile, ...] = ()
@@ -264,11 +448,15 @@ class Policy:
     audit: Audit = Audit()
     rules: tuple[Rule, ...] = ()
     approved: tuple[Rule, ...] = ()  # answers of earlier runs (policy/approved.py); only to questions
-    tools: tuple[Setting, ...] = ()
+    approved_hosts: tuple[Sourced[Destination], ...] = ()
+    tools: Tools = Tools()
+    shell: Shell | None = None  # None: shells are as any other program
+    intercept: bool = False  # they are intercepted also where no file says with what
     container: tuple[Setting, ...] = ()  # by the names of the line format: rootdir, uid, cap-allow …
     off: tuple[Switch, ...] = ()
     tier: Tier | None = None  # what the command line names; no file can
     resume: str | None = None  # the copy-on-write session to go on with
     observe: bool = False  # what the fence refuses is told
     workdir: Sourced[str] | None = None
+    published: tuple[Published, ...] = ()  # by the command line; no file can
     notes: tuple[str, ...] = ()  # what a person should know: "ai-agent comes from ~/.config/paddock/ai-agent.conf"

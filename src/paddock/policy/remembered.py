@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -60,6 +59,8 @@ class Store:
         except OSError as error:
             raise self._wrong(error) from None
         try:
+            import fcntl  # not on every system that reads policies
+
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:

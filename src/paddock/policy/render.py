@@ -15,21 +15,27 @@ from enum import Enum
 from typing import TypeVar
 
 from paddock.errors import PolicyError
+from paddock.policy.approved import ToolApproval
 from paddock.policy.expand import CWD_TOKEN
 from paddock.policy.inherit import FLOOR
 from paddock.policy.model import (
     Audit,
+    CommandRule,
+    Destination,
     EndpointRule,
     Environment,
     Filesystem,
     Grant,
     Network,
+    PathRule,
     Policy,
     Route,
     Rule,
     Setting,
+    Shell,
     Sourced,
     Syscalls,
+    Tools,
 )
 from paddock.policy.schema import GRANT_KEYS, KEYS, LIMITS, NOT, RULE_PATHS, VERSION
 
@@ -46,17 +52,22 @@ def to_toml(policy: Policy) -> str:
     tables.append(("[filesystem]", _filesystem(policy.filesystem)))
     if policy.network is not None:
         tables.append(("[network]", _network(policy.network)))
-        tables += [(f"[network.routes.{_key(route.name)}]", _route(route)) for route in _by_name(policy.network.routes)]
+        tables += [
+            (f"[network.routes.{_key(route.name)}]", _route(route)) for route in _by_name(policy.network.whole_routes())
+        ]
     tables.append(("[syscalls]", _syscalls(policy.syscalls)))
     tables.append(("[env]", _env(policy.env)))
     tables.append(("[env.set]", {name: _undollar(value.value) for name, value in sorted(policy.env.set, key=_first)}))
     limits = {limit.name: limit.value for limit in policy.limits}
     tables.append(("[limits]", {name: limits[name] for name in LIMITS if name in limits}))
     tables.append(("[audit]", _audit(policy.audit)))
-    tables.append(("[tools]", _settings(policy.tools, KEYS["tools"])))
+    tables.append(("[tools]", _tools(policy.tools)))
+    if policy.shell is not None:
+        tables.append(("[shell]", _shell(policy.shell)))
+        tables.append(("[shell.env]", _present(deny=_sorted(policy.shell.env_deny) or None)))
     tables.append(("[container]", _settings(policy.container, KEYS["container"])))
     tables += [("[[rule]]", _rule(rule)) for rule in policy.rules]
-    must_stand = ("[network]",)  # an empty one still means: filtered
+    must_stand = ("[network]", "[shell]")  # an empty one still means: filtered, intercepted
     blocks = [_table(header, values) for header, values in tables if values or header in must_stand]
     flags = " ".join(_only_flags(policy))
     return (f"{FLAGS_NOTE} {flags}\n\n" if flags else "") + "\n".join(blocks)
@@ -65,6 +76,16 @@ def to_toml(policy: Policy) -> str:
 def rule_to_toml(rule: Rule) -> str:
     """One rule as it stands in a file."""
     return _table("[[rule]]", _rule(rule))
+
+
+def approval_to_toml(approval: ToolApproval) -> str:
+    values = {"tool": approval.tool, "cwd": approval.cwd, "subject": list(approval.subject)}
+    return _table("[[tool]]", values)
+
+
+def host_to_toml(host: Destination) -> str:
+    """One host as it stands in approved.toml."""
+    return _table("[[host]]", {"name": str(host)})
 
 
 def _only_flags(policy: Policy) -> Iterator[str]:
@@ -78,6 +99,8 @@ def _only_flags(policy: Policy) -> Iterator[str]:
         yield f"--resume {policy.resume}"
     if policy.observe:
         yield "--observe"
+    if policy.intercept and policy.shell is None:
+        yield "--intercept-shells"
 
 
 def _meta(policy: Policy) -> Values:
@@ -137,11 +160,17 @@ def _written_denies(files: Filesystem) -> Iterator[str]:
 def _network(network: Network) -> Values:
     return _present(
         mode=_plain(network.mode),
-        allowed_hosts=None if network.allowed_hosts is None else _sorted(network.allowed_hosts),
-        denied_hosts=_sorted(network.denied_hosts) or None,
+        default=_plain(network.default),
+        allowed_hosts=None if network.allowed_hosts is None else _hosts(network.allowed_hosts),
+        denied_hosts=_hosts(network.denied_hosts) or None,
         allowed_local_ports=sorted(port.value for port in network.allowed_local_ports) or None,
         kernel_pin=_plain(network.kernel_pin),
+        inspect=_sorted(network.inspect) or None,
     )
+
+
+def _hosts(hosts: Iterable[Sourced[Destination]]) -> list[str]:
+    return sorted({str(host.value) for host in hosts})
 
 
 def _by_name(routes: Iterable[Route]) -> list[Route]:
@@ -150,10 +179,13 @@ def _by_name(routes: Iterable[Route]) -> list[Route]:
 
 def _route(route: Route) -> Values:
     return _present(
-        upstream=route.upstream,
-        credential_key=route.credential_key,
-        inject_mode=route.inject_mode,
+        upstream=str(route.upstream),
+        credential=None if route.credential is None else _undollar(str(route.credential)),
+        inject_mode=None if route.inject_mode is None else route.inject_mode.value,
+        inject_name=route.inject_name,
         endpoint_rules=None if route.endpoint_rules is None else [_endpoint(rule) for rule in route.endpoint_rules],
+        env={name: _undollar(value) for name, value in sorted(route.env)} or None,
+        inspect=True if route.inspect else None,
     )
 
 
@@ -179,21 +211,63 @@ def _audit(audit: Audit) -> Values:
     return _present(enabled=_plain(audit.enabled), dir=None if audit.dir is None else _undollar(audit.dir.value))
 
 
+def _tools(tools: Tools) -> Values:
+    return _present(
+        read_only=_plain(tools.read_only),
+        allowed_paths=None if tools.allowed_paths is None else _sorted_paths(tools.allowed_paths),
+        denied_paths=_sorted_paths(tools.denied_paths) or None,
+        # Rules keep their order: the first match wins.
+        path_rules=[_path_rule(rule) for rule in tools.path_rules] or None,
+        command_rules=[_command_rule(rule) for rule in tools.command_rules] or None,
+        denied_commands=_sorted(tools.denied_commands) or None,
+        require_approval_for_writes=_plain(tools.require_approval_for_writes),
+        require_approval_for_execute=_plain(tools.require_approval_for_execute),
+        unknown_tools=_plain(tools.unknown_tools),
+        log_all_commands=_plain(tools.log_all_commands),
+    )
+
+
+def _shell(shell: Shell) -> Values:
+    files = _filesystem(Filesystem(grants=shell.grants, denies=shell.denies))
+    return _present(
+        network=_plain(shell.network),
+        **files,
+        block=_sorted(shell.block) or None,
+        on_failure=_plain(shell.on_failure),
+    )
+
+
+def _path_rule(rule: PathRule) -> Values:
+    return _present(
+        id=rule.id,
+        action=rule.action.value,
+        path=_undollar(rule.path),
+        op=None if rule.op is None else rule.op.value,
+        reason=rule.reason,
+    )
+
+
+def _command_rule(rule: CommandRule) -> Values:
+    return _present(
+        id=rule.id,
+        action=rule.action.value,
+        exe=rule.exe,
+        argv_regex=rule.argv_regex,
+        command_regex=rule.command_regex,
+        reason=rule.reason,
+    )
+
+
 def _settings(settings: tuple[Setting, ...], order: tuple[str, ...]) -> Values:
     values = {setting.key.replace("-", "_"): setting.value for setting in settings}
-    return {key: _setting(key, values[key]) for key in order if key in values}
+    return {key: _setting(values[key]) for key in order if key in values}
 
 
-def _setting(key: str, value: object) -> object:
-    match key, value:
-        case (("path_rules" | "command_rules"), tuple()):
-            # Rules keep their order: the first match wins. Only their paths were expanded.
-            return [{k: _undollar(v) if k == "path" else v for k, v in rule} for rule in value]
-        case "denied_commands", tuple():
-            return sorted(value)
-        case _, tuple():
+def _setting(value: object) -> object:
+    match value:
+        case tuple():
             return sorted(_undollar(each) for each in value)
-        case _, str():
+        case str():
             return _undollar(value)
         case _:
             return value

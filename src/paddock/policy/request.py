@@ -14,6 +14,7 @@ class GrantFlag:
     access: Access
     pattern: str
     flag: str
+    implied: bool = False  # by how it is run; nobody spelt it out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +37,21 @@ class Request:
     open_protected: tuple[str, ...] = ()
     blocks: tuple[str, ...] = ()
     sockets: tuple[str, ...] = ()
+    allow_domains: tuple[str, ...] = ()
+    deny_domains: tuple[str, ...] = ()
+    allow_endpoints: tuple[str, ...] = ()  # ROUTE:METHOD:PATH
+    block_net: bool = False
+    publish: tuple[str, ...] = ()  # PORT, or HOST:INSIDE
     env_pass: tuple[str, ...] = ()  # a whole name passes even where a profile denies it
     env_set: tuple[tuple[str, str], ...] = ()
+    limits: tuple[tuple[str, int], ...] = ()  # by a program; no flag says it
+    require_enforced: bool | None = None  # so does this
     off: tuple[Switch, ...] = ()
     tier: Tier | None = None
     cow: bool = False
     resume: str | None = None  # a copy-on-write session to go on with
     observe: bool = False  # tell what the fence refuses
+    intercept_shells: bool = False
     audit: bool = False
     audit_stderr: bool = False
     audit_dir: str | None = None
@@ -59,4 +68,5 @@ class Request:
     @property
     def is_custom(self) -> bool:
         """Paths or blocks spelt out, no profile named. A deny alone only narrows, so it keeps the default profile."""
-        return not self.names_a_policy and bool(self.grants or self.blocks)
+        spelt_out = any(not grant.implied for grant in self.grants)
+        return not self.names_a_policy and bool(spelt_out or self.blocks)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from paddock.policy.expand import wrong
-from paddock.policy.model import TMP_TOKEN, Action, Match, Rule, Setting, Sourced
+from paddock.policy.glob import ANY_DEPTH
+from paddock.policy.model import TMP_TOKEN, Action, CommandRule, Effect, Match, PathRule, Rule, Sourced, Tools
 from paddock.policy.regex import wrong_regexes
 from paddock.policy.schema import (
     COMMAND_RULE_KEYS,
@@ -14,15 +15,13 @@ from paddock.policy.schema import (
     MATCH_KEYS,
     NOT,
     PATH_RULE_KEYS,
-    PATH_RULE_OPS,
     RULE_KEYS,
 )
-from paddock.policy.sections import check_host
-from paddock.policy.suggest import did_you_mean
 from paddock.policy.table import Table
 from paddock.policy.values import Values
 
 _HEX = frozenset("0123456789abcdef")
+_HOST = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._:[]")
 _UID_MAX = 2**32 - 2
 
 
@@ -107,65 +106,74 @@ class RuleReader:
             case "argv_regex" | "parent_argv":
                 self._regexes.append(word)
             case "argv_host_in":
-                check_host(word)
-                if word.value.startswith("@"):
-                    raise wrong(word.source, f"a rule names hosts one by one: {word.value!r}")
+                _is_host(word)
         return word.value
 
-    def tools(self, table: Table) -> tuple[Setting, ...]:
-        """Kept as written but for expansion; the tool policy gives them their meaning."""
+    def tools(self, table: Table) -> Tools:
         table.allow_only(KEYS["tools"])
-        return tuple(
-            Setting(key=key, value=self._tool_value(table, key), source=table.source(key))
-            for key in KEYS["tools"]
-            if key in table
+        return Tools(
+            read_only=table.boolean("read_only"),
+            allowed_paths=tuple(self._place(p) for p in table.strings("allowed_paths"))
+            if "allowed_paths" in table
+            else None,
+            denied_paths=tuple(self._pattern(p) for p in table.strings("denied_paths")),
+            path_rules=tuple(self._path_rule(rule) for rule in table.tables("path_rules")),
+            command_rules=tuple(self._command_rule(rule) for rule in table.tables("command_rules")),
+            denied_commands=tuple(_not_empty(word) for word in table.strings("denied_commands")),
+            require_approval_for_writes=table.boolean("require_approval_for_writes"),
+            require_approval_for_execute=table.boolean("require_approval_for_execute"),
+            unknown_tools=table.choice("unknown_tools", Action),
+            log_all_commands=table.boolean("log_all_commands"),
         )
 
-    def _tool_value(self, table: Table, key: str) -> object:
-        match key:
-            case "allowed_paths" | "denied_paths":
-                return tuple(self.values.pattern(p.value, p.source).text for p in table.strings(key))
-            case "denied_commands":
-                return tuple(_not_empty(word) for word in table.strings(key))
-            case "path_rules":
-                return tuple(self._path_rule(rule) for rule in table.tables(key))
-            case "command_rules":
-                return tuple(self._command_rule(rule) for rule in table.tables(key))
-            case _:
-                flag = table.boolean(key)
-                return flag is not None and flag.value
+    def _pattern(self, written: Sourced[str]) -> Sourced[str]:
+        glob = self.values.pattern(written.value, written.source)
+        if glob.root == TMP_TOKEN:
+            raise wrong(written.source, f"{TMP_TOKEN} has its name only while a command runs: {written.value!r}")
+        return Sourced(glob.text, written.source)
 
-    def _path_rule(self, table: Table) -> tuple[tuple[str, str], ...]:
+    def _place(self, written: Sourced[str]) -> Sourced[str]:
+        place = self._pattern(written)
+        if place.value.startswith(ANY_DEPTH):
+            raise wrong(written.source, f"names no directory: {written.value!r}", hint="write <cwd>/**")
+        return place
+
+    def _path_rule(self, table: Table) -> PathRule:
         table.allow_only(PATH_RULE_KEYS)
-        fields = _action_and_reason(table)
         path = table.string("path")
+        action = _action(table)
         if path is None:
             raise table.wrong("path", "a path rule needs a path")
-        fields["path"] = self.values.pattern(path.value, path.source).text
-        operation = table.string("op")
-        if operation is not None:
-            if operation.value not in PATH_RULE_OPS:
-                raise wrong(
-                    operation.source,
-                    f"{operation.value!r} is not one of {', '.join(PATH_RULE_OPS)}",
-                    hint=did_you_mean(operation.value, PATH_RULE_OPS),
-                )
-            fields["op"] = operation.value
-        return _in_order(fields, PATH_RULE_KEYS)
+        operation = table.choice("op", Effect)
+        return PathRule(
+            action=action,
+            path=self._pattern(path).value,
+            op=None if operation is None else operation.value,
+            reason=_text(table, "reason"),
+            id=_text(table, "id"),
+            source=table.source(),
+        )
 
-    def _command_rule(self, table: Table) -> tuple[tuple[str, str], ...]:
+    def _command_rule(self, table: Table) -> CommandRule:
         table.allow_only(COMMAND_RULE_KEYS)
-        fields = _action_and_reason(table)
-        conditions = [word for key in ("exe", "argv_regex", "command_regex") if (word := table.string(key))]
-        if not conditions:
+        action = _action(table)
+        if not {"exe", "argv_regex", "command_regex"} & set(table.values):
             raise table.wrong("action", "a command rule needs exe, argv_regex or command_regex")
-        for word in conditions:
-            key = word.source.key.rpartition(".")[2]
-            if key != "exe":
-                _no_nul(word)
-                self._regexes.append(word)
-            fields[key] = _not_empty(word)
-        return _in_order(fields, COMMAND_RULE_KEYS)
+        return CommandRule(
+            action=action,
+            exe=_text(table, "exe"),
+            argv_regex=self._regex(table, "argv_regex"),
+            command_regex=self._regex(table, "command_regex"),
+            reason=_text(table, "reason"),
+            id=_text(table, "id"),
+            source=table.source(),
+        )
+
+    def _regex(self, table: Table, key: str) -> str | None:
+        word = table.string(key)
+        if word is not None:
+            self._regexes.append(word)
+        return _text(table, key)
 
 
 def _uids(table: Table, key: str) -> tuple[str, ...]:
@@ -180,22 +188,33 @@ def _no_nul(word: Sourced[str]) -> None:
         raise wrong(word.source, "no path and no argument holds a NUL byte")
 
 
-def _not_empty(word: Sourced[str]) -> str:
+def _is_host(word: Sourced[str]) -> None:
+    """``name``, ``*.name``, ``*`` or an address, as it stands in an argument (core/src/gate/hosts.rs)."""
+    if word.value.startswith("@"):
+        raise wrong(word.source, f"a rule names hosts one by one: {word.value!r}")
+    bare = word.value.removeprefix("*.")
+    if word.value != "*" and (not bare or not _HOST.issuperset(bare) or bare.startswith(".")):
+        raise wrong(
+            word.source,
+            f"not a host: {word.value!r}",
+            hint="write a name without scheme, port or path; '*.' may stand in front",
+        )
+
+
+def _not_empty(word: Sourced[str]) -> Sourced[str]:
+    _no_nul(word)
     if not word.value.strip():
         raise wrong(word.source, "the text is empty")
-    return word.value
+    return word
 
 
-def _action_and_reason(table: Table) -> dict[str, str]:
+def _text(table: Table, key: str) -> str | None:
+    word = table.string(key)
+    return None if word is None else _not_empty(word).value
+
+
+def _action(table: Table) -> Action:
     action = table.choice("action", Action)
     if action is None:
         raise table.wrong("action", "the rule has no action", hint="allow, deny or ask")
-    reason = table.string("reason")
-    fields = {"action": action.value.value}
-    if reason is not None:
-        fields["reason"] = reason.value
-    return fields
-
-
-def _in_order(fields: dict[str, str], order: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    return tuple((key, fields[key]) for key in order if key in fields)
+    return action.value

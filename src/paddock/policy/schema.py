@@ -45,7 +45,16 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "no_bootstrap_reads",
         "widen",
     ),
-    "network": ("mode", "allowed_hosts", "denied_hosts", "allowed_local_ports", "kernel_pin", "routes"),
+    "network": (
+        "mode",
+        "default",
+        "allowed_hosts",
+        "denied_hosts",
+        "allowed_local_ports",
+        "kernel_pin",
+        "inspect",
+        "routes",
+    ),
     "syscalls": ("block", "allow", "sockets", "namespaces", "trace"),
     "env": ("pass", "deny", "set"),
     "limits": LIMITS,
@@ -59,7 +68,10 @@ KEYS: Mapping[str, tuple[str, ...]] = {
         "denied_commands",
         "require_approval_for_writes",
         "require_approval_for_execute",
+        "unknown_tools",
+        "log_all_commands",
     ),
+    "shell": ("network", *GRANT_KEYS, "deny_globs", "block", "on_failure", "env"),
     "container": (
         "rootdir",
         "uid",
@@ -75,9 +87,19 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 
-ROUTE_KEYS = ("upstream", "credential_key", "inject_mode", "endpoint_rules")
+SHELL_ENV_KEYS = ("deny",)
+
+ROUTE_KEYS = (
+    "upstream",
+    "credential",
+    "credential_key",
+    "inject_mode",
+    "inject_name",
+    "endpoint_rules",
+    "env",
+    "inspect",
+)
 ENDPOINT_KEYS = ("method", "path")
-INJECT_MODES = ("header", "query", "basic")
 
 MATCH_KEYS = (
     "exe",
@@ -96,9 +118,8 @@ NOT = "_not"
 RULE_PATHS = ("exe", "exe_glob", "cwd_glob", "parent_exe")  # expanded, and followed to where links lead
 RULE_KEYS = ("id", "action", "reason", *MATCH_KEYS, *(key + NOT for key in MATCH_KEYS))
 
-PATH_RULE_KEYS = ("action", "path", "op", "reason")
-PATH_RULE_OPS = ("read", "write", "execute")
-COMMAND_RULE_KEYS = ("action", "exe", "argv_regex", "command_regex", "reason")
+PATH_RULE_KEYS = ("id", "action", "path", "op", "reason")
+COMMAND_RULE_KEYS = ("id", "action", "exe", "argv_regex", "command_regex", "reason")
 
 SECTIONS = (*KEYS, "rule")
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 
 from paddock.policy.expand import wrong
 from paddock.policy.glob import Glob
+from paddock.policy.hosts import allowed_host, read_host
 from paddock.policy.model import (
     Access,
     Action,
     Audit,
-    EndpointRule,
     Environment,
     Filesystem,
     Grant,
@@ -18,9 +18,10 @@ from paddock.policy.model import (
     Meta,
     Network,
     NetworkMode,
+    OnFailure,
     Reads,
-    Route,
     Setting,
+    Shell,
     Source,
     Sourced,
     Syscalls,
@@ -29,24 +30,20 @@ from paddock.policy.model import (
 )
 from paddock.policy.schema import (
     CAPABILITIES,
-    ENDPOINT_KEYS,
     GRANT_KEYS,
     GRANT_TABLE_KEYS,
     HOSTNAME_LIMIT,
     ID_MAPS,
-    INJECT_MODES,
     KEYS,
     LIMIT_MAX,
     LIMITS,
-    ROUTE_KEYS,
+    SHELL_ENV_KEYS,
     VERSION,
 )
 from paddock.policy.suggest import did_you_mean
 from paddock.policy.table import Table
 from paddock.policy.values import Values
 
-_HOST_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._:[]")
-_METHOD_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-")
 # What `reads = "all"` opens. Not /run, where sockets of services lie: a connection needs no right to write. Not /tmp
 # and /dev, which the run has for itself; not /boot and the homes of others, which nobody else can list.
 _MACHINE = ("/bin", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/media", "/mnt", "/nix", "/opt", "/proc", "/sbin",
@@ -120,15 +117,21 @@ class Sections:
         )
 
     def network(self, table: Table) -> Network:
+        from paddock.policy.routes import inspected, route
+
         table.allow_only(KEYS["network"])
         routes = table.table("routes")
         return Network(
             mode=table.choice("mode", NetworkMode),
-            allowed_hosts=_hosts(table, "allowed_hosts") if "allowed_hosts" in table else None,
-            denied_hosts=_hosts(table, "denied_hosts"),
+            default=table.choice("default", Action),
+            allowed_hosts=tuple(allowed_host(one.value, one.source) for one in table.strings("allowed_hosts"))
+            if "allowed_hosts" in table
+            else None,
+            denied_hosts=tuple(read_host(one.value, one.source) for one in table.strings("denied_hosts")),
             allowed_local_ports=table.integers("allowed_local_ports", low=1, high=65535),
             kernel_pin=table.boolean("kernel_pin"),
-            routes=() if routes is None else tuple(_route(routes, name) for name in routes.values),
+            routes=() if routes is None else tuple(route(routes, name, self.values) for name in routes.values),
+            inspect=tuple(inspected(host) for host in table.strings("inspect")),
         )
 
     def syscalls(self, table: Table) -> Syscalls:
@@ -177,6 +180,34 @@ class Sections:
         return Audit(
             enabled=enabled,
             dir=None if directory is None else self.values.journal(directory.value, directory.source),
+        )
+
+    def shell(self, table: Table, source: Source) -> Shell:
+        table.allow_only(KEYS["shell"])
+        network = table.choice("network", NetworkMode)
+        if network is not None and network.value is not NetworkMode.NONE:
+            raise table.wrong(
+                "network",
+                f"a shell can not have a network of its own: {network.value.value!r}",
+                hint='write "none", or leave it out: then shells reach what the fence lets be reached',
+            )
+        env = table.table("env")
+        if env is not None:
+            env.allow_only(SHELL_ENV_KEYS)
+        return Shell(
+            network=network,
+            grants=tuple(
+                self.values.grant(access, one.value, one.source)
+                for key, access in GRANT_KEYS.items()
+                for one in table.strings(key)
+            ),
+            denies=tuple(self.values.deny(one.value, one.source) for one in table.strings("deny_globs")),
+            block=tuple(self.values.syscall(one.value, one.source) for one in table.strings("block")),
+            env_deny=()
+            if env is None
+            else tuple(self.values.env_name(one.value, one.source) for one in env.strings("deny")),
+            on_failure=table.choice("on_failure", OnFailure),
+            source=source,
         )
 
     def container(self, table: Table) -> tuple[Setting, ...]:
@@ -245,65 +276,3 @@ def _creatable(grant: Grant, source: Source) -> bool:
     if glob.root != "/" or not glob.exact:
         raise wrong(source, f"only one whole directory can be made: {grant.pattern}", hint="write /x/**")
     return True
-
-
-def _hosts(table: Table, key: str) -> tuple[Sourced[str], ...]:
-    hosts = table.strings(key)
-    for host in hosts:
-        check_host(host)
-    return hosts
-
-
-def check_host(host: Sourced[str]) -> None:
-    """``name``, ``*.name``, ``*``, an address, or ``@group``."""
-    bare = host.value.removeprefix("@") if host.value.startswith("@") else host.value.removeprefix("*.")
-    if host.value != "*" and (not bare or not _HOST_LETTERS.issuperset(bare) or bare.startswith(".")):
-        raise wrong(
-            host.source,
-            f"not a host: {host.value!r}",
-            hint="write a name without scheme, port or path; '*.' may stand in front",
-        )
-
-
-def _route(routes: Table, name: str) -> Route:
-    table = routes.table(name)
-    if table is None:
-        raise routes.wrong(name, "the route is empty")
-    table.allow_only(ROUTE_KEYS)
-    upstream = table.string("upstream")
-    if upstream is None:
-        raise routes.wrong(name, "the route has no upstream", hint='upstream = "https://…"')
-    scheme, separator, host = upstream.value.partition("://")
-    if scheme not in ("http", "https") or not separator or not host or any(c.isspace() for c in host):
-        raise wrong(upstream.source, f"not an http or https address: {upstream.value!r}")
-    mode = table.string("inject_mode")
-    if mode is not None and mode.value not in INJECT_MODES:
-        raise wrong(
-            mode.source,
-            f"{mode.value!r} is not one of {', '.join(INJECT_MODES)}",
-            hint=did_you_mean(mode.value, INJECT_MODES),
-        )
-    key = table.string("credential_key")
-    return Route(
-        name=name,
-        upstream=upstream.value,
-        credential_key=None if key is None else key.value,
-        inject_mode=None if mode is None else mode.value,
-        endpoint_rules=_endpoints(table) if "endpoint_rules" in table else None,
-        source=routes.source(name),
-    )
-
-
-def _endpoints(route: Table) -> tuple[EndpointRule, ...]:
-    rules: list[EndpointRule] = []
-    for index, table in enumerate(route.tables("endpoint_rules")):
-        table.allow_only(ENDPOINT_KEYS)
-        method, path = table.string("method"), table.string("path")
-        if method is None or path is None:
-            raise wrong(route.source("endpoint_rules", index), "an endpoint rule needs a method and a path")
-        if method.value != "*" and (not method.value or not _METHOD_LETTERS.issuperset(method.value)):
-            raise wrong(method.source, f"not an HTTP method: {method.value!r}")
-        if not path.value.startswith("/"):
-            raise wrong(path.source, f"an endpoint path starts with '/': {path.value!r}")
-        rules.append(EndpointRule(method=method.value.upper(), path=path.value))
-    return tuple(rules)

@@ -15,6 +15,7 @@ from paddock.policy.model import (
     Meta,
     Policy,
     Syscalls,
+    Tools,
 )
 from paddock.policy.origin import Origin
 from paddock.policy.position import positions
@@ -87,6 +88,7 @@ class _TomlReader:
         limits = document.table("limits")
         audit = document.table("audit")
         tools = document.table("tools")
+        shell = document.table("shell")
         container = document.table("container")
         fragment = Fragment(
             policy=Policy(
@@ -100,7 +102,8 @@ class _TomlReader:
                 limits=() if limits is None else sections.limits(limits),
                 audit=Audit() if audit is None else sections.audit(audit),
                 rules=rules.rules(document),
-                tools=() if tools is None else rules.tools(tools),
+                tools=Tools() if tools is None else rules.tools(tools),
+                shell=None if shell is None else sections.shell(shell, document.source("shell")),
                 container=() if container is None else sections.container(container),
             ),
             inherit=() if meta is None else sections.inherit(meta),

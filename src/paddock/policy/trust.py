@@ -168,7 +168,8 @@ def _reason(error: OSError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """The texts a person agreed to, each under the name it had then: (sha256, path). Agreed text under another name
+    """The texts a person agreed to, each under the name it had then: (sha256, path); of a package manager's file, each
+    host (host/registries.py). Agreed text under another name
     does not count: an agent could copy the loose policy of one project over the strict one of another, or link it."""
 
     entries: tuple[tuple[str, str], ...] = ()
@@ -224,11 +225,16 @@ def _entries(data: bytes, shown: str) -> Iterable[tuple[str, str]]:
 def trust(path: str, origin: Origin) -> str:
     """Agree to the text the file has now; returns its hash. An older agreement for the same path is replaced."""
     file = read_policy(path, origin, shown=path)
-    if "\n" in file.written:
-        raise PolicyError("a path with a line break can not be trusted", where=repr(path))
-    others = [entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != file.written]
-    _write(origin, [*others, (file.sha256, file.written)])
+    agree([file.sha256], file.written, origin)
     return file.sha256
+
+
+def agree(digests: Iterable[str], written: str, origin: Origin) -> None:
+    """Keep a person's word for what lies there, in place of an older one."""
+    if "\n" in written:
+        raise PolicyError("a path with a line break can not be trusted", where=repr(written))
+    others = [entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != written]
+    _write(origin, [*others, *((digest, written) for digest in digests)])
 
 
 def untrust(path: str, origin: Origin) -> bool:

@@ -18,7 +18,7 @@ from paddock.policy.load import writable_trees
 from paddock.policy.model import Tier
 from paddock.policy.reach import Reach
 from paddock.session.journal import require_usable
-from paddock.session.making import make_missing, to_make
+from paddock.session.making import make_missing, require_places_of_shells, to_make
 from paddock.session.own_places import make_lockable
 from paddock.session.spare import without_covered
 from paddock.way import follow
@@ -36,10 +36,6 @@ class Prepared:
     def run(self, command: Sequence[str], *, quiet: bool = False) -> NoReturn:
         """Become the command, fenced. Whatever fails from here on is said and journaled by the core."""
         core.become(self.plan, command, quiet=quiet)
-
-    def start(self, command: Sequence[str], *, quiet: bool = False, companion: int | None = None) -> int:
-        """The same beside this process: the process id of the core."""
-        return core.start(self.plan, command, quiet=quiet, companion=companion)
 
     def to_make(self) -> tuple[str, ...]:
         """Directories that a run would make: granted, and not there."""
@@ -89,6 +85,7 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
         journals=origin.journals.places,
         search_path=origin.environ.get("PATH", ""),
     )
+    require_places_of_shells(policy)
     tier = choose_tier(policy, host)
     terrain = survey(policy, origin) if tier is Tier.FULL else Terrain()
     writable = [*writable_trees(policy), *map(follow, terrain.writable)]

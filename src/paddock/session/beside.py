@@ -1,79 +1,68 @@
-"""A run beside the caller's own program: the API's, which has a caller to come back to."""
+"""One command behind the fence, for scripts: a session of its own that a program without an event loop waits for."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-import signal
-import socket
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 
-from paddock.approve import Callback, Question, Verdict
-from paddock.approve.inbox import Inbox
+from paddock.approve import Asked, Callback, Verdict
 from paddock.errors import UsageError
-from paddock.policy import Origin, Request
-from paddock.session import prepare
-
-_SHELL = ("/bin/sh", "-c")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """How a command ended. ``exit_code`` is its own, or as on the command line: 125 Paddock refused, 126 denied or not
-    executable, 127 not found, 128+N killed by signal N."""
-
-    exit_code: int
+from paddock.executors.run import CAP, Result, Stream
+from paddock.executors.seam import Command, CommandExecutor, Size
+from paddock.policy.model import Tier
+from paddock.session.sandbox import Sandbox
 
 
 def run_sync(
-    command: str | Sequence[str],
+    command: Command,
     *,
     profile: str | None = None,
     policy: str | os.PathLike[str] | None = None,
-    approver: Callable[[Question], Verdict] | None = None,
-    quiet: bool = True,
+    workspace: str | os.PathLike[str] = ".",
+    executor: CommandExecutor | None = None,
+    approver: Callable[[Asked], Verdict | Awaitable[Verdict]] | None = None,
+    tier: Tier | None = None,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+    tty: Size | None = None,
+    timeout_s: float | None = None,
+    idle_timeout_s: float | None = None,
+    on_output: Callable[[Stream, bytes], None] | None = None,
+    cap: int = CAP,
+    spool: str | os.PathLike[str] | None = None,
 ) -> Result:
-    """Run a command behind the fence, in the current directory, with this process's standard descriptors; return when
-    it and all it started has ended. A text is for the shell, a list for nobody but the kernel.
+    """``Sandbox(…).run(…)``: returns when the command and all it started has ended.
 
-    ``approver`` is called for each exec that a rule asks about, in threads of its own: at most 32 at a time, the rest
-    wait their turn while ``ask_timeout_s`` runs. If it raises, the answer is deny, and the first such error is raised
-    when the run has ended. Without an approver, questions go to the terminal of this process; without either, they are
-    denied.
-    """
-    words = [*_SHELL, command] if isinstance(command, str) else [*command]
-    if not words or not words[0]:
-        raise UsageError("run_sync: the command is empty")
-    request = Request(
-        profiles=() if profile is None else (profile,),
-        policies=() if policy is None else (os.fspath(policy),),
-        command=words[0],
-    )
-    prepared = prepare(request, Origin.of_process(), to_run=True)
-    if approver is None:
-        return _waited_for(prepared.start(words, quiet=quiet))
-    callback = Callback(approver)
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours:
-        with theirs:
-            pid = prepared.start(words, quiet=quiet, companion=theirs.fileno())
-        result = _waited_for(pid, while_it_runs=lambda: callback.serve(Inbox(ours)))
-    if callback.failure is not None:
+    ``approver`` is called for each exec or host that is asked about, in threads of its own: at most 32 at a time, the
+    rest wait their turn while ``ask_timeout_s`` runs. If it raises, the answer is deny, and the first such error is
+    raised when the run has ended. Without an approver questions are denied."""
+    callback = None if approver is None else Callback(approver)
+
+    async def once() -> Result:
+        async with Sandbox(
+            profile=profile, policy=policy, workspace=workspace, executor=executor, approver=callback, tier=tier
+        ) as box:
+            return await box.run(
+                command,
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                tty=tty,
+                timeout_s=timeout_s,
+                idle_timeout_s=idle_timeout_s,
+                on_output=on_output,
+                cap=cap,
+                spool=spool,
+            )
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        result = asyncio.run(once())
+    else:
+        raise UsageError("run_sync is for programs without an event loop", hint="async with Sandbox(…) as box")
+    if callback is not None and callback.failure is not None:
         raise callback.failure
     return result
-
-
-def _waited_for(pid: int, *, while_it_runs: Callable[[], None] = lambda: None) -> Result:
-    try:
-        while_it_runs()
-        return Result(exit_code=_status(pid))
-    except BaseException:
-        # Interrupted, or the core does not speak our language: nothing goes on without us.
-        os.kill(pid, signal.SIGTERM)
-        _status(pid)
-        raise
-
-
-def _status(pid: int) -> int:
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    return code if code >= 0 else 128 - code

@@ -13,6 +13,8 @@ from collections.abc import Callable
 
 from paddock.errors import PolicyError
 from paddock.plan import Plan
+from paddock.plan.grants import TMP
+from paddock.plan.paths import within
 from paddock.policy import Policy
 from paddock.policy.glob import Glob
 from paddock.policy.model import Grant, Source
@@ -45,6 +47,15 @@ def require_makeable(policy: Policy, plan: Plan) -> None:
     """Refuse what :func:`make_missing` would, and make nothing."""
     for path, grant in to_make(policy, plan).items():
         _walk(path, grant.source, _look)
+
+
+def require_places_of_shells(policy: Policy) -> None:
+    """Each shell would be refused for what is not there: better nothing is run."""
+    for grant in policy.shell.grants if policy.shell else ():
+        path = Glob.parse(grant.pattern).prefix
+        own = any(within(path, place) for place in (TMP, "/dev", "/proc")) or not path.startswith("/")
+        if not grant.optional and not own and not os.path.exists(path):
+            raise PolicyError(f"{path} is not there", where=str(grant.source), hint="make it, or write a trailing '?'")
 
 
 def _walk(path: str, source: Source, enter: Callable[[str, int], int | None]) -> None:

@@ -5,7 +5,7 @@ starts the core without Python. It knows no options and compiles nothing; on any
 depends on is said in this file:
 
 - key: version, uid, directory, kernel, the front door itself, the command's name, the options as written
-- contents: policy files (with what was approved for good, if there are exec rules), the directories where one could
+- contents: policy files (with what was approved for good, if something can be asked), the directories where one could
   appear, the project file, the lists of trusted files, of what earlier runs could write and of journals, the passwd and
   group files, git's own files that were looked into, Paddock's own profiles, tables and code; each by all that a change
   would touch (device, inode, mode, owner, size, both times)
@@ -36,6 +36,7 @@ from paddock.errors import PolicyError
 from paddock.host.installation import FRONT_DOOR, entries_of
 from paddock.policy import Origin, Policy, journals, reach
 from paddock.policy.glob import Glob
+from paddock.policy.hosts import GROUPS
 from paddock.policy.load import rule_paths, writable_trees
 from paddock.policy.model import Tier
 from paddock.policy.protected import TABLE
@@ -161,7 +162,7 @@ def _surroundings(origin: Origin) -> Iterator[str]:
     yield from ("/etc/passwd", "/etc/group", origin.builtin_dir)
     for directory in (origin.config_dir, origin.system_dir):
         yield from (directory, f"{directory}/.")  # a link, and the directory that it leads to
-    yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml", TABLE)
+    yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml", TABLE, GROUPS)
     yield from (entry.path for entry in os.scandir(origin.builtin_dir))
 
 

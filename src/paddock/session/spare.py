@@ -7,6 +7,7 @@ them out changes no answer. In the full tier each has its own mount or link, and
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -49,7 +50,15 @@ def _covers(other: _Placed, one: _Placed, unwritable: Iterable[str]) -> bool:
     kept_out = [*_with_real(other.grant.except_)]
     if other.grant.access in WRITES and one.grant.access not in WRITES:
         kept_out += unwritable  # a grant to write goes around them, one to read does not
-    return not any(touch(one.real, place) for place in kept_out)
+    return not any(touch(one.real, place) for place in kept_out) and not _is_socket(one.real)
+
+
+def _is_socket(path: str) -> bool:
+    """Such a grant says more than its rights, too: it may be connected to."""
+    try:
+        return stat.S_ISSOCK(os.lstat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _with_real(paths: Iterable[str]) -> list[str]:

@@ -1,6 +1,7 @@
 /* Runs a command on a kernel that looks older, smaller or locked down.
 
-     oldkernel [--no-landlock ERRNO] [--landlock-abi N] [--statfs-type HEX PATH] [--no-seccomp ERRNO] -- CMD…
+     oldkernel [--no-landlock ERRNO] [--landlock-abi N] [--statfs-type HEX PATH] [--no-seccomp ERRNO]
+               [--no-netns ERRNO] [--no-netfilter ERRNO] [--no-ipv6] -- CMD…
 
    --no-landlock E     the Landlock calls fail with errno E (38 ENOSYS before 5.13, or built without; 95 EOPNOTSUPP not
                        switched on at boot; 1 EPERM as under a container engine's filter that does not know them)
@@ -8,6 +9,10 @@
                        would refuse it (EINVAL), everything else goes to the real kernel
    --statfs-type T P   statfs and fstatfs on P, and below it, report file system type T (stands in for NFS)
    --no-seccomp E      installing a filter fails with errno E (1 EPERM as in a locked-down container, 38 ENOSYS)
+
+   --no-netns E        network namespaces can not be made (28 ENOSPC: there may be none)
+   --no-netfilter E    there is no socket to nf_tables (93 EPROTONOSUPPORT: built without)
+   --no-ipv6           no socket of IPv6 can be made (built without, or ipv6.disable=1)
 
    Plain refusals are a filter that answers by itself. Answers that must be made up come from this program, which
    stays as the listener's owner. The command can not tell: it only sees the results. */
@@ -17,8 +22,10 @@
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/landlock.h>
+#include <linux/netlink.h>
 #include <linux/seccomp.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -41,7 +48,7 @@
 #error "oldkernel knows x86_64 and aarch64"
 #endif
 
-static int landlock_errno, landlock_abi, seccomp_errno;
+static int landlock_errno, landlock_abi, seccomp_errno, netns_errno, netfilter_errno, no_ipv6;
 static long statfs_type;
 static const char *statfs_path;
 
@@ -91,6 +98,29 @@ static void build_filter(void)
         load(offsetof(struct seccomp_data, args[0])); /* little endian: the low half */
         emit(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, PR_SET_SECCOMP);
         emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | (uint32_t)seccomp_errno);
+        load(offsetof(struct seccomp_data, nr));
+    }
+    if (netns_errno) {
+        emit(BPF_JMP | BPF_JEQ | BPF_K, 0, 3, SYS_unshare);
+        load(offsetof(struct seccomp_data, args[0]));
+        emit(BPF_JMP | BPF_JSET | BPF_K, 0, 1, CLONE_NEWNET);
+        emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | (uint32_t)netns_errno);
+        load(offsetof(struct seccomp_data, nr));
+    }
+    if (no_ipv6) {
+        emit(BPF_JMP | BPF_JEQ | BPF_K, 0, 4, SYS_socket);
+        load(offsetof(struct seccomp_data, args[0]));
+        emit(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, AF_INET6);
+        emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | EAFNOSUPPORT);
+        load(offsetof(struct seccomp_data, nr));
+    }
+    if (netfilter_errno) {
+        emit(BPF_JMP | BPF_JEQ | BPF_K, 0, 5, SYS_socket);
+        load(offsetof(struct seccomp_data, args[0]));
+        emit(BPF_JMP | BPF_JEQ | BPF_K, 0, 3, AF_NETLINK);
+        load(offsetof(struct seccomp_data, args[2]));
+        emit(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, NETLINK_NETFILTER);
+        emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ERRNO | (uint32_t)netfilter_errno);
     }
     emit(BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW);
 }
@@ -223,6 +253,12 @@ static char **read_options(char **word)
             landlock_abi = atoi(*++word);
         else if (!strcmp(*word, "--no-seccomp") && word[1])
             seccomp_errno = atoi(*++word);
+        else if (!strcmp(*word, "--no-netns") && word[1])
+            netns_errno = atoi(*++word);
+        else if (!strcmp(*word, "--no-ipv6"))
+            no_ipv6 = 1;
+        else if (!strcmp(*word, "--no-netfilter") && word[1])
+            netfilter_errno = atoi(*++word);
         else if (!strcmp(*word, "--statfs-type") && word[1] && word[2]) {
             statfs_type = strtol(*++word, NULL, 16);
             statfs_path = *++word;

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from paddock.approve.inbox import Inbox
-from paddock.approve.model import Question
+from paddock.approve import messages
+from paddock.approve.inbox import Line
+from paddock.approve.model import Asked, Caller, HostQuestion, Question, ToolQuestion
 
 
 def question(**changed: Any) -> Question:
@@ -29,6 +30,30 @@ def question(**changed: Any) -> Question:
     return Question(**{**usual, **changed})
 
 
+def tool(**changed: Any) -> ToolQuestion:
+    usual: dict[str, Any] = {
+        "tool": "bash",
+        "subject": ("git", "status"),
+        "lines": ("git status",),
+        "cwd": "/w",
+        "rule": "approve-execute",
+        "reason": "bash executes",
+    }
+    return ToolQuestion(**{**usual, **changed})
+
+
+def host_question(**changed: Any) -> HostQuestion:
+    usual: dict[str, Any] = {
+        "id": 9,
+        "host": "new.example",
+        "port": 443,
+        "process": Caller(pid=123, exe="/usr/bin/curl"),
+        "source": "paddock.toml:3",
+        "timeout_s": 300,
+    }
+    return HostQuestion(**{**usual, **changed})
+
+
 def asked(one: Question) -> dict[str, Any]:
     """As the core says it."""
     fields = {name: getattr(one, name) for name in one.__slots__ if name not in ("id", "parent")}
@@ -46,9 +71,11 @@ class Core:
     def say(self, message: dict[str, Any]) -> None:
         self.line.send(json.dumps(message).encode())
 
-    def ask(self, *questions: Question) -> None:
+    def ask(self, *questions: Asked) -> None:
         for one in questions:
-            self.say(asked(one))
+            said = json.dumps(asked(one)).encode() if isinstance(one, Question) else messages.ask(one)
+            assert said is not None
+            self.line.send(said)
 
     def withdraw(self, number: int) -> None:
         self.say({"withdrawn": number})
@@ -68,7 +95,7 @@ class Core:
 
 
 @contextmanager
-def connected() -> Iterator[tuple[Core, Inbox]]:
+def connected() -> Iterator[tuple[Core, Line]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        yield Core(ours), Inbox(theirs)
+        yield Core(ours), Line(theirs)

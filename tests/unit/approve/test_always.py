@@ -7,11 +7,11 @@ import stat
 
 import pytest
 
-from paddock.approve.always import SIZE_LIMIT, keep, rule_for
+from paddock.approve.always import SIZE_LIMIT, approval_for, keep, rule_for, written
 from paddock.errors import PolicyError
 from paddock.policy.approved import load_approved, place
 from paddock.policy.model import Action
-from tests.unit.approve.questions import question
+from tests.unit.approve.questions import host_question, question
 from tests.unit.policy.world import World
 
 
@@ -34,6 +34,24 @@ def test_what_is_kept_is_read_again_and_kept_once(world: World) -> None:
     file = os.stat(place(world.origin))
     assert stat.S_IMODE(file.st_mode) == 0o600
     assert os.listdir(world.config) == ["approved.toml"]
+
+
+def test_a_host_is_kept_with_its_port_and_once(world: World) -> None:
+    keep(rule_for(question(), world.origin), world.origin)
+    for port in (443, 22, 443):
+        approval = approval_for(host_question(port=port), world.origin)
+        assert written(approval) == f'[[host]]\nname = "new.example:{port}"\n'
+        keep(approval, world.origin)
+    approved = load_approved(world.origin)
+    assert [str(host.value) for host in approved.hosts] == ["new.example:443", "new.example:22"]
+    assert [rule.id for rule in approved.rules] == ["git-1"]
+
+
+def test_no_odd_host_is_kept(world: World) -> None:
+    for host in ("*.example", "a b", "metadata", "169.254.1.1", "0x7f.1", "@github"):
+        with pytest.raises(PolicyError):
+            keep(approval_for(host_question(host=host), world.origin), world.origin)
+    assert load_approved(world.origin).hosts == ()
 
 
 def test_what_a_person_wrote_stays(world: World) -> None:

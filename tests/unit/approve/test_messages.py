@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 
 from paddock.approve import messages
-from paddock.approve.messages import Withdrawn
-from paddock.approve.model import Parent, Question, Verdict
+from paddock.approve.messages import Answered, Withdrawn
+from paddock.approve.model import Caller, HostQuestion, Parent, Question, Verdict
 from paddock.errors import CoreError
-from tests.unit.approve.questions import asked
+from tests.unit.approve.questions import asked, question, tool
 
 SCHEMA = Path(__file__).parents[3] / "schema"
 EXAMPLES = json.loads((SCHEMA / "examples" / "companion.json").read_text())
@@ -36,20 +37,44 @@ def test_the_examples_are_what_the_schema_describes() -> None:
 
 
 def test_questions_and_withdrawals_are_understood() -> None:
-    first, second, third = [messages.read(json.dumps(one).encode()) for one in EXAMPLES["to_companion"]]
+    first, second, host, unknown, last = [messages.read(json.dumps(one).encode()) for one in EXAMPLES["to_companion"]]
     assert isinstance(first, Question)
     assert first.argv == ("git", "push", "a b", "\x1b[2J", "café", "\udcff")
     assert first.parent == Parent(exe="/usr/bin/bash", argv=("bash", "-c", "git push"))
     assert isinstance(second, Question)
     assert (second.parent, second.rule, second.chain[1]) == (None, None, "/usr/bin/dash")
-    assert third == Withdrawn(7)
+    assert host == HostQuestion(
+        id=9,
+        host="example.com",
+        port=443,
+        process=Caller(pid=4711, exe="/usr/bin/curl"),
+        source="paddock.toml:3",
+        timeout_s=300,
+    )
+    assert isinstance(unknown, HostQuestion)
+    assert (unknown.process, unknown.scope) == (None, ("a.example", 22))
+    assert last == Withdrawn(7)
     assert json.loads(json.dumps(asked(first))) == EXAMPLES["to_companion"][0]
+
+
+def test_a_desk_asks_as_the_schema_has_it_and_is_understood() -> None:
+    for one in (tool(id=3, diff="+x", timeout_s=0.5), tool(id=4, rule=None, reason=None, lines=("\udcff",))):
+        said = messages.ask(one)
+        assert said is not None
+        assert conforms(json.loads(said), "from_desk")
+        assert messages.read(said) == replace(one, timeout_s=max(1, one.timeout_s))
+    forwarded = messages.ask(question(parent=Parent(exe="/bin/sh", argv=("sh",))))
+    assert forwarded is not None
+    assert conforms(json.loads(forwarded), "to_companion")
+    assert messages.read(forwarded) == question(parent=Parent(exe="/bin/sh", argv=("sh",)))
+    assert conforms(json.loads(messages.withdraw(7)), "to_companion")
 
 
 def test_answers_are_said_as_the_examples_have_them() -> None:
     for message in EXAMPLES["to_core"]:
         said = messages.answer(message["answer"], Verdict(message["verdict"]), message["by"])
         assert json.loads(said) == message
+        assert messages.read_answer(said) == Answered(message["answer"], Verdict(message["verdict"]), message["by"])
         assert said.isascii()
 
 
@@ -67,4 +92,4 @@ def test_nothing_but_a_message_is_understood() -> None:
             read = messages.read(bytes(mutated))
         except CoreError:
             continue
-        assert isinstance(read, Question | Withdrawn)
+        assert isinstance(read, Question | HostQuestion | Withdrawn)

@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from paddock.approve.model import Parent
-from paddock.approve.text import command, quoted, shown
-from tests.unit.approve.questions import question
+from paddock.approve.text import changed, command, quoted, shown
+from tests.unit.approve.questions import host_question, question, tool
 
 WIDE = 200
 
@@ -34,6 +34,21 @@ def test_a_question_says_everything() -> None:
     assert plain.startswith("paddock: may this run?\n")
     assert "because   default_action (paddock.toml:14)\n" in plain
     assert "1 more waits" in shown(question(), 1, columns=WIDE, rows=40)
+
+
+def test_a_question_about_a_host_says_who_calls() -> None:
+    assert shown(host_question(), 0, columns=WIDE, rows=40).splitlines() == [
+        "paddock: may this be connected to?",
+        "  new.example:443",
+        "  program   /usr/bin/curl (process 123)",
+        "  because   network.default (paddock.toml:3)",
+    ]
+    unknown = host_question(host="a\x1b[2J\nb", process=None, source="")
+    assert shown(unknown, 1, columns=WIDE, rows=40).splitlines() == [
+        "paddock: may this be connected to? (1 more waits)",
+        "  a\\x1b[2J\\nb:443",
+        "  because   network.default",
+    ]
 
 
 WORDS = [
@@ -108,3 +123,35 @@ def test_what_does_not_fit_is_counted_and_can_be_seen_whole() -> None:
     assert (whole.count("A"), whole.count("B"), "not shown" in whole) == (3000, 3000, False)
     wide = shown(question(argv=("\u4e2d" * 100,)), 0, columns=40, rows=24)
     assert max(len(line) for line in wide.splitlines()[1:4]) <= 22
+
+
+def test_a_tool_call_is_shown_with_lines_that_do_not_pass_for_ours() -> None:
+    asked = tool(lines=("git status\n  because   rule harmless", "\x1b[2J"), diff="-old\n+new\n same", reason="r\n")
+    assert shown(asked, 0, columns=WIDE, rows=40).splitlines() == [
+        "paddock: may bash do this?",
+        "  │ git status",
+        "  │   because   rule harmless",
+        "  │ \\x1b[2J",
+        "  in        /w",
+        "  because   rule approve-execute: r\\n",
+        "  but       session and always would let bash write anything to this file, not only this",
+    ]
+    lines = changed(asked, columns=WIDE, rows=40)
+    assert [(line.text, line.colour) for line in lines] == [("  │ -old", "31"), ("  │ +new", "32"), ("  │  same", "")]
+    assert changed(question(), columns=WIDE, rows=40) == []
+
+
+def test_a_long_diff_is_counted_and_can_be_seen_whole() -> None:
+    asked = tool(diff="\n".join(f"+{number}\x1b[2J" for number in range(500)))
+    some = changed(asked, columns=80, rows=24)
+    assert len(some) <= 24
+    assert any("are not shown here" in line.text for line in some)
+    whole = changed(asked, columns=80, rows=None)
+    assert (len(whole), all(line.text.isprintable() for line in whole)) == (500, True)
+
+
+def test_what_looks_like_a_secret_is_left_out_until_the_whole_is_asked_for() -> None:
+    parent = Parent(exe="/bin/sh", argv=("sh", "password=hunter2"))
+    asked = question(argv=("curl", "--token", "hunter2", "\udcff"), parent=parent)
+    assert "hunter2" not in shown(asked, 0, columns=WIDE, rows=40)
+    assert shown(asked, 0, columns=WIDE, rows=None).count("hunter2") == 2

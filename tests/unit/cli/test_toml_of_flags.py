@@ -35,6 +35,10 @@ CASES: dict[str, list[str]] = {
     "deny": ["--deny '~/private/**' --deny /srv/a/key", "-r /srv/** --deny /srv/a/**"],
     "block": ["--block mlock --block mincore"],
     "socket": ["--socket unix"],
+    "allow_domain": ["--allow-domain A.example --allow-domain '*.b.example:8443' --allow-domain '[2001:db8::1]:443'"],
+    "deny_domain": ["--deny-domain a.example", "--deny-domain '*.a.example' --allow-domain a.example"],
+    "allow_endpoint": ["--policy {policy} --allow-endpoint 'api:get:/v1/*' --allow-endpoint api:POST:/a:b"],
+    "block_net": ["--block-net"],
     "env_pass": [
         "--env-pass GITHUB_TOKEN --env-pass FOO",
         "--env-pass PLAIN",
@@ -58,7 +62,7 @@ CASES: dict[str, list[str]] = {
         "--off no-new-privs --off landlock --off seccomp",
     ],
 }
-NEED_FULL = ("--cow", "--resume", "--tier full")
+NEED_FULL = ("--cow", "--resume", "--tier full", "-domain", "-endpoint", "--block-net")
 POLICY = """\
 [meta]
 inherit = "read-only"
@@ -67,6 +71,11 @@ allow_globs = ["<cwd>/**"]
 [env]
 deny = ["PLAIN*"]
 set = { X = "$$HOME" }
+"""
+ROUTE = """\
+[network.routes.api]
+upstream = "https://api.example.com"
+endpoint_rules = []
 """
 
 
@@ -93,6 +102,18 @@ def essence(plan: Plan) -> dict[str, Any]:
     return values
 
 
+def network(plan: Plan) -> object:
+    """A table that is written sorts its hosts; what they mean has no order."""
+    if plan.network is None:
+        return None
+    hosts = [
+        sorted((one.host, one.port or 0) for one in rules) for rules in (plan.network.denied, plan.network.allowed)
+    ]
+    routes = plan.network.http.routes if plan.network.http else ()
+    endpoints = [(route.name, [(one.method, one.path) for one in route.endpoints or ()]) for route in routes]
+    return plan.network.mode, plan.network.default, plan.network.local_ports, hosts, endpoints
+
+
 def test_every_flag_has_its_line() -> None:
     assert {action.dest for action in parser()._actions} - {"help"} == set(CASES)
 
@@ -100,7 +121,7 @@ def test_every_flag_has_its_line() -> None:
 @pytest.mark.parametrize("line", [line for lines in CASES.values() for line in lines])
 def test_the_toml_of_flags_compiles_to_the_same_plan(world: World, line: str) -> None:
     machine = FULL if any(flag in line for flag in NEED_FULL) else HOST
-    policy = world.file("given.toml", POLICY)
+    policy = world.file("given.toml", POLICY + ROUTE if "-endpoint" in line else POLICY)
     plan, text = plan_of(world, shlex.split(line.format(policy=policy)), machine)
     written = world.file("written.toml", text)
     first = text.partition("\n")[0]
@@ -109,7 +130,7 @@ def test_the_toml_of_flags_compiles_to_the_same_plan(world: World, line: str) ->
     if plan.tier is Tier.LANDLOCK:
         assert essence(again) == essence(plan)
     else:  # which takes built-in lines back where it holds the same in another way, and a written line is a person's
-        assert (again.tier, again.workspace) == (plan.tier, plan.workspace)
+        assert (again.tier, again.workspace, network(again)) == (plan.tier, plan.workspace, network(plan))
     assert text_again == text
 
 

@@ -23,7 +23,7 @@ def test_a_start_event_shows_who_where_and_what_was_applied() -> None:
         "[2026-11-15 05:00:00] session=9f86d081884c7d65 event=session.start user=ada uid=1000 pid=4242 "
         'ppid_chain=bash:4100->sshd:900->init:1 cwd=/home/ada/project tty=/dev/pts/0 command="git status" '
         "profile=ai-agent plan=2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae "
-        "landlock=1 seccomp=1 paths=4 blocked=5"
+        "landlock=1 seccomp=1 paths=4 blocked=5 network=filtered"
     )
 
 

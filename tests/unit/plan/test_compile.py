@@ -109,23 +109,6 @@ def test_a_newer_landlock_than_we_know_is_used_as_far_as_we_know_it() -> None:
     assert plan.landlock.abi == 7
 
 
-PENDING = [
-    ({"network": Network(mode=Sourced(NetworkMode.NONE, source(3)))}, "network"),
-    ({"network": Network(allowed_hosts=())}, "network"),
-    (
-        {"network": Network(mode=Sourced(NetworkMode.HOST, source(3)), denied_hosts=(Sourced("x", source(3)),))},
-        "network hosts",
-    ),
-    ({"tools": (Setting(key="read_only", value=True, source=source(3)),)}, "tools.read_only"),
-]
-
-
-@pytest.mark.parametrize(("part", "key"), PENDING)
-def test_a_key_that_no_layer_enforces_yet_stops_the_run_and_is_named(part: dict[str, object], key: str) -> None:
-    with pytest.raises(PolicyError, match=f"{key} is not enforced"):
-        compile_plan(replace(SIMPLE, **part), HOST)  # type: ignore[arg-type]
-
-
 def test_what_is_for_containers_is_refused_by_run_and_named() -> None:
     """C-153"""
     setting = Setting(key="rootdir", value="/srv/root", source=source(3))

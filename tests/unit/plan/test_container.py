@@ -121,7 +121,6 @@ UNHELD: list[tuple[dict[str, Any], str]] = [
     ({"network": Network()}, "network"),
     ({"rules": (Rule(id="r", action=Action.DENY, matches=(), reason=None, source=source(3)),)}, "rule"),
     ({"limits": (Limit(name="tmp_mb", value=1, source=source(3)),)}, "limits.tmp_mb"),
-    ({"tools": (Setting(key="read_only", value=True, source=source(3)),)}, "tools.read_only"),
 ]
 
 

@@ -97,3 +97,14 @@ def test_tracing_is_said_on_every_run_if_there_is_a_gate_to_walk_around() -> Non
         warnings = [one.text for one in plan.notices if one.level is Level.WARNING and "trace each other" in one.text]
         assert len(warnings) == said
         assert plan.gate is None or plan.gate.trace
+
+
+def test_rules_are_not_held_where_memory_of_processes_can_be_written() -> None:
+    for access, path in ((Access.ALLOW, "/proc/**"), (Access.WRITE, "/proc/self/**")):
+        writing = replace(policy(files(grant(Access.READ, "/usr/**"), grant(access, path))), rules=(GIT,))
+        for host in (HOST, FULL):
+            with pytest.raises(PolicyError, match="after it was judged"):
+                compile_plan(writing, host)
+            traced = Syscalls(trace=Sourced(True, source(4)))
+            assert compile_plan(replace(writing, syscalls=traced), host).gate is not None
+            assert compile_plan(replace(writing, rules=()), host).gate is None

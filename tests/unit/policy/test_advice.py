@@ -31,6 +31,11 @@ ALLOWING = "[meta]\ndefault_action = 'allow'\n"
         ),
         ("[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nexe_basename = 'curl'\n", "can never match"),
         ("[[rule]]\nid = 'a'\naction = 'allow'\nexe = '/usr/bin/git'\nexe_glob = '/opt/**'\n", "can never match"),
+        (
+            "[tools]\ncommand_rules = [{ action = 'allow', exe = 'git', argv_regex = '^git (log|diff)( |$)' }]\n",
+            "--output=FILE",
+        ),
+        ("[tools]\ncommand_rules = [{ action = 'allow', command_regex = 'git log$' }]\n", "begin with ^"),
         ("[syscalls]\ntrace = true\n", "trace each other"),
         ("[filesystem]\nwrite_globs = ['/a/**']\n", "can be written but not read"),
         ("[network.routes.x]\nupstream = 'https://x'\n", "every method and path"),

@@ -26,6 +26,15 @@ def test_it_is_read_where_something_can_be_asked(world: World) -> None:
     assert world.load_text("").approved == ()
 
 
+def test_hosts_are_read_where_hosts_are_asked_about(world: World) -> None:
+    kept = world.user("approved.toml", f'{RULE}\n[[host]]\nname = "A.example:443"\n')
+    policy = world.load_text('[network]\ndefault = "ask"\n')
+    assert [(str(host.value), str(host.source)) for host in policy.approved_hosts] == [("a.example:443", f"{kept}:7")]
+    assert str(kept) in [file.path for file in policy.files]
+    for text in ('[network]\ndefault = "deny"\n', "[network]\nallowed_hosts = []\n"):
+        assert world.load_text(text).approved_hosts == ()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -36,6 +45,11 @@ def test_it_is_read_where_something_can_be_asked(world: World) -> None:
         ("[filesystem]\nallow_globs = []\n", r"approved\.toml:1: filesystem: unknown section"),
         (RULE + 'argv_regex = "("\n', r"approved\.toml:5: .*not a regular expression"),
         (RULE + "exf = 1\n", r"approved\.toml:5: .*unknown key"),
+        ('[[host]]\nname = "a.example"\n', r"approved\.toml:2: .*not one host at one port"),
+        ('[[host]]\nname = "*.a.example:443"\n', r"approved\.toml:2: .*not one host at one port"),
+        ('[[host]]\nname = "169.254.169.254:80"\n', r"approved\.toml:2: .*never reachable"),
+        ("[[host]]\n", r"approved\.toml:1: .*without a name"),
+        ('[[host]]\nname = "a.example:443"\naction = "deny"\n', r"approved\.toml:3: .*unknown key"),
         ("[[rule\n", r"approved\.toml:1: not valid TOML"),
     ],
 )

@@ -44,7 +44,7 @@ def test_the_samples_are_there() -> None:
     """F-165 to F-171."""
     expected = """
         strict.toml permissive.toml curl-deny.toml read-only-git.toml seal.toml combined.toml example.toml my-agent.conf
-            container.conf
+            container.conf filtered.toml
     """
     assert sorted(words(expected)) == FILES
 
@@ -73,9 +73,9 @@ def test_example_shows_every_key_of_the_schema() -> None:
     assert {key for grant in grants for key in grant} == set(GRANT_TABLE_KEYS)
     assert {key for rule in document["rule"] for key in rule} == set(RULE_KEYS)
     assert all(key in document["rule"][0] and key + NOT in document["rule"][1] for key in MATCH_KEYS)
-    (route,) = document["network"]["routes"].values()
-    assert set(route) == set(ROUTE_KEYS)
-    assert set(route["endpoint_rules"][0]) == set(ENDPOINT_KEYS)
+    routes = document["network"]["routes"]
+    assert {key for route in routes.values() for key in route} == set(ROUTE_KEYS)
+    assert set(routes["openai"]["endpoint_rules"][0]) == set(ENDPOINT_KEYS)
     assert set(document["tools"]["path_rules"][0]) == set(PATH_RULE_KEYS)
     assert {key for rule in document["tools"]["command_rules"] for key in rule} == set(COMMAND_RULE_KEYS)
 
@@ -84,7 +84,7 @@ def verdict(policy: Policy, exe: str, argv: str) -> Action:
     """The engine's own; the command can not have made what lies in /usr."""
     plan = compile_plan(world_policy(files(grant(Access.READ, "/usr/**"))), HOST)
     plan = replace(
-        plan, user=User(uid=os.getuid(), name="ada", home="/home/ada"), gate=gate_of(policy, HOST, fenced=True)
+        plan, user=User(uid=os.getuid(), name="ada", home="/home/ada"), gate=gate_of(policy, HOST, plan.files)
     )
     decision = judge_exec(plan, Exec(path=exe, argv=tuple(argv.split(" ")), cwd="/")).decision
     assert decision is not None, f"{exe} is needed"

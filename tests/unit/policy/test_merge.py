@@ -13,7 +13,9 @@ from paddock.policy.merge import merge
 from paddock.policy.model import (
     Access,
     Action,
+    CommandRule,
     Deny,
+    Destination,
     Environment,
     Filesystem,
     Grant,
@@ -21,12 +23,15 @@ from paddock.policy.model import (
     Meta,
     Network,
     NetworkMode,
+    PathRule,
     Route,
     Rule,
     Setting,
     Source,
     Sourced,
     Syscalls,
+    Tools,
+    Upstream,
 )
 from tests.unit.policy.world import World
 
@@ -60,14 +65,14 @@ def random_policy(dice: random.Random, name: str) -> Policy:
         if dice.random() < 0.4
         else Network(
             mode=Sourced(dice.choice(list(NetworkMode)), source) if dice.random() < 0.5 else None,
-            allowed_hosts=None if dice.random() < 0.4 else some("x y"),
+            default=Sourced(dice.choice(list(Action)), source) if dice.random() < 0.5 else None,
+            allowed_hosts=None
+            if dice.random() < 0.4
+            else tuple(Sourced(Destination(host=h.value), source) for h in some("x y")),
             routes=tuple(
                 Route(
                     name=r.value,
-                    upstream=name,
-                    credential_key=None,
-                    inject_mode=None,
-                    endpoint_rules=None,
+                    upstream=Upstream(scheme="https", host=name, port=443),
                     source=source,
                 )
                 for r in some("r s")
@@ -79,7 +84,15 @@ def random_policy(dice: random.Random, name: str) -> Policy:
         rules=tuple(
             Rule(id=v.value, action=Action.DENY, matches=(), reason=name, source=source) for v in some("p q r")
         ),
-        tools=tuple(Setting(key=v.value, value=dice.choice([(name,), ("t",)]), source=source) for v in some("k l"))
+        tools=Tools(
+            read_only=Sourced(dice.random() < 0.5, source) if dice.random() < 0.5 else None,
+            allowed_paths=None if dice.random() < 0.5 else some("/a /b"),
+            denied_paths=some("/c /d"),
+            path_rules=tuple(PathRule(action=Action.DENY, path=v.value, source=source) for v in some("/e /f")),
+            command_rules=tuple(CommandRule(action=Action.DENY, exe=v.value, source=source) for v in some("g h")),
+            denied_commands=some("i j"),
+        ),
+        container=tuple(Setting(key=v.value, value=dice.choice([(name,), ("t",)]), source=source) for v in some("k l"))
         + tuple(Setting(key=v.value, value=name, source=source) for v in some("m n")),
         workdir=Sourced(name, source) if dice.random() < 0.5 else None,
         notes=(name,) if dice.random() < 0.5 else (),

@@ -8,7 +8,7 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.policy import Request, load
-from paddock.policy.model import Access, Action, NetworkMode, Widen, Workspace
+from paddock.policy.model import Access, Action, Effect, NetworkMode, Widen, Workspace
 from tests.unit.policy.world import World
 
 SHA = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -103,10 +103,12 @@ def test_every_section_reaches_the_model(world: World) -> None:
         ("exe_sha256", (SHA,), True),
         ("uid", ("0", "1000"), False),
     ]
-    assert {setting.key: setting.value for setting in policy.tools} == {
-        "read_only": True,
-        "path_rules": ((("action", "ask"), ("path", f"{world.work}/**"), ("op", "write")),),
-    }
+    assert policy.tools.read_only is not None
+    assert policy.tools.read_only.value is True
+    assert [(one.action, one.path, one.op) for one in policy.tools.path_rules] == [
+        (Action.ASK, f"{world.work}/**", Effect.WRITE)
+    ]
+    assert policy.tools.allowed_paths is None
 
 
 def test_every_value_knows_file_line_and_key(world: World) -> None:
@@ -192,8 +194,9 @@ MISTAKES = [
     ("filesystem = 'off'\n", 1, "can not turn the file layer off", "--off landlock"),
     ("filesystem = 3\n", 1, "expected a table, found a whole number", None),
     ("[network]\nmode = 'open'\n", 2, "not one of none, filtered, host", None),
-    ("[network]\nallowed_hosts = ['https://x/']\n", 2, "not a host", "without scheme"),
-    ("[network]\nallowed_hosts = ['a.*.com']\n", 2, "not a host", None),
+    ("[network]\nallowed_hosts = ['https://x/']\n", 2, "not a host", "write 'x'"),
+    ("[network]\nallowed_hosts = ['a.*.com']\n", 2, "a '*' stands alone or in front", None),
+    ("[network]\ndefault = 'open'\n", 2, "not one of allow, deny, ask", None),
     ("[network]\nallowed_local_ports = [0]\n", 2, "0 is not between 1 and 65535", None),
     ("[network.routes.x]\ncredential_key = 'k'\n", 1, "no upstream", None),
     ("[network.routes.x]\nupstream = 'ftp://x'\n", 2, "not an http or https address", None),

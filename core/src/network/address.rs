@@ -1,0 +1,296 @@
+//! What kind of place an address is, and blocks of addresses.
+//!
+//! An IPv6 address can be an IPv4 address in disguise: a translator or a tunnel on the way takes the disguise off. So all that is hidden in
+//! it is looked at too, and the worst counts.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Only `Public` is dialled because a name leads there. All others have to be listed, and `Metadata` is never dialled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Public,
+    /// Reserved for something else than hosts of the internet.
+    Special,
+    Multicast,
+    Private,
+    Loopback,
+    Unspecified,
+    /// Where clouds hand out credentials, and all that is link-local.
+    Metadata,
+}
+
+pub fn kind(address: IpAddr) -> Kind {
+    forms(address).map(kind_of_form).max().unwrap_or(Kind::Special)
+}
+
+/// The address itself, and the IPv4 addresses in it.
+pub fn forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
+    let address = address.to_canonical();
+    let hidden = match address {
+        IpAddr::V4(_) => [None; 4],
+        IpAddr::V6(address) => hidden(address),
+    };
+    std::iter::once(address).chain(hidden.into_iter().flatten().map(IpAddr::V4))
+}
+
+fn hidden(address: Ipv6Addr) -> [Option<Ipv4Addr>; 4] {
+    let bits = address.to_bits();
+    let v4 = |bits: u128| Some(Ipv4Addr::from_bits(bits as u32));
+    match address.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => [None; 4],
+        // IPv4-compatible (RFC 4291, 2.5.5.1), translated (RFC 2765), NAT64 (RFC 6052).
+        [0, 0, 0, 0, 0, 0, _, _] | [0, 0, 0, 0, 0xffff, 0, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => {
+            [v4(bits), None, None, None]
+        }
+        // NAT64 of a network of one's own (RFC 8215). Where the address stands depends on the length of the prefix (RFC 6052, 2.2):
+        // 96, 64, 56, 48. Bits 64 to 71 are never part of it.
+        [0x64, 0xff9b, 1, ..] => [
+            v4(bits),
+            v4(bits >> 24),
+            v4((bits >> 64 & 0xff) << 24 | bits >> 32 & 0xff_ffff),
+            v4((bits >> 64 & 0xffff) << 16 | bits >> 40 & 0xffff),
+        ],
+        // 6to4 (RFC 3056).
+        [0x2002, ..] => [v4(bits >> 80), None, None, None],
+        // Teredo (RFC 4380): the server, and the client with all bits turned over.
+        [0x2001, 0, ..] => [v4(bits >> 64), v4(!bits), None, None],
+        _ => [None; 4],
+    }
+}
+
+fn kind_of_form(address: IpAddr) -> Kind {
+    match address {
+        IpAddr::V4(address) => kind_of_v4(address),
+        IpAddr::V6(address) => kind_of_v6(address),
+    }
+}
+
+/// After the IANA IPv4 special-purpose address registry. The few that it calls globally reachable in 192.0.0.0/24 serve no names.
+fn kind_of_v4(address: Ipv4Addr) -> Kind {
+    match address.octets() {
+        // Link-local; Alibaba, Azure, Oracle.
+        [169, 254, ..] | [100, 100, 100, 200] | [168, 63, 129, 16] | [192, 0, 0, 192] => Kind::Metadata,
+        [0, 0, 0, 0] => Kind::Unspecified,
+        [127, ..] => Kind::Loopback,
+        [10, ..] | [172, 16..=31, ..] | [192, 168, ..] | [100, 64..=127, ..] => Kind::Private,
+        [224..=239, ..] => Kind::Multicast,
+        [0 | 240..=255, ..]
+        | [192, 0, 0 | 2, _]
+        | [192, 88, 99, _]
+        | [198, 18..=19, ..]
+        | [198, 51, 100, _]
+        | [203, 0, 113, _] => Kind::Special,
+        _ => Kind::Public,
+    }
+}
+
+/// After the IANA IPv6 special-purpose address registry: what is not given out to anybody is special too.
+fn kind_of_v6(address: Ipv6Addr) -> Kind {
+    match address.segments() {
+        // Link-local; Amazon, Google, Oracle, Scaleway.
+        [0xfe80..=0xfebf, ..]
+        | [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]
+        | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254]
+        | [0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe]
+        | [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42] => Kind::Metadata,
+        [0, 0, 0, 0, 0, 0, 0, 0] => Kind::Unspecified,
+        [0, 0, 0, 0, 0, 0, 0, 1] => Kind::Loopback,
+        // Unique local, and site-local as it was before.
+        [0xfc00..=0xfdff | 0xfec0..=0xfeff, ..] => Kind::Private,
+        [0xff00..=0xffff, ..] => Kind::Multicast,
+        // For protocols (Teredo, ORCHID, benchmarks …), for documentation.
+        [0x2001, 0..=0x1ff | 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Kind::Special,
+        // They are what is hidden in them.
+        [0x64, 0xff9b, 0, 0, 0, 0, _, _] | [0x2002, ..] => Kind::Public,
+        [0x2000..=0x3fff, ..] => Kind::Public,
+        _ => Kind::Special,
+    }
+}
+
+/// Addresses that have their first bits in common. An IPv4 address has the bits of its mapped form, and belongs to no shorter block than that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Block {
+    bits: u128,
+    length: u8,
+}
+
+/// Of the prefix of mapped addresses, `::ffff:0:0/96`.
+const MAPPED: u8 = 96;
+
+impl Block {
+    /// An address, or one with `/` and the number of bits that count. The others have to be 0: who writes 10.1.2.3/8 may mean either.
+    pub fn read(text: &[u8]) -> Option<Block> {
+        let (address, length) = match std::str::from_utf8(text).ok()?.split_once('/') {
+            Some((address, length)) => (address, Some(length)),
+            None => (std::str::from_utf8(text).ok()?, None),
+        };
+        let address: IpAddr = address.parse().ok()?;
+        let before = if address.is_ipv4() { MAPPED } else { 0 };
+        let length = match length {
+            Some("0") => before,
+            Some(digits) if digits.starts_with(['+', '0']) => return None,
+            Some(digits) => digits.parse::<u8>().ok()?.checked_add(before)?,
+            None => 128,
+        };
+        let bits = bits(address);
+        let block = Block { bits: bits & mask(length), length };
+        (length <= 128 && block.bits == bits).then_some(block)
+    }
+
+    /// The one of this length around an address, if there may be one.
+    pub fn around(address: IpAddr, length: u8) -> Option<Block> {
+        let shortest = if address.to_canonical().is_ipv4() { MAPPED } else { 0 };
+        (shortest..=128).contains(&length).then(|| Block { bits: bits(address) & mask(length), length })
+    }
+
+    /// How many bits its addresses have in common.
+    pub fn length(&self) -> u8 {
+        self.length
+    }
+
+    #[cfg(test)]
+    fn contains(&self, address: IpAddr) -> bool {
+        Block::around(address, self.length).as_ref() == Some(self)
+    }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+fn mask(length: u8) -> u128 {
+    u128::MAX.checked_shl(128_u32.saturating_sub(length.into())).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kinds(expected: Kind, addresses: &[&str]) {
+        for address in addresses {
+            assert_eq!(kind(address.parse().unwrap()), expected, "{address}");
+        }
+    }
+
+    #[test]
+    fn addresses_of_the_internet_are_public() {
+        kinds(
+            Kind::Public,
+            &["1.1.1.1", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255"],
+        );
+        kinds(
+            Kind::Public,
+            &["128.0.0.0", "169.253.255.255", "169.255.0.0", "172.15.255.255", "172.32.0.0", "192.0.1.0"],
+        );
+        kinds(Kind::Public, &["192.167.255.255", "192.169.0.0", "198.17.255.255", "198.20.0.0", "223.255.255.255"]);
+        kinds(Kind::Public, &["168.63.129.15", "2606:4700::1111", "2001:200::1", "2a00:1450::1", "3ffe::1"]);
+    }
+
+    #[test]
+    fn others_are_not() {
+        kinds(Kind::Unspecified, &["0.0.0.0", "::", "::ffff:0.0.0.0"]);
+        kinds(Kind::Loopback, &["127.0.0.1", "127.255.255.255", "::1", "::ffff:127.0.0.1"]);
+        kinds(
+            Kind::Private,
+            &["10.0.0.0", "10.255.255.255", "172.16.0.0", "172.31.255.255", "192.168.0.0", "100.64.0.0"],
+        );
+        kinds(Kind::Private, &["100.127.255.255", "fc00::", "fdff:ffff::1", "fec0::1", "::ffff:10.1.2.3", "fdfa::1"]);
+        kinds(Kind::Multicast, &["224.0.0.1", "239.255.255.255", "ff02::1", "::ffff:224.0.0.1"]);
+        kinds(Kind::Special, &["0.1.2.3", "192.0.0.1", "192.0.2.1", "198.18.0.1", "198.19.255.255", "198.51.100.1"]);
+        kinds(Kind::Special, &["203.0.113.1", "240.0.0.1", "255.255.255.255", "192.88.99.1", "2001:db8::1", "3fff::1"]);
+        kinds(
+            Kind::Special,
+            &["100::1", "5f00::1", "4000::1", "2001:2::1", "2001:20::1", "::8.8.8.8", "2001:0:808:808::"],
+        );
+    }
+
+    #[test]
+    fn metadata_is_seen_in_every_disguise() {
+        kinds(Kind::Metadata, &["169.254.169.254", "169.254.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192"]);
+        kinds(Kind::Metadata, &["fe80::1", "febf::1", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42"]);
+        for v4 in ["169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192"] {
+            let bits = u128::from(v4.parse::<Ipv4Addr>().unwrap().to_bits());
+            let below = |prefix: &str, hidden: u128| {
+                let prefix: Ipv6Addr = prefix.parse().unwrap();
+                assert_eq!(
+                    kind(Ipv6Addr::from_bits(prefix.to_bits() | hidden).into()),
+                    Kind::Metadata,
+                    "{v4} {prefix}"
+                );
+            };
+            for prefix in ["::ffff:0:0", "::", "::ffff:0:0:0", "64:ff9b::", "64:ff9b:1::", "64:ff9b:1:7:9::"] {
+                below(prefix, bits);
+            }
+            below("64:ff9b:1:0700::", (bits >> 24) << 64 | (bits & 0xff_ffff) << 32);
+            below("64:ff9b:1::", (bits >> 16) << 64 | (bits & 0xffff) << 40);
+            below("64:ff9b:1:7::", bits << 24);
+            below("2002::1", bits << 80);
+            below("2001::", bits << 64);
+            below("2001:0:808:808::", !bits & u128::from(u32::MAX));
+        }
+    }
+
+    #[test]
+    fn a_translated_address_is_what_is_in_it() {
+        kinds(Kind::Public, &["64:ff9b::8.8.8.8", "2002:808:808::1"]);
+        kinds(Kind::Private, &["64:ff9b::10.0.0.1", "2002:a00:1::1", "2002:c0a8:1::"]);
+        kinds(Kind::Loopback, &["64:ff9b::127.0.0.1", "2002:7f00:1::"]);
+    }
+
+    #[test]
+    fn blocks_hold_what_begins_like_them() {
+        for (block, within, outside) in [
+            ("10.0.0.0/8", "10.255.0.1", "11.0.0.0"),
+            ("10.0.0.0/8", "::ffff:10.0.0.1", "::10.0.0.1"),
+            ("0.0.0.0/0", "255.255.255.255", "::1"),
+            ("192.0.2.7", "192.0.2.7", "192.0.2.6"),
+            ("192.0.2.7/32", "192.0.2.7", "192.0.2.8"),
+            ("2001:db8::/32", "2001:db8:ffff::1", "2001:db9::"),
+            ("::/0", "2001:db8::", "10.0.0.1"),
+            ("::/0", "::1", "::ffff:10.0.0.1"),
+            ("::1", "::1", "::2"),
+            ("::ffff:10.0.0.0/104", "10.0.0.1", "11.0.0.1"),
+        ] {
+            let read = Block::read(block.as_bytes()).unwrap();
+            assert!(read.contains(within.parse().unwrap()), "{block} {within}");
+            assert!(!read.contains(outside.parse().unwrap()), "{block} {outside}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_block_is_refused() {
+        for text in [
+            "",
+            "/",
+            "10.0.0.0/",
+            "/8",
+            "10.0.0.0/33",
+            "10.0.0.0/-1",
+            "10.0.0.0/+8",
+            "10.0.0.0/08",
+            "10.0.0.0/8/8",
+            "10.0.0.0/256",
+            "10.0.0.0/160",
+            "10.0.0.1/8",
+            "10.0.0/8",
+            "010.0.0.0/8",
+            "0x0a000000",
+            "167772160",
+            "::/129",
+            "::1/64",
+            "[::1]",
+            "fe80::1%1",
+            "10.0.0.0/ 8",
+            " 10.0.0.0",
+            "10.0.0.0\0",
+            "10.0.0.0/00",
+            "*",
+            "example.com",
+        ] {
+            assert_eq!(Block::read(text.as_bytes()), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Whose a connection is, as far as the kernel tells: the number of the socket at its other end, which is inside. sock_diag(7) finds that one by
+//! the two addresses, without looking at others.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{RecvFlags, SendFlags};
+
+/// SOCK_DIAG_BY_FAMILY of linux/sock_diag.h.
+const BY_FAMILY: u16 = 20;
+/// struct nlmsghdr.
+const HEADER: usize = 16;
+/// Where struct inet_diag_msg has what is asked for.
+const INODE: usize = HEADER + 68;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// Whoever has the socket with this number.
+    Socket(u32),
+    /// It was closed by all who had it.
+    Nobody,
+    Unknown,
+}
+
+/// A socket of the network inside, on which its sockets can be asked for.
+pub struct Owners(Option<OwnedFd>);
+
+impl Owners {
+    pub fn new(socket: Option<OwnedFd>) -> Owners {
+        Owners(socket)
+    }
+
+    /// `client`: an end of a connection inside, `server`: what it is connected to.
+    pub fn of(&self, client: SocketAddr, server: SocketAddr) -> Owner {
+        self.ask(client, server).unwrap_or(Owner::Unknown)
+    }
+
+    fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<Owner> {
+        let socket = self.0.as_ref()?;
+        let kernel = SocketAddrNetlink::new(0, 0);
+        rustix::net::sendto(socket, &request(client, server), SendFlags::DONTWAIT, &kernel).ok()?;
+        // The kernel has answered when it has taken the request.
+        let mut answer = [0; 1024];
+        let (length, _) = rustix::net::recv(socket, &mut answer[..], RecvFlags::DONTWAIT).ok()?;
+        read(&answer[..length])
+    }
+}
+
+/// struct inet_diag_req_v2, behind its header.
+fn request(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
+    let family = if client.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+    let mut bytes = vec![family as u8, libc::IPPROTO_TCP as u8, 0, 0];
+    bytes.extend(u32::MAX.to_ne_bytes()); // in every state
+    bytes.extend(client.port().to_be_bytes());
+    bytes.extend(server.port().to_be_bytes());
+    for end in [client, server] {
+        let mut address = match end.ip() {
+            IpAddr::V4(v4) => v4.octets().to_vec(),
+            IpAddr::V6(v6) => v6.octets().to_vec(),
+        };
+        address.resize(16, 0);
+        bytes.extend(address);
+    }
+    bytes.extend([0; 4]); // on any device
+    bytes.extend([0xff; 8]); // whatever its cookie is
+    let mut message = ((HEADER + bytes.len()) as u32).to_ne_bytes().to_vec();
+    message.extend(BY_FAMILY.to_ne_bytes());
+    message.extend((libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend(bytes);
+    message
+}
+
+fn read(answer: &[u8]) -> Option<Owner> {
+    let number = |at: usize| answer.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
+    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
+    if kind == BY_FAMILY {
+        return number(INODE).map(|inode| if inode == 0 { Owner::Nobody } else { Owner::Socket(inode) });
+    }
+    // That there is none is said with the same number as that nobody can tell (ENOENT: the kernel lacks tcp_diag).
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
+    use std::net::{Shutdown, TcpListener, TcpStream};
+    use std::os::unix::fs::MetadataExt as _;
+
+    fn owners() -> Owners {
+        let flags = SocketFlags::CLOEXEC;
+        let protocol = Some(netlink::SOCK_DIAG);
+        Owners::new(rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, protocol).ok())
+    }
+
+    #[test]
+    fn the_other_end_of_a_connection_is_found_by_its_addresses() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else { continue };
+            let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            let ends = (server.peer_addr().unwrap(), server.local_addr().unwrap());
+            let number =
+                std::fs::metadata(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&client))).unwrap().ino();
+            let owners = owners();
+            assert_eq!(owners.of(ends.0, ends.1), Owner::Socket(number as u32));
+            // Who only has said all is still there.
+            client.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(owners.of(ends.0, ends.1), Owner::Socket(number as u32));
+            drop(client);
+            assert_eq!(owners.of(ends.0, ends.1), Owner::Nobody);
+            assert_eq!(Owners::new(None).of(ends.0, ends.1), Owner::Unknown);
+        }
+    }
+
+    #[test]
+    fn what_is_no_answer_tells_nothing() {
+        for noise in [&[][..], &[0; 16], &[0xff; 200]] {
+            assert_eq!(read(noise), None);
+        }
+    }
+}

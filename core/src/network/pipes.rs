@@ -1,0 +1,69 @@
+//! Pipes through which bytes go from socket to socket without being copied. A direction has one only while it holds bytes.
+
+use std::os::fd::OwnedFd;
+
+use rustix::pipe::PipeFlags;
+
+/// Most kernels let a user have 64 MiB of pipes; who is over it gets small ones.
+const SIZE: usize = 256 << 10;
+
+/// So many are kept for the next.
+const KEPT: usize = 16;
+
+pub struct Pipe {
+    pub out: OwnedFd,
+    pub into: OwnedFd,
+    pub held: usize,
+}
+
+pub struct Pipes {
+    free: Vec<Pipe>,
+    /// How many more may be made: descriptors are for connections first.
+    left: usize,
+}
+
+impl Pipes {
+    pub fn new(most: usize) -> Pipes {
+        Pipes { free: Vec::with_capacity(KEPT), left: most }
+    }
+
+    /// None: there are no more; bytes are copied then.
+    pub fn take(&mut self) -> Option<Pipe> {
+        if let Some(pipe) = self.free.pop() {
+            return Some(pipe);
+        }
+        self.left = self.left.checked_sub(1)?;
+        let Ok((out, into)) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK) else {
+            self.left += 1;
+            return None;
+        };
+        let _ = rustix::pipe::fcntl_setpipe_size(&into, SIZE);
+        Some(Pipe { out, into, held: 0 })
+    }
+
+    /// One that still holds bytes is of no use to anybody else.
+    pub fn give_back(&mut self, pipe: Pipe) {
+        if pipe.held == 0 && self.free.len() < KEPT {
+            self.free.push(pipe);
+        } else {
+            self.left += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_used_again_only_when_it_is_empty() {
+        let mut pipes = Pipes::new(2);
+        let (first, second) = (pipes.take().unwrap(), pipes.take().unwrap());
+        assert!(pipes.take().is_none());
+        pipes.give_back(Pipe { held: 3, ..first });
+        assert!(pipes.free.is_empty());
+        pipes.give_back(second);
+        assert_eq!(pipes.free.len(), 1);
+        assert!(pipes.take().is_some() && pipes.take().is_some() && pipes.take().is_none());
+    }
+}

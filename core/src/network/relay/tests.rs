@@ -1,0 +1,384 @@
+//! The relay between two networks of its own: one in which every address is local, as the command's is, and one with servers, a name
+//! server and nothing else. Everything is real but the distance.
+
+mod asking;
+mod disguised;
+mod faults;
+mod handed;
+mod proxied;
+mod world;
+
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr, Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+
+use self::world::{PORT, client_hello, in_world, rules};
+
+const ALLOWED: &str = "good.example:8080";
+
+#[test]
+fn an_allowed_name_is_reached_and_bytes_go_both_ways_to_their_end() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        world.serve(|mut stream| {
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).unwrap();
+            all.reverse();
+            stream.write_all(&all).unwrap();
+        });
+        // More than fits into any buffer on the way, and long enough for pipes.
+        let sent: Vec<u8> = (0..12_000_000_u32).map(|index| (index % 251) as u8).collect();
+        let mut client = world.dial("good.example");
+        let mut writer = client.try_clone().unwrap();
+        let copy = sent.clone();
+        let writing = std::thread::spawn(move || {
+            writer.write_all(&copy).unwrap();
+            writer.shutdown(Shutdown::Write).unwrap();
+        });
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).unwrap();
+        writing.join().unwrap();
+        received.reverse();
+        assert!(received == sent, "{} bytes", received.len());
+        drop(client);
+        let told = world.told();
+        assert_eq!((&told["layer"], &told["action"]), (&"connect".into(), &"allow".into()), "{told}");
+        assert_eq!((&told["host"], &told["port"]), (&"good.example".into(), &PORT.into()));
+        assert_eq!((&told["address"], &told["rule"]), (&"93.184.216.34".into(), &"paddock.toml:1".into()));
+        assert_eq!((&told["sent"], &told["received"]), (&sent.len().into(), &sent.len().into()));
+    });
+}
+
+#[test]
+fn a_denied_name_does_not_exist_and_nobody_is_asked() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("evil.example", "93.184.216.35");
+        world.name("good.example", "93.184.216.34");
+        assert_eq!(world.ask("evil.example"), None);
+        assert_eq!(world.ask("evil.example"), None);
+        let told = world.told();
+        assert_eq!(
+            (&told["layer"], &told["action"], &told["host"]),
+            (&"name".into(), &"deny".into(), &"evil.example".into())
+        );
+        // The control: one that is allowed has an address at once, and is looked up when it is dialled.
+        assert!(world.ask("good.example").is_some());
+        assert!(world.asked().is_empty(), "{:?}", world.asked());
+        world.serve(|mut stream| stream.write_all(b"here").unwrap());
+        let mut heard = String::new();
+        world.dial("good.example").read_to_string(&mut heard).unwrap();
+        assert_eq!(heard, "here");
+        assert!(world.asked().iter().all(|name| name == "good.example") && !world.asked().is_empty());
+        // And the denied one was told once.
+        assert_eq!(world.told()["action"], "allow");
+    });
+}
+
+#[test]
+fn names_are_answered_by_ipv6_and_by_tcp_from_the_server_that_was_asked() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        let question = world::question("good.example", 28);
+        let socket = world.inside(|| {
+            let socket = UdpSocket::bind("[::]:0").unwrap();
+            socket.connect("[2620:fe::9]:53").unwrap();
+            socket
+        });
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket.send(&question).unwrap();
+        let mut answer = [0; 512];
+        let length = socket.recv(&mut answer).unwrap();
+        let address: [u8; 16] =
+            answer[..length].windows(16).rev().find(|last| last[..2] == [0xfd, 0xfa]).unwrap().try_into().unwrap();
+
+        let mut stream = world.inside(|| TcpStream::connect("[2620:fe::9]:53").unwrap());
+        for _ in 0..2 {
+            let message = [&(question.len() as u16).to_be_bytes()[..], &question].concat();
+            // Byte by byte, as a program might.
+            message.iter().for_each(|byte| stream.write_all(&[*byte]).unwrap());
+            let mut length = [0; 2];
+            stream.read_exact(&mut length).unwrap();
+            let mut answer = vec![0; u16::from_be_bytes(length).into()];
+            stream.read_exact(&mut answer).unwrap();
+            assert!(answer.windows(16).any(|part| part == address), "{answer:?} {}", Ipv6Addr::from(address));
+        }
+    });
+}
+
+#[test]
+fn a_server_that_speaks_first_is_heard_at_once() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        world.serve(|mut stream| {
+            stream.write_all(b"220 ready\r\n").unwrap();
+            let mut line = [0; 6];
+            stream.read_exact(&mut line).unwrap();
+            stream.write_all(&line).unwrap();
+        });
+        let mut client = world.dial("good.example");
+        let mut greeting = [0; 11];
+        client.read_exact(&mut greeting).unwrap();
+        assert_eq!(&greeting, b"220 ready\r\n");
+        client.write_all(b"QUIT\r\n").unwrap();
+        let mut rest = Vec::new();
+        client.read_to_end(&mut rest).unwrap();
+        assert_eq!(rest, b"QUIT\r\n");
+    });
+}
+
+#[test]
+fn tls_for_another_name_is_refused() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        let received = world.record();
+        for hello in [client_hello(Some("evil.example")), client_hello(None)] {
+            let mut client = world.dial("good.example");
+            client.write_all(&hello).unwrap();
+            assert!(client.read(&mut [0]).is_err());
+            let told = world.told();
+            assert_eq!((&told["action"], &told["host"]), (&"deny".into(), &"good.example".into()), "{told}");
+        }
+        // The control, in two parts.
+        let hello = client_hello(Some("good.example"));
+        let mut client = world.dial("good.example");
+        client.write_all(&hello[..20]).unwrap();
+        client.write_all(&hello[20..]).unwrap();
+        client.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap(), 0);
+        assert_eq!(received(), hello);
+    });
+}
+
+#[test]
+fn each_request_has_to_be_for_the_name_of_the_connection() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        let first = "POST /a HTTP/1.1\r\nHost: Good.Example:8080\r\nContent-Length: 3\r\n\r\nabc";
+        world.serve(move |mut stream| {
+            let mut request = vec![0; first.len()];
+            stream.read_exact(&mut request).unwrap();
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+            // The next one never comes here.
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).unwrap();
+            stream.write_all(&rest).unwrap();
+        });
+        let second = "GET /b HTTP/1.1\r\nHost: evil.example\r\n\r\n";
+        let mut client = world.dial("good.example");
+        client.write_all([first, second].concat().as_bytes()).unwrap();
+        let mut answers = String::new();
+        client.read_to_string(&mut answers).unwrap();
+        assert!(answers.starts_with("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 403 "), "{answers}");
+        assert!(answers.contains("evil.example") && !answers.contains("GET"), "{answers}");
+        let told = world.told();
+        assert_eq!((&told["layer"], &told["host"]), (&"request".into(), &"evil.example".into()), "{told}");
+
+        // As the first one.
+        let mut client = world.dial("good.example");
+        client.write_all(second.as_bytes()).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    });
+}
+
+#[test]
+fn an_address_is_reached_only_if_it_is_listed() {
+    in_world(&rules(&["93.184.216.0/28:8080"]), |world| {
+        world.serve(|mut stream| stream.write_all(b"here").unwrap());
+        let mut heard = String::new();
+        world.dial_address("93.184.216.5").read_to_string(&mut heard).unwrap();
+        assert_eq!(heard, "here");
+        assert_eq!(world.told()["action"], "allow");
+
+        // Its neighbour, metadata, an address that no name was given, the namespace's own.
+        for address in ["93.184.216.34", "169.254.169.254", "198.18.77.77", "10.255.255.1", "127.0.0.1"] {
+            let mut client = world.dial_address(address);
+            client.write_all(b"\0").unwrap();
+            assert!(client.read(&mut [0]).is_err(), "{address}");
+            let told = world.told();
+            assert_eq!((&told["action"], &told["address"]), (&"deny".into(), &address.into()), "{told}");
+        }
+        let mut client = world.dial_address("93.184.216.34");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: 93.184.216.34\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("93.184.216.34:8080"), "{answer}");
+    });
+}
+
+#[test]
+fn a_name_that_leads_into_the_host_is_refused_unless_the_address_is_listed() {
+    let listed = ["good.example:8080", "inner.example:8080", "*.far.example:8080", "127.0.0.9"];
+    in_world(&rules(&listed), |world| {
+        world.serve(|mut stream| stream.write_all(b"here").unwrap());
+        // Loopback, private, metadata, and an address that the host has itself.
+        for address in ["127.0.0.1", "10.1.2.3", "169.254.169.254", "93.184.217.1"] {
+            let name = format!("a{}.far.example", address.replace('.', "-"));
+            world.name(&name, address);
+            let mut client = world.dial(&name);
+            client.write_all(b"\0").unwrap();
+            assert!(client.read(&mut [0]).is_err(), "{address}");
+            let told = world.told();
+            assert_eq!((&told["action"], &told["address"]), (&"deny".into(), &address.into()), "{told}");
+        }
+        // The controls: it is listed; it is nobody's; of several, the one that may be.
+        for (name, address) in [("inner.example", "127.0.0.9"), ("good.example", "93.184.216.34")] {
+            world.name(name, address);
+            let mut heard = String::new();
+            world.dial(name).read_to_string(&mut heard).unwrap();
+            assert_eq!(heard, "here");
+            assert_eq!(world.told()["address"], address);
+        }
+        world.name("both.far.example", "127.0.0.1 93.184.216.34");
+        let mut heard = String::new();
+        world.dial("both.far.example").read_to_string(&mut heard).unwrap();
+        assert_eq!((heard.as_str(), &world.told()["address"]), ("here", &"93.184.216.34".into()));
+    });
+}
+
+#[test]
+fn a_name_server_that_is_gone_is_a_refusal_with_its_reason() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.silence();
+        let mut client = world.dial("good.example");
+        client.write_all(b"GET / HTTP/1.1\r\nHost: good.example\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 502 ") && answer.contains("no name server answered"), "{answer}");
+        let told = world.told();
+        assert_eq!((&told["action"], &told["reason"]), (&"fail".into(), &"no name server answered".into()), "{told}");
+
+        let mut client = world.dial("good.example");
+        client.write_all(b"\0").unwrap();
+        assert!(client.read(&mut [0]).is_err());
+    });
+}
+
+#[test]
+fn an_answer_that_does_not_fit_is_asked_for_again_by_tcp() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "truncated 93.184.216.34");
+        world.serve(|mut stream| stream.write_all(b"here").unwrap());
+        let mut heard = String::new();
+        world.dial("good.example").read_to_string(&mut heard).unwrap();
+        assert_eq!(heard, "here");
+        assert!(world.asked().contains(&"tcp good.example".to_owned()), "{:?}", world.asked());
+    });
+}
+
+#[test]
+fn a_server_that_is_not_there_is_a_refusal_with_its_reason() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        let mut client = world.dial("good.example");
+        client.write_all(b"\0").unwrap();
+        assert!(client.read(&mut [0]).is_err());
+        let told = world.told();
+        let reason = told["reason"].as_str().unwrap();
+        assert!(reason.contains("refused"), "{told}");
+    });
+}
+
+#[test]
+fn a_reset_is_a_reset_on_the_other_side_too() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        let (send, reset) = std::sync::mpsc::channel();
+        let send = std::sync::Mutex::new(send);
+        world.serve(move |mut stream| {
+            stream.write_all(b"!").unwrap();
+            let mut word = [0];
+            match stream.read(&mut word) {
+                Ok(1) => world::reset(stream),
+                heard => send.lock().unwrap().send(heard.map_err(|error| error.kind())).unwrap(),
+            }
+        });
+        let mut client = world.dial("good.example");
+        client.read_exact(&mut [0]).unwrap();
+        client.write_all(&[0]).unwrap();
+        assert_eq!(client.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::ConnectionReset);
+
+        let mut client = world.dial("good.example");
+        client.read_exact(&mut [0]).unwrap();
+        world::reset(client);
+        assert_eq!(reset.recv().unwrap(), Err(std::io::ErrorKind::ConnectionReset));
+    });
+}
+
+#[test]
+fn a_thousand_connections_at_once_are_kept_apart() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        world.serve(|mut stream| {
+            let mut number = [0; 4];
+            while stream.read_exact(&mut number).is_ok() {
+                stream.write_all(&number).unwrap();
+            }
+        });
+        let mut clients: Vec<TcpStream> = (0..1000).map(|_| world.dial("good.example")).collect();
+        for round in 0..3_u32 {
+            for (index, client) in clients.iter_mut().enumerate() {
+                client.write_all(&(index as u32 * 256 + round).to_be_bytes()).unwrap();
+            }
+            for (index, client) in clients.iter_mut().enumerate() {
+                let mut number = [0; 4];
+                client.read_exact(&mut number).unwrap();
+                assert_eq!(u32::from_be_bytes(number), index as u32 * 256 + round);
+            }
+        }
+        clients.clear();
+        for _ in 0..1000 {
+            assert_eq!(world.told()["sent"], 12);
+        }
+        // What was theirs is there for others.
+        let before = world.relay_descriptors();
+        assert!(before < 100, "{before}");
+    });
+}
+
+#[test]
+fn a_client_that_does_not_read_stops_the_server() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        let (send, wrote) = std::sync::mpsc::channel();
+        let send = std::sync::Mutex::new(send);
+        world.serve(move |mut stream| {
+            stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+            let mut wrote = 0_usize;
+            while let Ok(length) = stream.write(&[7; 65536]) {
+                wrote += length;
+            }
+            send.lock().unwrap().send(wrote).unwrap();
+        });
+        let mut client = world.dial("good.example");
+        // Two sockets' buffers on either side and a pipe; not what it would like to send.
+        let wrote = wrote.recv().unwrap();
+        assert!(wrote < 64 << 20, "{wrote}");
+        let mut received = Vec::new();
+        client.read_to_end(&mut received).unwrap();
+        assert_eq!(received.len(), wrote);
+    });
+}
+
+#[test]
+fn a_local_port_leads_to_the_host_s_own() {
+    let mut plan = rules(&[]);
+    plan.local_ports = vec![5432];
+    in_world(&plan, |world| {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 5432)).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                stream.unwrap().write_all(b"database").unwrap();
+            }
+        });
+        let mut heard = String::new();
+        world.inside(|| TcpStream::connect("127.0.0.1:5432").unwrap()).read_to_string(&mut heard).unwrap();
+        assert_eq!(heard, "database");
+        let told = world.told();
+        assert_eq!(
+            (&told["action"], &told["host"], &told["port"]),
+            (&"allow".into(), &serde_json::Value::Null, &5432.into())
+        );
+        assert_eq!((&told["rule"], &told["address"]), (&"local port 5432".into(), &"127.0.0.1".into()), "{told}");
+    });
+}

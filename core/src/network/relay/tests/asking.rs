@@ -1,0 +1,176 @@
+//! Hosts that are asked about: the supervisor is the test.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::world::{PORT, World, in_world, reset, rules};
+use crate::plan::{Action, Network};
+
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: new.example\r\n\r\n";
+
+/// Asks about everything that no rule is about.
+fn asking(allowed: &[&str]) -> Network {
+    Network { default: Action::Ask, ..rules(allowed) }
+}
+
+fn serve(world: &World) {
+    world.name("new.example", "93.184.216.34");
+    world.serve(|mut stream| stream.write_all(b"here").unwrap());
+}
+
+fn heard(client: &mut TcpStream) -> String {
+    let mut text = String::new();
+    client.read_to_string(&mut text).unwrap();
+    text
+}
+
+fn is_refused(client: &mut TcpStream) -> bool {
+    client.write_all(b"\0").is_err() || client.read(&mut [0]).is_err()
+}
+
+#[test]
+fn a_host_is_asked_about_when_it_is_dialled_and_not_looked_up_before() {
+    in_world(&asking(&[]), |world| {
+        serve(world);
+        // For the name alone nobody is asked.
+        assert!(world.ask("new.example").is_some());
+        let mut client = world.dial("new.example");
+        client.write_all(b"hello").unwrap();
+        let question = world.told();
+        let process = json!({ "pid": std::process::id(), "exe": "/usr/bin/test" });
+        let expected = json!({ "id": 1, "host": "new.example", "port": PORT, "process": process });
+        assert_eq!(question, json!({ "ask": expected }));
+        assert!(world.asked().is_empty(), "{:?}", world.asked());
+        world.reply(&question, "once");
+        assert_eq!(heard(&mut client), "here");
+        drop(client);
+        let told = world.told();
+        assert_eq!((&told["action"], &told["by"], &told["asked_ms"]), (&"allow".into(), &"terminal".into(), &7.into()));
+        assert_eq!((&told["pid"], &told["exe"]), (&std::process::id().into(), &"/usr/bin/test".into()), "{told}");
+        // Once is once.
+        let _client = world.dial("new.example");
+        assert_eq!(world.told()["ask"]["host"], "new.example");
+    });
+}
+
+#[test]
+fn others_go_on_while_it_is_asked() {
+    in_world(&asking(&["good.example:8080"]), |world| {
+        serve(world);
+        world.name("good.example", "93.184.216.34");
+        let _waiting = world.dial("new.example");
+        assert_eq!(world.told()["ask"]["host"], "new.example");
+        assert_eq!(heard(&mut world.dial("good.example")), "here");
+        assert_eq!(world.told()["host"], "good.example");
+    });
+}
+
+#[test]
+fn hundreds_of_connections_to_one_place_are_one_question() {
+    in_world(&asking(&[]), |world| {
+        serve(world);
+        let mut clients: Vec<TcpStream> = (0..300).map(|_| world.dial("new.example")).collect();
+        let question = world.told();
+        assert_eq!(question["ask"]["id"], 1);
+        world.reply(&question, "session");
+        for client in &mut clients {
+            assert_eq!(heard(client), "here");
+        }
+        clients.clear();
+        // What comes later is covered, and at another port of it or by another name nothing is.
+        assert_eq!(heard(&mut world.dial("new.example")), "here");
+        let told: Vec<Value> = (0..301).map(|_| world.told()).collect();
+        assert!(told.iter().all(|told| told["action"] == "allow"));
+        let by = |by: &str| told.iter().filter(|told| told["by"] == by).count();
+        assert!(by("session") >= 1 && by("terminal") + by("session") == 301);
+        let _client = world.dial("other.example");
+        assert_eq!(world.told()["ask"]["host"], "other.example");
+    });
+}
+
+#[test]
+fn hundreds_of_questions_stall_nothing() {
+    in_world(&asking(&["good.example:8080"]), |world| {
+        serve(world);
+        world.name("good.example", "93.184.216.34");
+        let names: Vec<String> = (0..500).map(|number| format!("n{number}.example")).collect();
+        let mut clients: Vec<TcpStream> = names.iter().map(|name| world.dial(name)).collect();
+        let questions: Vec<Value> = (0..500).map(|_| world.told()).collect();
+        assert_eq!(heard(&mut world.dial("good.example")), "here");
+        assert_eq!(world.told()["host"], "good.example");
+        for question in &questions {
+            world.reply(question, "deny");
+        }
+        assert!(clients.iter_mut().all(is_refused));
+    });
+}
+
+#[test]
+fn who_is_denied_is_refused_with_a_reason_and_not_asked_again_at_once() {
+    in_world(&asking(&[]), |world| {
+        serve(world);
+        let mut client = world.dial("new.example");
+        client.write_all(REQUEST).unwrap();
+        let question = world.told();
+        world.reply(&question, "deny");
+        let answer = heard(&mut client);
+        assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("asked about, and denied"), "{answer}");
+        let told = world.told();
+        assert_eq!((&told["action"], &told["by"], &told["asked_ms"]), (&"deny".into(), &"terminal".into(), &7.into()));
+        let mut again = world.dial("new.example");
+        assert!(is_refused(&mut again));
+        assert_eq!(world.told()["action"], "deny");
+        assert!(world.asked().is_empty(), "{:?}", world.asked());
+    });
+}
+
+#[test]
+fn a_question_is_withdrawn_when_nobody_waits_for_the_answer() {
+    in_world(&asking(&[]), |world| {
+        serve(world);
+        let (one, mut other) = (world.dial("new.example"), world.dial("new.example"));
+        let question = world.told();
+        world.wait_for_callers(2);
+        // By a reset, and by a close; one that has only said all still waits.
+        reset(one);
+        other.shutdown(Shutdown::Write).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(world.says_nothing());
+        other.set_nonblocking(true).unwrap();
+        assert_eq!(other.read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        drop(other);
+        assert_eq!(world.told(), json!({ "withdrawn": { "id": question["ask"]["id"] } }));
+        // An answer that comes too late is nobody's.
+        world.reply(&question, "session");
+        let _client = world.dial("new.example");
+        assert_eq!(world.told()["ask"]["id"], 2);
+    });
+}
+
+#[test]
+fn rules_are_not_asked_about() {
+    let denied = json!([{ "source": "paddock.toml", "hosts": [["evil.example", null, 1]] }]);
+    let approved = json!([{ "source": "approved.toml", "hosts": [["new.example", PORT, 2]] }]);
+    let [denied, approved] = [denied, approved].map(|hosts| serde_json::from_value(hosts).unwrap());
+    in_world(&Network { denied, approved, ..asking(&[]) }, |world| {
+        serve(world);
+        assert_eq!(world.ask("evil.example"), None);
+        assert_eq!(world.told()["action"], "deny");
+        assert_eq!(world.ask("metadata.google.internal"), None);
+        assert_eq!(world.told()["action"], "deny");
+        // What was approved for good answers the question.
+        assert_eq!(heard(&mut world.dial("new.example")), "here");
+        let told = world.told();
+        assert_eq!((&told["action"], &told["rule"]), (&"allow".into(), &"approved.toml:2".into()), "{told}");
+        // And a name that leads into the host is refused, whoever allows it.
+        world.name("inner.example", "127.0.0.1");
+        let mut client = world.dial("inner.example");
+        let question = world.told();
+        world.reply(&question, "once");
+        assert!(is_refused(&mut client));
+        assert_eq!(world.told()["action"], "deny");
+    });
+}

@@ -1,0 +1,107 @@
+//! Requests for another host in what is not seen to be one.
+
+use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
+
+use super::world::{in_world, rules};
+
+const ALLOWED: &str = "good.example:8080";
+const UPGRADE: &str = "GET / HTTP/1.1\r\nHost: good.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+const EVIL: &str = "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n";
+
+#[test]
+fn behind_a_request_for_another_protocol_everything_waits_for_the_answer() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        // The path says what is answered, in two parts; then it says what it heard.
+        world.serve(|mut stream| {
+            let mut request = [0; UPGRADE.len() + 3];
+            stream.read_exact(&mut request).unwrap();
+            let status = String::from_utf8(request[5..8].to_vec()).unwrap();
+            let answer = format!("HTTP/1.1 103 Early\r\nA: b\r\n\r\nHTTP/1.1 {status} OK\r\nContent-Length: 0\r\n\r\n");
+            let (one, other) = answer.split_at(40);
+            stream.write_all(one.as_bytes()).unwrap();
+            stream.write_all(other.as_bytes()).unwrap();
+            let mut rest = Vec::new();
+            stream.read_to_end(&mut rest).unwrap();
+            stream.write_all(&rest).unwrap();
+        });
+        for (status, switches) in [("101", true), ("200", false), ("426", false)] {
+            for at_once in [true, false] {
+                let upgrade = UPGRADE.replacen("GET /", &format!("GET /{status}"), 1);
+                let mut client = world.dial("good.example");
+                let mut heard = String::new();
+                if at_once {
+                    client.write_all([&upgrade, EVIL].concat().as_bytes()).unwrap();
+                } else {
+                    client.write_all(upgrade.as_bytes()).unwrap();
+                    let mut answer = [0; 28];
+                    client.read_exact(&mut answer).unwrap();
+                    client.write_all(EVIL.as_bytes()).unwrap();
+                }
+                client.shutdown(Shutdown::Write).unwrap();
+                client.read_to_string(&mut heard).unwrap();
+                assert!(heard.contains(&format!("HTTP/1.1 {status} OK")), "{heard}");
+                // The control: who agreed gets what is meant for it.
+                assert_eq!((heard.ends_with(EVIL), heard.contains("HTTP/1.1 403 ")), (switches, !switches), "{heard}");
+                if !switches {
+                    assert_eq!(world.told()["host"], "evil.example");
+                }
+                assert_eq!(world.told()["action"], "allow");
+            }
+        }
+        // Before it has answered nothing can be told from what it says.
+        let mut client = world.dial("good.example");
+        client.write_all(["GET / HTTP/1.1\r\nHost: good.example\r\n\r\n", UPGRADE].concat().as_bytes()).unwrap();
+        let mut heard = String::new();
+        let _ = client.read_to_string(&mut heard);
+        assert!(heard.contains("only the first request"), "{heard}");
+    });
+}
+
+#[test]
+fn what_somebody_reads_as_a_request_is_not_passed_on() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        let received = world.record();
+        for line in [
+            "GET /",
+            "get /",
+            "GET http://evil.example/",
+            "GET / RTSP/1.0",
+            "OPTIONS *",
+            "\0GET / HTTP/1.1",
+            "G@T / HTTP/1.1",
+            "\u{1}GET /",
+            "GET\u{1c}/\u{1c}HTTP/1.1",
+            "\r\n\r\nGET /",
+            "<GET / x",
+            "G\nT / x",
+        ] {
+            let request = format!("{line}\r\nHost: evil.example\r\n\r\n");
+            for at_once in [request.len(), 1] {
+                let mut client = world.dial("good.example");
+                let sent = request.as_bytes().chunks(at_once).try_for_each(|part| client.write_all(part));
+                let mut heard = Vec::new();
+                let ended = client.shutdown(Shutdown::Write).and_then(|()| client.read_to_end(&mut heard));
+                let refused = sent.is_err() || ended.is_err() || heard.starts_with(b"HTTP/1.1 403 ");
+                assert!(refused, "{line:?} {}", heard.escape_ascii());
+                // What went before it is told as well.
+                while world.told()["action"] != "deny" {}
+                drop(client);
+            }
+        }
+        // The control: other protocols, which wait for nobody; and nothing of the above has come.
+        for words in
+            ["\0\0\0\x08\u{4}", "<?xml version='1.0'?>\n<a/>", "003agit-upload-pack /a\0host=b\0", "USER a\r\n"]
+        {
+            let mut client = world.dial("good.example");
+            client.write_all(words.as_bytes()).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+            assert_eq!(client.read(&mut [0]).unwrap(), 0);
+            let heard = std::iter::repeat_with(&received)
+                .find(|heard| heard.starts_with(&words.as_bytes()[..1]) && heard.len() == words.len());
+            assert_eq!(heard.unwrap(), words.as_bytes());
+        }
+    });
+}

@@ -1,0 +1,128 @@
+//! Clients of the proxy.
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpStream};
+
+use super::ALLOWED;
+use super::world::{World, client_hello, in_world, rules};
+
+pub const AUTHORISED: &str = "Proxy-Authorization: Basic cGFkZG9jazowMTIzNDU2Nzg5YWJjZGVmMDEyMzQ1Njc4OWFiY2RlZg==\r\n";
+pub const ESTABLISHED: &str = "HTTP/1.1 200 Connection established\r\n\r\n";
+pub const SOCKS: &[u8] = b"\x05\x01\x02\x01\x07paddock\x200123456789abcdef0123456789abcdef";
+
+pub fn proxy(world: &World) -> TcpStream {
+    world.dial_address("127.255.255.254")
+}
+
+/// What there is until the end, or until it breaks off.
+fn all(client: &mut TcpStream) -> Vec<u8> {
+    let mut heard = Vec::new();
+    let _ = client.read_to_end(&mut heard);
+    heard
+}
+
+#[test]
+fn what_was_said_too_early_waits_and_is_judged() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        let received = world.record();
+        let connect = format!("CONNECT good.example:8080 HTTP/1.1\r\n{AUTHORISED}\r\n");
+        let wish = [SOCKS, b"\x05\x01\x00\x03\x0cgood.example\x1f\x90"].concat();
+        for greeting in [connect.as_bytes(), &wish] {
+            for (name, passes) in [("evil.example", false), ("good.example", true)] {
+                let hello = client_hello(Some(name));
+                let mut client = proxy(world);
+                client.write_all(&[greeting, &hello].concat()).unwrap();
+                if passes {
+                    client.shutdown(Shutdown::Write).unwrap();
+                }
+                let heard = all(&mut client);
+                let told = world.told();
+                assert_eq!(told["host"], "good.example", "{told}");
+                if passes {
+                    let welcome = if greeting == wish {
+                        &b"\x05\x02\x01\x00\x05\0\0\x01\0\0\0\0\0\0"[..]
+                    } else {
+                        ESTABLISHED.as_bytes()
+                    };
+                    assert_eq!(heard, welcome, "{}", heard.escape_ascii());
+                    assert_eq!(received(), hello);
+                    assert_eq!((&told["action"], &told["sent"]), (&"allow".into(), &hello.len().into()), "{told}");
+                } else {
+                    assert_eq!(
+                        (&told["action"], &told["reason"]),
+                        (&"deny".into(), &"its TLS is for evil.example".into())
+                    );
+                }
+            }
+        }
+    });
+}
+
+/// A server that wants to hear more on the connection than it may.
+#[test]
+fn a_request_that_follows_another_is_not_passed_on() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        world.name("good.example", "93.184.216.34");
+        let received = world.record();
+        let first = format!(
+            "POST http://good.example:8080/a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\n{AUTHORISED}\r\nabc"
+        );
+        for second in [&first[..], "GET http://evil.example/ HTTP/1.1\r\n\r\n", "what is this?\r\n\r\n"] {
+            let mut client = proxy(world);
+            client.write_all([&first, second].concat().as_bytes()).unwrap();
+            assert!(all(&mut client).is_empty());
+            let expected =
+                "POST /a HTTP/1.1\r\nContent-Length: 3\r\nHost: good.example:8080\r\nConnection: close\r\n\r\nabc";
+            assert_eq!(String::from_utf8(received()).unwrap(), expected);
+            assert_eq!(world.told()["action"], "allow");
+        }
+    });
+}
+
+#[test]
+fn a_refusal_is_an_answer_in_the_client_s_own_words_and_nobody_is_asked_for_the_name() {
+    in_world(&rules(&[ALLOWED, "gone.example:8080"]), |world| {
+        let names = [("evil.example", "403", 2), ("gone.example", "502", 4)];
+        for (name, status, code) in names {
+            for line in [format!("CONNECT {name}:8080 HTTP/1.1"), format!("GET http://{name}:8080/ HTTP/1.0")] {
+                let mut client = proxy(world);
+                client.write_all(format!("{line}\r\n{AUTHORISED}\r\n").as_bytes()).unwrap();
+                let heard = String::from_utf8(all(&mut client)).unwrap();
+                assert!(heard.starts_with(&format!("HTTP/1.1 {status} ")) && heard.contains(name), "{heard}");
+                assert_eq!(world.told()["host"], name);
+            }
+            let mut client = proxy(world);
+            let wish = [SOCKS, b"\x05\x01\x00\x03\x0c", name.as_bytes(), b"\x1f\x90"].concat();
+            client.write_all(&wish).unwrap();
+            let heard = all(&mut client);
+            assert_eq!(heard[4..6], [5, code], "{}", heard.escape_ascii());
+            assert_eq!(world.told()["host"], name);
+        }
+        assert!(world.asked().iter().all(|name| name == "gone.example"), "{:?}", world.asked());
+    });
+}
+
+#[test]
+fn a_client_that_says_nothing_of_use_leaves_nothing_behind() {
+    in_world(&rules(&[ALLOWED]), |world| {
+        let before = world.relay_descriptors();
+        let useless = [
+            &b""[..],
+            b"\x05",
+            b"\x04\x01\0\x50\0\0\0\x01\0\0",
+            b"GET / HTTP/1.1\r\n\r\n",
+            b"\x16\x03\x01",
+            b"\r\n\r\n",
+        ];
+        for bytes in useless.repeat(20) {
+            let mut client = proxy(world);
+            client.write_all(bytes).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+            all(&mut client);
+        }
+        // The last of them may not have been let go of yet.
+        let after = world.relay_descriptors();
+        assert!(after < before + 20, "{before} have become {after}");
+    });
+}

@@ -1,0 +1,56 @@
+//! The first response of a server, as far as it says whether it agrees to another protocol (RFC 9110, 15.2.2).
+
+/// Of its status line: version, blank, three digits, and what ends them.
+const STATUS: usize = 13;
+
+/// `first`: all that the server has said. None: more has to be seen.
+pub fn switches(mut first: &[u8]) -> Option<bool> {
+    loop {
+        let begins = |start: &[u8]| first.iter().zip(start).all(|(byte, wanted)| byte == wanted);
+        // Others than 101 are followed by the one that counts.
+        if !begins(b"HTTP/1.1 1") {
+            return Some(false);
+        }
+        let status = first.get(..STATUS)?;
+        match status.get(9..)? {
+            [b'1', b'0', b'1', b' ' | b'\r'] => return Some(true),
+            [b'1', tens, ones, b' ' | b'\r'] if tens.is_ascii_digit() && ones.is_ascii_digit() => {}
+            _ => return Some(false),
+        }
+        let end = first.windows(4).position(|part| part == b"\r\n\r\n")?;
+        first = first.get(end + 4..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_101_agrees() {
+        for (said, expected) in [
+            ("HTTP/1.1 101 Switching Protocols\r\n", Some(true)),
+            ("HTTP/1.1 101\r\n", Some(true)),
+            ("HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 101 x", Some(true)),
+            ("HTTP/1.1 103 Early Hints\r\nLink: HTTP/1.1 101 \r\n\r\nHTTP/1.1 200 OK", Some(false)),
+            ("HTTP/1.1 200 OK\r\n\r\nHTTP/1.1 101 x", Some(false)),
+            ("HTTP/1.0 101 x\r\n", Some(false)),
+            ("HTTP/1.1 1010\r\n", Some(false)),
+            ("HTTP/1.1 1x1 \r\n", Some(false)),
+            ("\r\nHTTP/1.1 101 x", Some(false)),
+            ("SSH-2.0", Some(false)),
+            ("", None),
+            ("HTTP/1.1 1", None),
+            ("HTTP/1.1 101", None),
+            ("HTTP/1.1 100 Continue\r\n", None),
+            ("HTTP/1.1 100 Continue\r\n\r\n", None),
+        ] {
+            assert_eq!(switches(said.as_bytes()), expected, "{said:?}");
+            // Nothing that is yet to come changes what was said.
+            for length in 0..said.len() {
+                let early = switches(&said.as_bytes()[..length]);
+                assert!(early.is_none() || early == expected, "{said:?} {length}");
+            }
+        }
+    }
+}

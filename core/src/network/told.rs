@@ -1,0 +1,331 @@
+//! What the relay tells the supervisor: one message for each decision, and its questions ([`super::line`]). It never waits for the supervisor:
+//! when that does not listen, the oldest decisions are dropped and counted.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use super::door::{self, Received};
+use super::line::{Process, Reply, Request};
+use crate::canonical;
+use crate::json::{self, Invalid};
+
+/// So many decisions wait at most; the socket holds some more.
+const WAITING: usize = 1024;
+
+/// Hosts come from inside. The longest name fits; what does not is cut.
+const TEXT_ROOM: usize = 512;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// A name was asked for.
+    Name,
+    Connect,
+    /// A request of HTTP on a connection that was allowed.
+    Request,
+    /// Somebody came to a published port.
+    Publish,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Traffic {
+    pub sent: u64,
+    pub received: u64,
+    pub ms: u128,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    Allowed,
+    Denied,
+    /// It was allowed, and could not be reached.
+    Failed,
+}
+
+/// Who allowed or denied it, when it was asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// None: nobody answered.
+    pub by: Option<String>,
+    pub ms: u64,
+}
+
+pub struct Decision<'a> {
+    pub layer: Layer,
+    pub outcome: Outcome,
+    /// Whose connection it was.
+    pub process: Option<&'a Process>,
+    pub asked: Option<&'a Asked>,
+    pub host: Option<&'a dyn fmt::Display>,
+    pub port: Option<u16>,
+    pub address: Option<IpAddr>,
+    pub rule: Option<&'a dyn fmt::Display>,
+    pub reason: Option<&'a str>,
+    pub traffic: Option<Traffic>,
+}
+
+impl Decision<'_> {
+    fn message(&self) -> String {
+        let layer = match self.layer {
+            Layer::Name => "name",
+            Layer::Connect => "connect",
+            Layer::Request => "request",
+            Layer::Publish => "publish",
+        };
+        let action = match self.outcome {
+            Outcome::Allowed => "allow",
+            Outcome::Denied => "deny",
+            Outcome::Failed => "fail",
+        };
+        let mut out = String::with_capacity(384);
+        let _ = write!(out, "{{\"event\":\"network\",\"layer\":\"{layer}\",\"action\":\"{action}\"");
+        text(&mut out, "host", self.host);
+        number(&mut out, "port", self.port.map(u128::from));
+        text(&mut out, "address", self.address.as_ref().map(|address| address as &dyn fmt::Display));
+        text(&mut out, "rule", self.rule);
+        text(&mut out, "reason", self.reason.as_ref().map(|reason| reason as &dyn fmt::Display));
+        number(&mut out, "sent", self.traffic.map(|traffic| traffic.sent.into()));
+        number(&mut out, "received", self.traffic.map(|traffic| traffic.received.into()));
+        number(&mut out, "ms", self.traffic.map(|traffic| traffic.ms));
+        number(&mut out, "pid", self.process.map(|process| process.pid.into()));
+        text(&mut out, "exe", self.process.map(|process| &process.exe as &dyn fmt::Display));
+        let by = self.asked.and_then(|asked| asked.by.as_ref());
+        text(&mut out, "by", by.map(|by| by as &dyn fmt::Display));
+        number(&mut out, "asked_ms", self.asked.map(|asked| asked.ms.into()));
+        out.push('}');
+        out
+    }
+}
+
+fn text(out: &mut String, key: &str, value: Option<&dyn fmt::Display>) {
+    let _ = write!(out, ",\"{key}\":");
+    match value {
+        Some(value) => json::string_within(out, value.to_string().as_bytes(), Invalid::Text, TEXT_ROOM),
+        None => out.push_str("null"),
+    }
+}
+
+fn number(out: &mut String, key: &str, value: Option<u128>) {
+    let _ = match value {
+        Some(value) => write!(out, ",\"{key}\":{value}"),
+        None => write!(out, ",\"{key}\":null"),
+    };
+}
+
+/// What the supervisor says.
+pub enum Heard {
+    Client(OwnedFd),
+    Reply(Reply),
+    Nothing,
+    /// The run has ended: the other end is closed.
+    Over,
+}
+
+pub struct Told {
+    socket: OwnedFd,
+    /// One for each connection at most, so none is dropped.
+    requests: VecDeque<String>,
+    waiting: VecDeque<String>,
+    dropped: u64,
+    over: bool,
+}
+
+impl Told {
+    pub fn new(socket: OwnedFd) -> Told {
+        Told { socket, requests: VecDeque::new(), waiting: VecDeque::new(), dropped: 0, over: false }
+    }
+
+    pub fn say(&mut self, decision: &Decision<'_>) {
+        if self.waiting.len() == WAITING {
+            self.waiting.pop_front();
+            self.dropped += 1;
+        }
+        self.waiting.push_back(decision.message());
+        self.flush();
+    }
+
+    pub fn ask(&mut self, request: &Request) {
+        self.requests.push_back(request.message());
+        self.flush();
+    }
+
+    /// Says what waits, as far as it is taken.
+    pub fn flush(&mut self) {
+        while let Some(message) = self.requests.pop_front() {
+            if !self.send(&message) {
+                return self.requests.push_front(message);
+            }
+        }
+        if self.dropped > 0 {
+            // Before those that came later, and in the form that all have.
+            let reason = format!("{} decisions before this were not told in time", self.dropped);
+            let lost = Decision { reason: Some(&reason), ..Decision::about_nobody(Layer::Connect) };
+            if !self.send(&lost.message()) {
+                return;
+            }
+            self.dropped = 0;
+        }
+        while let Some(message) = self.waiting.pop_front() {
+            if !self.send(&message) {
+                self.waiting.push_front(message);
+                return;
+            }
+        }
+    }
+
+    fn send(&mut self, message: &str) -> bool {
+        match rustix::net::send(&self.socket, message.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(_) => true,
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => false,
+            Err(_) => {
+                self.over = true;
+                false
+            }
+        }
+    }
+
+    /// The last words, for as long as the supervisor listens.
+    pub fn finish(&mut self) {
+        const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        for _ in 0..8 {
+            self.flush();
+            if self.waiting.is_empty() {
+                return;
+            }
+            let _ = rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&PATIENCE));
+        }
+    }
+
+    /// What the supervisor says. Where no namespace keeps the network in, clients come this way.
+    pub fn hear(&mut self) -> Heard {
+        let received = if self.over { Received::End } else { door::receive(self.socket.as_fd()) };
+        match received {
+            Received::Client(client) => return Heard::Client(client),
+            Received::Nothing => return Heard::Nothing,
+            Received::Words(words) => {
+                if let Ok(reply) = canonical::from_slice(&words) {
+                    return Heard::Reply(reply);
+                }
+                // Nobody else is there who could be believed.
+            }
+            Received::End => {}
+        }
+        self.over = true;
+        Heard::Over
+    }
+}
+
+impl AsFd for Told {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Decision<'_> {
+    /// A refusal of which nothing is known yet.
+    pub fn about_nobody(layer: Layer) -> Decision<'static> {
+        Decision {
+            layer,
+            outcome: Outcome::Denied,
+            process: None,
+            asked: None,
+            host: None,
+            port: None,
+            address: None,
+            rule: None,
+            reason: None,
+            traffic: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+    use serde_json::Value;
+
+    fn pair() -> (Told, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        (Told::new(ours), theirs)
+    }
+
+    fn heard(socket: &OwnedFd) -> Option<Value> {
+        let mut message = [0; 4096];
+        let (length, _) = rustix::net::recv(socket, &mut message, RecvFlags::empty()).ok()?;
+        (length > 0).then(|| serde_json::from_slice(&message[..length]).unwrap())
+    }
+
+    #[test]
+    fn a_decision_is_one_message_with_every_field() {
+        let (mut told, theirs) = pair();
+        let traffic = Some(Traffic { sent: 5, received: 7, ms: 9 });
+        let address = Some("192.0.2.1".parse().unwrap());
+        let (host, rule): (&dyn fmt::Display, &dyn fmt::Display) = (&"a\n\u{1b}.example", &"paddock.toml:12");
+        told.say(&Decision {
+            layer: Layer::Connect,
+            outcome: Outcome::Allowed,
+            process: Some(&Process { pid: 11, exe: "/usr/bin/curl".to_owned() }),
+            asked: Some(&Asked { by: Some("terminal".to_owned()), ms: 1200 }),
+            host: Some(host),
+            port: Some(443),
+            address,
+            rule: Some(rule),
+            reason: None,
+            traffic,
+        });
+        let expected = serde_json::json!({
+            "event": "network", "layer": "connect", "action": "allow", "host": "a\n\u{1b}.example", "port": 443,
+            "address": "192.0.2.1", "rule": "paddock.toml:12", "reason": null, "sent": 5, "received": 7, "ms": 9,
+            "pid": 11, "exe": "/usr/bin/curl", "by": "terminal", "asked_ms": 1200,
+        });
+        assert_eq!(heard(&theirs).unwrap(), expected);
+        assert!(matches!(told.hear(), Heard::Nothing));
+        drop(theirs);
+        assert!(matches!(told.hear(), Heard::Over));
+    }
+
+    #[test]
+    fn questions_are_not_dropped_and_replies_are_heard() {
+        let (mut told, theirs) = pair();
+        for id in 0..5000 {
+            told.ask(&Request::Withdrawn { id });
+        }
+        for id in 0..5000 {
+            assert_eq!(heard(&theirs).unwrap()["withdrawn"]["id"], id);
+            told.flush();
+        }
+        let reply = Reply::Who { id: 3, process: None };
+        rustix::net::send(&theirs, reply.message().as_bytes(), SendFlags::NOSIGNAL).unwrap();
+        assert!(matches!(told.hear(), Heard::Reply(heard) if heard == reply));
+        assert!(matches!(told.hear(), Heard::Nothing));
+        rustix::net::send(&theirs, b"{}", SendFlags::NOSIGNAL).unwrap();
+        assert!(matches!(told.hear(), Heard::Over));
+    }
+
+    #[test]
+    fn a_supervisor_that_does_not_listen_loses_the_oldest_and_hears_how_many() {
+        let (mut told, theirs) = pair();
+        let said = 5000_u32;
+        for port in 0..said {
+            told.say(&Decision { port: Some(port as u16), ..Decision::about_nobody(Layer::Name) });
+        }
+        let (mut ports, mut lost) = (Vec::new(), 0);
+        while let Some(message) = heard(&theirs) {
+            match message["reason"].as_str() {
+                Some(reason) => lost += reason.split(' ').next().unwrap().parse::<u32>().unwrap(),
+                None => ports.push(message["port"].as_u64().unwrap() as u32),
+            }
+            told.flush();
+        }
+        assert!(lost > 0 && ports.is_sorted(), "{lost}");
+        assert_eq!(ports.len() as u32 + lost, said);
+        assert_eq!(*ports.last().unwrap(), said - 1);
+    }
+}

@@ -1,0 +1,55 @@
+//! What shells are put behind, inside the fence that they are in already.
+
+use serde::Deserialize;
+
+use super::{Mode, Plan, PlanError, Tier};
+use crate::text::Text;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shell {
+    pub on_failure: OnFailure,
+    /// A plan by itself, as text: whether a login shell may start without it has to be known also when it can not be read.
+    pub plan: Text,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnFailure {
+    Closed,
+    /// A login shell starts without.
+    Open,
+}
+
+impl OnFailure {
+    pub fn name(self) -> &'static str {
+        match self {
+            OnFailure::Closed => "closed",
+            OnFailure::Open => "open",
+        }
+    }
+}
+
+impl Shell {
+    pub fn check_in(&self, whole: &Plan) -> Result<(), PlanError> {
+        if whole.tier != Tier::Full || whole.container.is_some() {
+            return Err(PlanError::Shell("no namespaces to put something over them"));
+        }
+        Shell::read(&self.plan, whole.user.uid).map(drop)
+    }
+
+    /// What a process can do to itself, and nobody has to stay for.
+    pub fn read(text: &Text, uid: u32) -> Result<Plan, PlanError> {
+        let plan = Plan::parse(text.as_bytes(), uid).map_err(|error| PlanError::ShellPlan(Box::new(error)))?;
+        let supervised = plan.journal.is_some() || plan.temp.is_some() || plan.gate.is_some() || plan.observe;
+        let elsewhere = plan.namespaces.is_some() || plan.workspace.is_some() || plan.container.is_some();
+        let connected = plan.network.as_ref().is_some_and(|network| network.mode != Mode::None);
+        match () {
+            () if plan.tier != Tier::Landlock || elsewhere => Err(PlanError::Shell("namespaces of their own")),
+            () if supervised || connected => Err(PlanError::Shell("something that a supervisor would have to hold")),
+            () if plan.landlock.is_none() || plan.seccomp.is_none() => Err(PlanError::Shell("a layer missing")),
+            () if plan.shell.is_some() => Err(PlanError::Shell("shells of their own")),
+            () => Ok(plan),
+        }
+    }
+}

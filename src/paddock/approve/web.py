@@ -1,0 +1,215 @@
+"""The web approver: a page on loopback shows what waits, and a person answers.
+
+Who may answer is who knows the address: the first part of every path is a token of 256 bits, made anew for each server.
+It is no cookie, because browsers send those to every port of the host, and a command may have a page on one. The Host
+header has to be our own, so that no name that leads here by DNS makes a page of somebody else's one of ours.
+
+Whatever is shown was escaped in ``text.py``, and the page puts it in as text, never as markup.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from functools import lru_cache
+from http import HTTPStatus
+from importlib import resources
+from typing import Any
+
+from paddock.approve.always import approval_for, keep, written
+from paddock.approve.http import HttpServer, Request, Response
+from paddock.approve.model import Verdict
+from paddock.approve.queue import Pending, Queue, Settled
+from paddock.approve.text import Shown, words
+from paddock.errors import PaddockError
+from paddock.policy import Origin
+from paddock.policy.approved import place
+
+BY = "web"
+HOST = "127.0.0.1"
+SHOWN = 50  # questions, and as many answers
+LONGEST = 2000  # characters of a line, until the whole is asked for
+MOST_LINES = 60
+
+_words = lru_cache(maxsize=4 * SHOWN)(words)  # every change shows all of them again
+
+_FILES = {
+    "": ("index.html", "text/html; charset=utf-8"),
+    "page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "page.css": ("page.css", "text/css; charset=utf-8"),
+}
+_HEADERS = (
+    (
+        "Content-Security-Policy",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
+        "form-action 'none'; frame-ancestors 'none'",
+    ),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Opener-Policy", "same-origin"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+    ("Cache-Control", "no-store"),
+)
+
+
+class Web:
+    def __init__(self, queue: Queue, origin: Origin) -> None:
+        self._queue = queue
+        self._origin = origin
+        self._token = secrets.token_urlsafe(32)
+        self._hosts: tuple[str, ...] = ()
+        self._server = HttpServer(self._handle)
+
+    async def open(self, port: int) -> str:
+        """The address to answer at. Port 0: any that is free."""
+        port = await self._server.listen(HOST, port)
+        self._hosts = (f"{HOST}:{port}", f"localhost:{port}")
+        return f"http://{HOST}:{port}/{self._token}/"
+
+    async def close(self) -> None:
+        await self._server.close()
+
+    async def _handle(self, request: Request) -> Response:
+        if request.headers.get("host") not in self._hosts:
+            return _plain(HTTPStatus.MISDIRECTED_REQUEST, "not a host of this server")
+        _, _, rest = request.target.partition("/")
+        token, slash, name = rest.partition("/")
+        if not slash or not hmac.compare_digest(token.encode("latin-1"), self._token.encode("ascii")):
+            return _plain(HTTPStatus.FORBIDDEN, "open the address that `paddock approvals serve` printed")
+        # A page that is not ours says so, if the browser is worth anything.
+        if request.headers.get("origin", f"http://{request.headers['host']}") != f"http://{request.headers['host']}":
+            return _plain(HTTPStatus.FORBIDDEN, "asked by another page")
+        match request.method, name:
+            case "GET", name if name in _FILES:
+                return _file(name)
+            case "GET", "events":
+                headers = (*_HEADERS, ("Content-Type", "text/event-stream"))
+                return Response(status=HTTPStatus.OK, headers=headers, stream=self._events())
+            case "POST", "whole" | "rule" | "answer":
+                return await self._asked(name, request)
+            case _:
+                return _plain(HTTPStatus.NOT_FOUND, "there is nothing here")
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        with self._queue.changes() as changes:
+            while True:
+                yield b"data: " + json.dumps(self._state()).encode("ascii") + b"\n\n"
+                await anext(changes)
+                changes.all_at_once()
+
+    def _state(self) -> dict[str, Any]:
+        pending, history = self._queue.pending(), self._queue.history()
+        return {
+            "now": time.time(),
+            "pending": [_pending(one) for one in pending[:SHOWN]],
+            "more": max(0, len(pending) - SHOWN),
+            "history": [_settled(one) for one in history[-SHOWN:][::-1]],
+        }
+
+    async def _asked(self, name: str, request: Request) -> Response:
+        try:
+            said = json.loads(request.body)
+            number, verdict = said["id"], said.get("verdict")
+            pending = next(one for one in self._queue.pending() if one.id == number)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return _plain(HTTPStatus.BAD_REQUEST, "not understood")
+        except StopIteration:
+            return _plain(HTTPStatus.GONE, "it is not asked any more")
+        try:
+            match name:
+                case "whole":
+                    return _json(_question(pending, whole=True))
+                case "rule":
+                    return _json({"place": place(self._origin), "rule": await asyncio.to_thread(self._rule, pending)})
+                case _:
+                    return await self._answered(pending, verdict)
+        except PaddockError as error:
+            return _plain(HTTPStatus.CONFLICT, f"{error.message}: no rule was written")
+
+    async def _answered(self, pending: Pending, verdict: object) -> Response:
+        if verdict == "always":
+            await asyncio.to_thread(self._rule, pending, write=True)
+            verdict = Verdict.SESSION.value
+        if verdict not in [one.value for one in Verdict]:
+            return _plain(HTTPStatus.BAD_REQUEST, "not an answer")
+        if not self._queue.answer(pending.id, Verdict(verdict), BY):
+            return _plain(HTTPStatus.GONE, "it is not asked any more")
+        return _json({})
+
+    def _rule(self, pending: Pending, *, write: bool = False) -> str:
+        approval = approval_for(pending.question, self._origin)
+        if write:
+            keep(approval, self._origin)
+        return written(approval)
+
+
+def _pending(pending: Pending) -> dict[str, Any]:
+    return {
+        **_question(pending),
+        "id": pending.id,
+        "asker": pending.asker,
+        "asked_at": pending.asked_at,
+        "ends_at": pending.asked_at + pending.question.timeout_s,
+    }
+
+
+def _question(pending: Pending, *, whole: bool = False) -> dict[str, Any]:
+    """``cut``: there is more to see."""
+    everything = _words(pending.question, whole=True)
+    some = everything if whole else _some(_words(pending.question))
+    return {
+        "title": some.title,
+        "lines": some.lines,
+        "facts": some.facts,
+        "diff": some.diff,
+        "more_lines": len(everything.lines) - len(some.lines) + len(everything.diff) - len(some.diff),
+        "cut": some != everything,
+    }
+
+
+def _some(said: Shown) -> Shown:
+    return Shown(
+        title=said.title,
+        lines=tuple(map(_cut, said.lines[:MOST_LINES])),
+        facts=tuple((label, _cut(text)) for label, text in said.facts),
+        diff=tuple(map(_cut, said.diff[:MOST_LINES])),
+    )
+
+
+def _settled(settled: Settled) -> dict[str, Any]:
+    return {
+        "line": _cut(" ".join(_words(settled.pending.question).lines), 200),
+        "verdict": settled.verdict.value if settled.verdict else "taken back",
+        "by": settled.by,
+        "after_s": round(settled.after_s, 1),
+        "at": settled.pending.asked_at + settled.after_s,
+        "id": settled.pending.id,
+    }
+
+
+def _cut(text: str, longest: int = LONGEST) -> str:
+    if len(text) <= longest:
+        return text
+    half = longest // 2
+    return f"{text[:half]} … {len(text) - 2 * half} characters are not shown here … {text[-half:]}"
+
+
+def _file(name: str) -> Response:
+    file, kind = _FILES[name]
+    body = (resources.files("paddock.approve") / "page" / file).read_bytes()
+    return Response(status=HTTPStatus.OK, headers=(*_HEADERS, ("Content-Type", kind)), body=body)
+
+
+def _json(value: object) -> Response:
+    headers = (*_HEADERS, ("Content-Type", "application/json"))
+    return Response(status=HTTPStatus.OK, headers=headers, body=json.dumps(value).encode("ascii"))
+
+
+def _plain(status: HTTPStatus, text: str) -> Response:
+    headers = (*_HEADERS, ("Content-Type", "text/plain; charset=utf-8"))
+    return Response(status=status, headers=headers, body=text.encode("utf-8", "backslashreplace"))

@@ -1,0 +1,51 @@
+"""paddock approvals serve"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+from paddock.cli.options import Parser
+from paddock.cli.text import say
+from paddock.errors import HostError
+from paddock.policy import Origin
+
+
+def execute(arguments: list[str]) -> int:
+    parser = Parser("approvals", "Answer the questions of all your runs in the browser.")
+    parser.add_argument("act", choices=("serve",))
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="on 127.0.0.1 (default: one that is free)")
+    options = parser.parse_args(arguments)
+    if not 0 <= options.port <= 65535:
+        parser.error(f"--port {options.port}: a number up to 65535")
+    return asyncio.run(_serve(options.port))
+
+
+async def _serve(port: int) -> int:
+    from paddock.approve.meeting import Meeting
+    from paddock.approve.queue import Queue
+    from paddock.approve.web import Web
+
+    over = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
+    queue = Queue()
+    web = Web(queue, Origin.of_process())
+    try:
+        address = await web.open(port)
+    except OSError as error:
+        raise HostError(f"port {port} can not be listened on: {error.strerror}") from None
+    try:
+        meeting = Meeting(lambda inbox, asker: queue.serve(inbox, asker=asker))
+        try:
+            say(address)
+            say("Whoever knows this address can answer. Runs without a terminal ask here, and with")
+            say("PADDOCK_APPROVER=web all do. Ctrl-C ends it: what is open is denied.")
+            sys.stdout.flush()
+            await over.wait()
+        finally:
+            await asyncio.to_thread(meeting.close)
+    finally:
+        await web.close()
+    return 0

@@ -1,0 +1,240 @@
+"""paddock sandbox modes | status | selftest | setup | reset"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict, replace
+
+from paddock.cli.options import Parser
+from paddock.cli.text import complain, say
+from paddock.errors import EXIT_PADDOCK, ExecutorError, PaddockError, UsageError
+from paddock.executors.modes import HOLDS, executor_for, resolve_mode
+from paddock.executors.run import run
+from paddock.executors.seam import CommandExecutor
+from paddock.policy import Origin
+from paddock.policy.places import Mode, SandboxConfig, WslSandboxConfig, wsl_profile
+from paddock.policy.safety import read_safety_config
+
+NOT_HERE = 2
+_ABOUT = "uname -r; python3 --version 2>/dev/null || true"
+
+
+def execute(arguments: list[str]) -> int:
+    parser = Parser("sandbox", "Where the commands of an agent run, and what holds them there.")
+    add = parser.add_argument
+    add("act", choices=("modes", "status", "selftest", "setup", "reset"))
+    add("--json", action="store_true", help="modes, status: for programs")
+    add("--mode", choices=[mode.value for mode in Mode], help="in place of what the configuration says")
+    add("--config", metavar="FILE", help="JSON with a safety.sandbox object")
+    add("--profile", metavar="NAME", help="setup, reset: a distribution by name (alpine-base, ubuntu-base) or file")
+    add("--distro", metavar="NAME", help="setup, reset: what the distribution is called")
+    add("--packages", metavar="A,B", help="setup, reset: what is installed in it")
+    add("--force", action="store_true", help="setup: remove what is there and make it anew")
+    add("--yes", action="store_true", help="reset: without a question")
+    options = parser.parse_args(arguments)
+    if options.act in ("setup", "reset") and sys.platform != "win32":
+        complain(f"sandbox {options.act} makes a distribution of WSL: that is for Windows, and this is {sys.platform}")
+        return NOT_HERE
+    match options.act:
+        case "modes":
+            return _modes(as_json=options.json)
+        case "status":
+            return asyncio.run(_status(_config(options), as_json=options.json))
+        case "selftest":
+            return asyncio.run(_selftest(_config(options)))
+        case "setup":
+            return _set_up(_config(options).wsl, force=options.force)
+        case _:
+            return _reset(_config(options).wsl, sure=options.yes)
+
+
+def _config(options: argparse.Namespace) -> SandboxConfig:
+    """Flags on top of the file, whose values lie on top of its profile's."""
+    origin, config = _origin(), SandboxConfig()
+    if options.config is not None:
+        config = _named(options.config, origin)
+    wsl = config.wsl if options.profile is None else wsl_profile(options.profile, origin)
+    if options.distro is not None:
+        wsl = replace(wsl, distro=options.distro)
+    if options.packages is not None:
+        wsl = replace(wsl, packages=tuple(filter(None, options.packages.split(","))))
+    return replace(config, wsl=wsl, mode=config.mode if options.mode is None else Mode(options.mode))
+
+
+def _modes(*, as_json: bool) -> int:
+    table = {mode.value: {**asdict(held), "forced_ask": held.forced_ask} for mode, held in HOLDS.items()}
+    if as_json:
+        say(json.dumps(table))
+        return 0
+    for mode, held in HOLDS.items():
+        say(f"{mode.value}")
+        say(f"  writes   {held.where}{'' if held.writes else ' (not held)'}")
+        say(f"  reads    {held.reads}")
+        say(f"  limits   {held.limits}")
+        say(f"  network  {held.network}")
+        say(f"  asked    {'every command, where allowed_paths is set' if held.forced_ask else 'as the policy says'}")
+    say("auto       linux on Linux, windows on Windows; elsewhere nothing holds, and it is refused")
+    return 0
+
+
+async def _status(config: SandboxConfig, *, as_json: bool) -> int:
+    """What really holds here, not what the mode is called."""
+    mode = resolve_mode(config.mode, require_enforced=config.require_enforced)
+    found: dict[str, object] = {"mode": mode.value}
+    try:
+        found |= _of_distro(config.wsl) if mode is Mode.WSL else await _of_place(config, mode)
+    except PaddockError as error:
+        found |= {"works": False, "refusal": error.message}
+    if as_json:
+        say(json.dumps(found))
+    else:
+        _say_status(mode, found)
+    return 0 if found["works"] else EXIT_PADDOCK
+
+
+def _of_distro(config: WslSandboxConfig) -> dict[str, object]:
+    from paddock.executors.distro import list_distros, run_in_distro
+
+    if config.distro not in list_distros():
+        raise ExecutorError(f"there is no distribution {config.distro}; `paddock sandbox setup` makes it")
+    ran = run_in_distro(config.distro, _ABOUT, shell=config.shell)
+    kernel, _, python = ran.stdout.partition("\n")
+    found: dict[str, object] = {"works": ran.ok, "place": f"wsl: {config.distro}", "writes_confined": False}
+    return {**found, "kernel": kernel, "python": python.strip().removeprefix("Python ") or None}
+
+
+async def _of_place(config: SandboxConfig, mode: Mode) -> dict[str, object]:
+    executor = executor_for(config)
+    try:
+        of_windows = mode is Mode.WINDOWS or (mode is Mode.LOCAL and sys.platform == "win32")
+        told = await run(executor, "ver" if of_windows else _ABOUT, timeout_s=120)
+        if told.error is not None:
+            raise ExecutorError(told.error)
+        found: dict[str, object] = {"works": told.ok, "place": executor.name}
+        kernel = told.stdout.strip().partition("\n")[0]
+        return {**found, "writes_confined": executor.confines_writes, "kernel": kernel}
+    finally:
+        await executor.dispose()
+
+
+def _say_status(mode: Mode, found: dict[str, object]) -> None:
+    say(f"mode: {mode.value}")
+    if not found["works"]:
+        complain(f"commands can not be run: {found.get('refusal') or 'a first one failed'}")
+        return
+    held = HOLDS[mode]
+    say(f"place: {found['place']}, kernel {found['kernel']}")
+    if "python" in found:
+        say(f"python: {found['python'] or 'none'}")
+    if found["writes_confined"]:
+        say(f"writes: held to {held.where}")
+    else:
+        say(f"writes: NOT held ({held.where}); bash is asked about wherever allowed_paths is set")
+    say(f"reads: {held.reads}")
+    say(f"limits: {held.limits}")
+    say(f"network: {held.network}")
+
+
+async def _selftest(config: SandboxConfig) -> int:
+    """Writes in the workspace, and next to it in a directory of the same person: who can write there without a fence
+    has to fail behind one."""
+    home = os.path.expanduser("~")
+    place = tempfile.mkdtemp(prefix="paddock-selftest-", dir=home)
+    workspace, outside = os.path.join(place, "workspace"), os.path.join(place, "outside")
+    for directory in (workspace, outside):
+        os.mkdir(directory)
+    try:
+        executor = executor_for(_working_in(config, workspace))
+        bare = executor_for(SandboxConfig(mode=Mode.LOCAL))
+        try:
+            held = [
+                await _writes(bare, os.path.join(outside, "control"), True, "without a fence: written outside"),
+                await _writes(executor, os.path.join(workspace, "inside"), True, "written in the workspace"),
+                await _writes(executor, os.path.join(outside, "by-the-shell"), False, "not written outside"),
+                await _by_a_child(executor, os.path.join(outside, "by-a-child")),
+            ]
+        finally:
+            await executor.dispose()
+            await bare.dispose()
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    return 0 if all(held) else EXIT_PADDOCK
+
+
+def _working_in(config: SandboxConfig, workspace: str) -> SandboxConfig:
+    return replace(
+        config,
+        linux=replace(config.linux, workspace=workspace),
+        windows=replace(config.windows, workspace=workspace),
+        wsl=replace(config.wsl, workspace=workspace),
+        container=replace(config.container, workspace=workspace),
+    )
+
+
+async def _writes(executor: CommandExecutor, path: str, wanted: bool, claim: str) -> bool:
+    """By the shell itself; looked at from here."""
+    line = f'echo x> "{path}"' if sys.platform == "win32" else f"echo x > {shlex.quote(path)}"
+    result = await run(executor, line, timeout_s=120)
+    return _told(claim, (os.path.exists(path) is wanted) and result.error is None, result.error)
+
+
+async def _by_a_child(executor: CommandExecutor, path: str) -> bool:
+    line = f'cmd /c copy NUL "{path}"' if sys.platform == "win32" else f"sh -c 'touch \"$0\"' {shlex.quote(path)}"
+    result = await run(executor, line, timeout_s=120)
+    return _told("not written outside by a child", not os.path.exists(path) and result.error is None, result.error)
+
+
+def _told(claim: str, held: bool, error: str | None) -> bool:
+    say(f"{'ok' if held else 'FAILED'}  {claim}{f': {error}' if error else ''}")
+    return held
+
+
+def _set_up(config: WslSandboxConfig, *, force: bool) -> int:
+    from paddock.executors.distro import set_up
+
+    if not set_up(config, force=force, say=say):
+        say(f"{config.distro} is there already, and was kept; --force makes it anew")
+        return 0
+    say(f"{config.distro} is ready")
+    return 0
+
+
+def _reset(config: WslSandboxConfig, *, sure: bool) -> int:
+    if not sure:
+        if not sys.stdin.isatty():
+            raise UsageError(
+                "reset removes the distribution with all its files", hint="--yes, where nobody can be asked"
+            )
+        sys.stderr.write(f"paddock: {config.distro} and all files in it will be removed. The workspace stays. [y/N] ")
+        sys.stderr.flush()
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            complain("nothing was changed")
+            return EXIT_PADDOCK
+    return _set_up(config, force=True)
+
+
+def _named(path: str, origin: Origin) -> SandboxConfig:
+    """It names programs that run outside of the fence: what a command could have written has to be trusted first."""
+    if sys.platform != "win32":
+        from paddock.policy.config import load_config
+
+        return load_config(path, origin=origin).sandbox or SandboxConfig()
+    try:
+        with open(path, encoding="utf-8") as file:
+            return read_safety_config(file.read(), path, origin).sandbox
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} can not be read: {error}") from None
+
+
+def _origin() -> Origin:
+    if sys.platform != "win32":
+        return Origin.of_process()
+    home, user = os.path.expanduser("~"), os.environ.get("USERNAME", "")
+    return Origin(cwd=os.getcwd(), uid=-1, user=user, home=home, environ=dict(os.environ), machine="x86_64")

@@ -1,0 +1,58 @@
+"""paddock shims: shells that are found by PATH, closed in one by one."""
+
+from __future__ import annotations
+
+import os
+
+from paddock.cli.options import Parser
+from paddock.cli.text import say
+from paddock.errors import UsageError
+from paddock.policy import Origin, Request
+from paddock.session.shims import Installed, default_dir, install, installed, remove
+
+_ADVISORY = (
+    "This is advice, not a fence: whoever calls /bin/bash by its path, or by a #! line, goes past it.",
+    "What holds: start the whole agent with `paddock run`; with --intercept-shells no path leads past.",
+)
+
+
+def execute(arguments: list[str]) -> int:
+    parser = Parser("shims", "Links by the names of shells that close themselves in: paddock shims install [DIR]")
+    parser.add_argument("verb", choices=["install", "remove", "status"])
+    parser.add_argument("dir", nargs="?", metavar="DIR", help="default: ~/.local/state/paddock/shims")
+    parser.add_argument("--shells", metavar="DIR", help="where the real shells are (default: /bin/shells, else /bin)")
+    parser.add_argument("--profile", action="append", default=[], metavar="NAME", help="default: ai-agent")
+    parser.add_argument("--policy", action="append", default=[], metavar="FILE", help="a policy file")
+    parser.add_argument(
+        "--in-run", action="store_true", help="for an agent in `paddock run`: what [shell] says alone, else no network"
+    )
+    options = parser.parse_args(arguments)
+    origin = Origin.of_process()
+    directory = os.path.join(origin.cwd, options.dir) if options.dir else default_dir(origin)
+    match options.verb:
+        case "install":
+            shells = os.path.join(origin.cwd, options.shells) if options.shells else None
+            request = Request(profiles=tuple(options.profile), policies=tuple(options.policy))
+            place = os.path.normpath(directory)
+            done = install(place, shells and os.path.normpath(shells), request, origin, in_run=options.in_run)
+            say(_line(done))
+            say(f"put it in front: PATH={done.dir}:$PATH")
+            for line in _ADVISORY:
+                say(line)
+        case "remove":
+            if not remove(directory):
+                raise UsageError(f"{directory} has no shims of paddock")
+            say(f"removed: {directory}")
+        case _:
+            found = installed(directory)
+            if found is None:
+                say(f"no shims in {directory}")
+                return 1
+            say(_line(found))
+            first = origin.environ.get("PATH", "").split(":")[0]
+            say("PATH begins with it" if os.path.normpath(first or ".") == found.dir else "PATH does not begin with it")
+    return 0
+
+
+def _line(shims: Installed) -> str:
+    return f"{shims.dir}: {', '.join(shims.names)}; the real ones are in {shims.shells}"

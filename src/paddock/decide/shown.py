@@ -1,0 +1,24 @@
+"""A command as it is shown and written down: without secrets, and with everything that it would start.
+
+The redactor leaves the syntax of a shell alone. What a word is for it does not know: in ``exec -a token: ./x`` what
+looks like a token's value is a program. So both texts are read, and have to start the same.
+"""
+
+from __future__ import annotations
+
+from paddock.journal.redact import Redactor
+
+
+def shown_command(text: str, redactor: Redactor, *, cwd: str) -> str:
+    shown = redactor.command(text)
+    if shown == text or _started(shown, cwd) == _started(text, cwd):
+        return shown
+    return redactor.known(text)
+
+
+def _started(text: str, cwd: str) -> tuple[str, ...] | None:
+    """None: nobody can tell."""
+    from paddock.decide.commands import read
+
+    line = read(text, cwd=cwd, home="/").line
+    return None if line is None else tuple(command.words[0] for command in line.commands if command.words)

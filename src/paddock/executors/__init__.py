@@ -1,0 +1,1 @@
+"""Where commands run: the seam, and one file for each place."""

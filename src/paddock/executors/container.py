@@ -1,0 +1,175 @@
+"""A container of docker or podman for each worktree, which is mounted into it.
+
+Its first process reads a pipe that we hold: when we end, however, it does, and the engine removes the container. If
+that is killed too, the next of us does (leftover.py).
+Commands are ``exec``s in it, as the caller's user, without capabilities, with an environment made of what is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+
+from paddock.executors.attendant import AttendedProcess
+from paddock.executors.client import MARK, ClientProcess, new_mark, signalling
+from paddock.executors.host import HostExecutor
+from paddock.executors.leftover import LABEL, owner, remove_left
+from paddock.executors.run import run
+from paddock.executors.seam import Command, Failure, NotStarted, Size, checked_environment, checked_words
+
+ENGINES = ("podman", "docker")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What an engine's client needs of the caller's environment to find its engine.
+_PASSED = (
+    "PATH",
+    "HOME",
+    "XDG_RUNTIME_DIR",
+    "DOCKER_HOST",
+    "DOCKER_CONFIG",
+    "CONTAINER_HOST",
+    "CONTAINERS_CONF",
+    "TMPDIR",
+)
+_START_S = 60.0
+_TO_END_S = 5.0
+_TO_REMOVE_S = 30
+
+
+class ContainerExecutor:
+    """``engine_options`` go before the engine's verb (``--root``, ``--runtime`` …), ``options`` into ``run``. The
+    network is none unless ``network`` names one: an engine's is not filtered."""
+
+    confines_writes = True  # to the worktree, and to what goes with the container
+
+    def __init__(
+        self,
+        image: str,
+        *,
+        workspace: str | os.PathLike[str],
+        exec_cwd: str = "/work",
+        engine: str | None = None,
+        engine_options: Sequence[str] = (),
+        options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        network: str = "none",
+        memory_mb: int | None = 4096,
+        processes: int | None = 1024,
+        shell: Sequence[str] = ("sh", "-c"),
+    ) -> None:
+        found = engine or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
+        self.name = f"container: {os.path.basename(found)}"
+        self.container = f"paddock-{secrets.token_hex(6)}"
+        self._engine = (found, *engine_options)
+        self._image = image
+        self._workspace = os.path.realpath(workspace)
+        self._exec_cwd = exec_cwd
+        self._options = tuple(options)
+        self._env = {"PATH": PATH, "HOME": exec_cwd, **checked_environment(env)}
+        self._network = network
+        self._limits = [*_limit("--memory", memory_mb, "m"), *_limit("--pids-limit", processes, "")]
+        self._shell = tuple(shell)
+        client = {name: os.environ[name] for name in _PASSED if name in os.environ}
+        # Its engine removes the container when we are killed, by processes that come from its client.
+        self._client = HostExecutor(cwd="/", env=client, grace_s=_TO_REMOVE_S)
+        self._starting = asyncio.Lock()
+        self._first: AttendedProcess | None = None
+        self._sweeping: asyncio.Task[tuple[str, ...]] | None = None
+        self._commands: set[ClientProcess] = set()
+
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        tty: Size | None = None,
+    ) -> ClientProcess:
+        words = checked_words(command, self._shell)
+        await self._started()
+        mark = new_mark()
+        environment = {**self._env, **checked_environment(env), MARK: mark}
+        # By name: what stands in an argument, every user of the machine can read.
+        names = [word for name in environment for word in ("--env", name)]
+        flags = [*(["--interactive"] if stdin or tty else []), *(["--tty"] if tty else [])]
+        where = os.path.join(self._exec_cwd, cwd or "")
+        argv = [*self._engine, "exec", *flags, "--workdir", where.rstrip("/") or "/", *names, self.container, *words]
+        client = await self._client.spawn(argv, env=environment, stdin=stdin, tty=tty)
+        process = ClientProcess(client, lambda number: self._exec(signalling(mark, number)))
+        self._commands = {one for one in self._commands if one.returncode is None} | {process}
+        return process
+
+    async def dispose(self) -> tuple[str, ...]:
+        """Never raises: what is left is said."""
+        async with self._starting:
+            first, self._first = self._first, None
+            await self.swept()
+            for process in self._commands:
+                await process.settled()
+            self._commands.clear()
+            left: tuple[str, ...] = ()
+            if first is not None:
+                # By itself, with its pipe: engines are slow to kill what does not listen.
+                assert first.stdin is not None
+                first.stdin.close()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(first.wait(), _TO_END_S)
+                removed = await run(self._client, [*self._engine, "rm", "--force", self.container], timeout_s=_START_S)
+                gone = removed.ok or "no such container" in removed.stderr.lower()
+                left = () if gone else (f"container {self.container}: {removed.stderr.strip() or removed.error}",)
+            return (*left, *await self._client.dispose())
+
+    async def swept(self) -> tuple[str, ...]:
+        """Until what dead owners left is removed: its names."""
+        return () if self._sweeping is None else await asyncio.shield(self._sweeping)
+
+    async def _exec(self, line: str) -> bool:
+        return (
+            await run(self._client, [*self._engine, "exec", self.container, "sh", "-c", line], timeout_s=_START_S)
+        ).ok
+
+    async def _started(self) -> None:
+        async with self._starting:
+            if self._first is not None and self._first.returncode is None:
+                return
+            if self._first is not None:
+                raise NotStarted(f"container {self.container} has ended", failure=Failure.UNAVAILABLE)
+            self._first = await self._start()
+            self._sweeping = asyncio.create_task(remove_left(self._client, self._engine))
+
+    async def _start(self) -> AttendedProcess:
+        user = f"{os.getuid()}:{os.getgid()}"
+        argv = [*self._engine, "run", "--rm", "--interactive", "--name", self.container]
+        argv += ["--label", f"{LABEL}={owner()}", "--user", user, "--cap-drop", "ALL"]
+        argv += ["--security-opt", "no-new-privileges", "--network", self._network, *self._limits]
+        argv += ["--volume", f"{self._workspace}:{self._exec_cwd}", "--workdir", self._exec_cwd, *self._options]
+        # It says a word when it is there, and then waits for the end of its input. A shell, which buries the orphans.
+        argv += [self._image, "sh", "-c", "echo ready; cat >/dev/null; exit"]
+        first = await self._client.spawn(argv, stdin=True)
+        assert first.stdout is not None
+        assert first.stderr is not None
+        try:
+            async with asyncio.timeout(_START_S):
+                ready = await first.stdout.readline()
+                if ready == b"ready\n":
+                    return first
+                said = (await first.stderr.read(4096)).decode(errors="replace").strip()
+        except TimeoutError:
+            said = f"nothing heard of it for {_START_S:.0f} s"
+        except BaseException:
+            first.close()
+            raise
+        first.close()
+        raise NotStarted(
+            f"{self.name} does not start: {said or 'no reason was given'}",
+            failure=Failure.UNAVAILABLE,
+            hint="does the engine run, and is the image there?",
+        )
+
+
+def _limit(option: str, value: int | None, unit: str) -> list[str]:
+    return [] if value is None else [option, f"{value}{unit}"]

@@ -1,0 +1,132 @@
+"""What the fence refused while a command ran: events of the session, said by its supervisor as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shlex
+import socket
+import time
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, runtime_checkable
+
+_LONGEST = 8192  # of an event
+_MOST = 256  # of a command
+_COMMANDS = 1024  # whose denials nobody has asked for
+_PATIENCE_S = 2.0
+
+
+class Kind(Enum):
+    EXEC = "exec"
+    HOST = "host"
+    PATH = "path"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Denial:
+    """Something that was refused: a command line, ``host:port``, or a path. ``rule_id``: the rule that did, or where it
+    stands."""
+
+    kind: Kind
+    what: str
+    rule_id: str | None = None
+    reason: str | None = None
+
+
+@runtime_checkable
+class Judged(Protocol):
+    """A process of a place that says what it refused."""
+
+    async def denials(self) -> tuple[Denial, ...]: ...
+
+
+class Denials:
+    """The line to the supervisor, whose end is the end of its session: so whoever has this holds it. ``theirs`` is for
+    the supervisor. ``expected``: the plan has something that refuses and tells."""
+
+    def __init__(self, *, expected: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._expected = expected
+        self._line, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._line.setblocking(False)
+        self._loop.add_reader(self._line.fileno(), self._hear)
+        self._of: dict[int, dict[tuple[object, ...], Denial]] = {}
+        self._of_nobody: deque[tuple[float, Denial]] = deque(maxlen=_MOST)
+        self._questions = 0
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+
+    async def take(self, warden: int, since: float) -> tuple[Denial, ...]:
+        """Of the command that a warden looks after. Whose a name was that nobody may look up can not be told: it counts
+        for every command that ran then."""
+        if not self._expected:
+            return ()
+        await self._settled()
+        owned = self._of.pop(warden, {})
+        return (*owned.values(), *(denial for at, denial in self._of_nobody if at >= since))
+
+    def close(self) -> None:
+        self.theirs.close()
+        if self._line.fileno() >= 0:
+            self._loop.remove_reader(self._line.fileno())
+            self._line.close()
+            self._answered(self._questions)
+
+    async def _settled(self) -> None:
+        """Until what was decided before is known here."""
+        self._questions += 1
+        number = self._questions
+        try:
+            self._line.send(str(number).encode())
+        except OSError:
+            return  # it is gone, and says nothing more
+        self._waiting[number] = self._loop.create_future()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                await self._waiting[number]
+        self._waiting.pop(number, None)
+
+    def _hear(self) -> None:
+        try:
+            message = self._line.recv(_LONGEST)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self.close()
+            return
+        event = json.loads(message)
+        if event["event"] == "told":
+            self._answered(event["question"])
+            return
+        denial, warden = _denial(event), event["warden"]
+        if warden is None:
+            self._of_nobody.append((time.monotonic(), denial))
+            return
+        while len(self._of) >= _COMMANDS:
+            del self._of[next(iter(self._of))]
+        known = self._of.setdefault(warden, {})
+        if len(known) < _MOST:
+            # A program is looked for in many places, and a host called more than once.
+            known.setdefault((denial.kind, denial.what, denial.rule_id), denial)
+
+    def _answered(self, question: int) -> None:
+        for number, waiting in self._waiting.items():
+            if number <= question and not waiting.done():
+                waiting.set_result(None)
+
+
+def _denial(event: dict[str, Any]) -> Denial:
+    match event["event"]:
+        case "network":
+            host = event["host"] or event["address"] or "?"
+            what = host if event["port"] is None else f"{host}:{event['port']}"
+            return Denial(kind=Kind.HOST, what=what, rule_id=event["rule"], reason=event["reason"])
+        case "file.refused":
+            return Denial(kind=Kind.PATH, what=event["path"], reason=event["reason"])
+        case _:
+            what = shlex.join(event["argv"]) or event["exe"]
+            return Denial(kind=Kind.EXEC, what=what, rule_id=event["rule_id"], reason=event["reason"])

@@ -1,0 +1,220 @@
+"""Distributions of WSL: listed, made from an archive whose content is known, removed.
+
+    download (https, SHA-256) ─► import ─► wsl.conf ─► pre-install commands ─► packages ─► terminate
+
+Nothing is removed before its replacement is there, and a distribution whose set-up failed is removed again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.client
+import os
+import posixpath
+import shlex
+import ssl
+import subprocess
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO
+
+from paddock.errors import ExecutorError
+from paddock.executors.client import scripted
+from paddock.executors.wsl import (
+    AUTOMOUNT,
+    Workspace,
+    checked_distro,
+    checked_shell,
+    client_environment,
+    decoded,
+    in_distro,
+    wsl_program,
+)
+from paddock.policy.places import WslSandboxConfig
+
+ROOTFS_MAX = 4 * 1024**3
+_ETC = "/etc"
+_CALL_S = 120.0
+_INSTALL_S = 1800.0
+_FETCH_S = 60.0  # without a word from the server
+_CHUNK = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    exit_code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+
+def is_wsl_available() -> bool:
+    """Windows has a wsl.exe that can do nothing but install WSL."""
+    try:
+        return _wsl("--status").ok
+    except ExecutorError:
+        return False
+
+
+def list_distros() -> tuple[str, ...]:
+    listed = _wsl("--list", "--quiet")
+    # Without a single one it complains, on stdout.
+    return tuple(name for line in listed.stdout.splitlines() if (name := line.strip())) if listed.ok else ()
+
+
+def import_distro(name: str, install_path: str, archive: str) -> None:
+    _done(_wsl("--import", checked_distro(name), install_path, archive, "--version", "2", timeout_s=_INSTALL_S), name)
+
+
+def unregister_distro(name: str) -> None:
+    """With every file in it."""
+    _done(_wsl("--unregister", checked_distro(name)), name)
+
+
+def terminate_distro(name: str) -> None:
+    _done(_wsl("--terminate", checked_distro(name)), name)
+
+
+def run_in_distro(
+    name: str, command: str, *, shell: str = "sh", user: str | None = None, timeout_s: float = _CALL_S
+) -> Ran:
+    script = scripted([checked_shell(shell), "-c", command], "/", {})
+    argv, sent = in_distro(checked_distro(name), shell, script, program=wsl_program(), user=user)
+    return _called(argv, sent, timeout_s)
+
+
+def download_rootfs(url: str, sha256: str, to: str, *, context: ssl.SSLContext | None = None) -> None:
+    """Into the file ``to``, which is not there unless every byte was right."""
+    opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=context), _OnlyHttps())
+    digest = hashlib.sha256()
+    try:
+        if not url.startswith("https://"):
+            raise ExecutorError(f"{url}: only https is fetched")
+        with contextlib.ExitStack() as held:
+            answer = held.enter_context(opener.open(url, timeout=_FETCH_S))
+            directory = held.enter_context(tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(to))))
+            part = os.path.join(directory, "part")
+            size = 0
+            with open(part, "wb") as file:
+                while chunk := answer.read(_CHUNK):
+                    size += len(chunk)
+                    if size > ROOTFS_MAX:
+                        raise ExecutorError(f"{url}: larger than {ROOTFS_MAX} bytes")
+                    digest.update(chunk)
+                    file.write(chunk)
+            if digest.hexdigest() != sha256.lower():
+                raise ExecutorError(
+                    f"{url}: its SHA-256 is {digest.hexdigest()}, not {sha256.lower()}",
+                    hint="what is there has changed; nothing was installed",
+                )
+            os.replace(part, to)
+    except (OSError, http.client.HTTPException) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise ExecutorError(f"{url} can not be fetched: {reason}") from None
+
+
+class _OnlyHttps(urllib.request.HTTPRedirectHandler):
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        if not newurl.startswith("https://"):
+            raise ExecutorError(f"{req.full_url} leads to {newurl}: only https is fetched")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def set_up(
+    config: WslSandboxConfig,
+    *,
+    force: bool = False,
+    context: ssl.SSLContext | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> bool:
+    """False: it is there already, and was left as it is. ``force``: it is removed and made again."""
+    there = config.distro in list_distros()
+    if there and not force:
+        return False
+    workspace = Workspace(config.workspace if config.workspace is not None else os.getcwd(), AUTOMOUNT)
+    with tempfile.TemporaryDirectory() as directory:
+        archive = os.path.join(directory, "rootfs.tar.gz")
+        say(f"fetching {config.rootfs_url}")
+        download_rootfs(config.rootfs_url, config.rootfs_sha256, archive, context=context)
+        if there:
+            say(f"removing {config.distro}")
+            unregister_distro(config.distro)
+        say(f"importing {config.distro} into {config.installed_in}")
+        import_distro(config.distro, config.installed_in, archive)
+    try:
+        for line in (*_settings(config, workspace), *config.pre_install_commands, *_installing(config)):
+            say(f"running {line.splitlines()[0]}")
+            ran = run_in_distro(config.distro, line, shell=config.shell, user="root", timeout_s=_INSTALL_S)
+            if not ran.ok:
+                raise ExecutorError(f"{line}: exit code {ran.exit_code}: {(ran.stderr or ran.stdout).strip()[-2000:]}")
+        terminate_distro(config.distro)
+    except BaseException:
+        with contextlib.suppress(ExecutorError):
+            unregister_distro(config.distro)
+        raise
+    return True
+
+
+def _settings(config: WslSandboxConfig, workspace: Workspace) -> list[str]:
+    """Lines that write what the distribution is to be told, if there is anything to tell."""
+    lines, told = [], ""
+    if config.user is not None:
+        made = f"adduser -D {config.user} 2>/dev/null || useradd --create-home {config.user}"
+        lines.append(f"id {config.user} >/dev/null 2>&1 || {made}")
+        told += f"[user]\ndefault = {config.user}\n"
+    if not config.automount:
+        # Nothing of Windows but the workspace. Whoever is root there can still mount the rest.
+        told += "[automount]\nenabled = false\nmountFsTab = true\n"
+        told += "[interop]\nenabled = false\nappendWindowsPath = false\n"
+        table = f"{_field(workspace.windows)} {_field(workspace.linux)} drvfs rw,noatime 0 0\n"
+        lines.append(f"mkdir -p {shlex.quote(workspace.linux)} && printf %s {shlex.quote(table)} >{_ETC}/fstab")
+    if told:
+        lines.append(f"printf %s {shlex.quote(told)} >{_ETC}/wsl.conf")
+    return lines
+
+
+def _field(text: str) -> str:
+    """As fstab(5) has it."""
+    return text.replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
+
+
+def _installing(config: WslSandboxConfig) -> list[str]:
+    return [config.install_line] if config.packages else []
+
+
+def _wsl(*words: str, timeout_s: float = _CALL_S) -> Ran:
+    return _called([wsl_program(), *words], b"", timeout_s)
+
+
+def _called(argv: list[str], sent: bytes, timeout_s: float) -> Ran:
+    try:
+        done = subprocess.run(argv, input=sent, capture_output=True, env=client_environment(), timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        raise ExecutorError(
+            f"wsl.exe does not answer within {timeout_s:.0f} s: {posixpath.basename(argv[-1])}"
+        ) from None
+    except OSError as error:
+        raise ExecutorError(
+            f"wsl.exe can not be started: {error.strerror}", hint="`wsl --install` brings WSL"
+        ) from None
+    return Ran(exit_code=done.returncode, stdout=decoded(done.stdout), stderr=decoded(done.stderr))
+
+
+def _done(ran: Ran, name: str) -> None:
+    if not ran.ok:
+        raise ExecutorError(f"wsl: {name}: {(ran.stdout + ran.stderr).strip() or f'exit code {ran.exit_code}'}")

@@ -1,0 +1,62 @@
+"""What a stream said: its beginning and its end in memory, all of it in a file if that is wanted."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import IO
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured:
+    """``dropped``: bytes between ``head`` and ``tail`` that were not kept."""
+
+    head: bytes
+    tail: bytes = b""
+    dropped: int = 0
+
+    @property
+    def truncated(self) -> bool:
+        return self.dropped > 0
+
+    def __bytes__(self) -> bytes:
+        if not self.dropped:
+            return self.head + self.tail
+        return b"%b\n[... %d bytes were dropped ...]\n%b" % (self.head, self.dropped, self.tail)
+
+    @property
+    def text(self) -> str:
+        return bytes(self).decode("utf-8", "replace")
+
+
+class Capture:
+    """Takes chunks; keeps ``cap`` bytes of them, one half from the beginning and one from the end."""
+
+    def __init__(self, cap: int, spool: IO[bytes] | None = None) -> None:
+        self._half = max(cap, 2) // 2
+        self._head = bytearray()
+        self._tail: deque[bytes] = deque()
+        self._kept = 0  # bytes in the tail
+        self._dropped = 0
+        self._spool = spool
+
+    def take(self, chunk: bytes) -> None:
+        if self._spool is not None:
+            self._spool.write(chunk)
+        room = self._half - len(self._head)
+        self._head += chunk[:room]
+        rest = chunk[room:] if room < len(chunk) else b""
+        if not rest:
+            return
+        self._tail.append(rest)
+        self._kept += len(rest)
+        # A whole chunk at a time: what is cut is cut once, at the end.
+        while self._kept - len(self._tail[0]) >= self._half:
+            gone = len(self._tail.popleft())
+            self._kept -= gone
+            self._dropped += gone
+
+    def captured(self) -> Captured:
+        tail = b"".join(self._tail)
+        over = max(len(tail) - self._half, 0)
+        return Captured(head=bytes(self._head), tail=tail[over:], dropped=self._dropped + over)

@@ -1,0 +1,270 @@
+"""One command in the foreground, in whatever place: how it ended and what it said; nothing is left that was to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import IO, Literal
+
+from paddock.errors import UsageError
+from paddock.executors.denials import Denial, Judged
+from paddock.executors.output import Capture, Captured
+from paddock.executors.seam import KILL, TERM, Closable, Command, CommandExecutor, Failure, NotStarted, Process, Size
+
+CAP = 1024 * 1024
+GRACE_S = 5.0
+DRAIN_S = 0.5  # for what was written before the end and is on its way; whoever holds the pipe longer is not waited for
+_CHUNK = 64 * 1024
+_TO_DIE_S = 10.0  # nobody is asked any more; a place elsewhere has to be told
+
+Stream = Literal["stdout", "stderr"]
+
+_unheard: set[asyncio.Task[None]] = set()  # read on, so that nobody blocks
+
+
+class Outcome(Enum):
+    """How it went; never only a number."""
+
+    EXITED = "exited"
+    KILLED = "killed"  # by a signal that was not ours
+    TIMED_OUT = "timed out"
+    DENIED = "denied"  # it was not started: the fence or a rule refused it
+    FAILED = "failed"  # it was not started: not found, not executable, no such directory
+    UNAVAILABLE = "unavailable"  # the place it was to run in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    outcome: Outcome
+    exit_code: int  # its own, or what a shell would say: 124 timed out, 125 unavailable, 126, 127, 128+N
+    signal: int | None = None
+    output: Mapping[Stream, Captured] = field(default_factory=dict)
+    error: str | None = None  # why it was not started
+    duration_s: float = 0.0
+    denials: tuple[Denial, ...] = ()
+    spooled: Mapping[Stream, Path] = field(default_factory=dict)  # all that it said
+
+    @property
+    def stdout(self) -> str:
+        return self.output["stdout"].text if "stdout" in self.output else ""
+
+    @property
+    def stderr(self) -> str:
+        return self.output["stderr"].text if "stderr" in self.output else ""
+
+    @property
+    def truncated(self) -> bool:
+        return any(captured.truncated for captured in self.output.values())
+
+    @property
+    def timed_out(self) -> bool:
+        return self.outcome is Outcome.TIMED_OUT
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome is Outcome.EXITED and self.exit_code == 0
+
+
+async def run(
+    executor: CommandExecutor,
+    command: Command,
+    *,
+    cwd: str | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+    tty: Size | None = None,
+    timeout_s: float | None = None,
+    idle_timeout_s: float | None = None,
+    on_output: Callable[[Stream, bytes], None] | None = None,
+    cap: int = CAP,
+    spool: str | os.PathLike[str] | None = None,
+    grace_s: float = GRACE_S,
+) -> Result:
+    """Run it to its end. ``timeout_s`` begins with the start. ``idle_timeout_s``: without a word. ``spool``: a
+    directory that keeps all that was said.
+
+    When the time is over, or this is cancelled, everything the command started is told to end and then made to; what it
+    said so far is kept. What it leaves running when it ends by itself lives on until the executor is disposed of."""
+    if any(limit is not None and math.isnan(limit) for limit in (timeout_s, idle_timeout_s)):
+        raise UsageError("a time limit that is no number")
+    started_at = time.monotonic()
+    try:
+        async with asyncio.timeout(timeout_s) as starting:
+            process = await executor.spawn(command, cwd=cwd, env=env, stdin=bool(stdin), tty=tty)
+    except NotStarted as error:
+        return _not_started(error, time.monotonic() - started_at)
+    except TimeoutError:
+        if not starting.expired():
+            raise
+        said: dict[Stream, Captured] = {"stdout": Captured(head=b""), "stderr": Captured(head=b"")}
+        duration_s = time.monotonic() - started_at
+        return Result(outcome=Outcome.TIMED_OUT, exit_code=124, output=said, duration_s=duration_s)
+    with contextlib.ExitStack() as files:
+        heard = _Heard(process, cap, on_output, _spools(spool, files))
+        feeding = asyncio.ensure_future(_feed(process, stdin))
+        try:
+            timed_out = not await _ended(process, heard, started_at, timeout_s, idle_timeout_s)
+            if timed_out:
+                await end(process, grace_s)
+            await heard.rest(DRAIN_S)
+            denials = await process.denials() if isinstance(process, Judged) else ()
+        except BaseException:
+            # Cancelled, or a callback failed: nothing goes on without its caller.
+            await asyncio.shield(end(process, grace_s))
+            raise
+        finally:
+            feeding.cancel()
+            heard.leave()
+            if isinstance(process, Closable) and process.returncode is None:
+                process.close()
+        return _result(process, heard, timed_out, denials, time.monotonic() - started_at)
+
+
+async def end(process: Process, grace_s: float) -> None:
+    """TERM, a grace, KILL: for the whole tree."""
+    for number, patience_s in ((TERM, grace_s), (KILL, _TO_DIE_S)):
+        process.send_signal(number)
+        try:
+            async with asyncio.timeout(patience_s):
+                await process.wait()
+                if number == TERM:
+                    # The command has ended; what it started may have heard nothing of it.
+                    process.send_signal(KILL)
+                return
+        except TimeoutError:
+            continue
+
+
+class _Heard:
+    """Reads both streams as long as somebody may write."""
+
+    def __init__(
+        self,
+        process: Process,
+        cap: int,
+        on_output: Callable[[Stream, bytes], None] | None,
+        spools: Mapping[Stream, IO[bytes]],
+    ) -> None:
+        self.last_at = time.monotonic()
+        self.paths = {stream: Path(file.name) for stream, file in spools.items()}
+        self._on_output = on_output
+        self._left = False
+        streams: dict[Stream, asyncio.StreamReader | None] = {"stdout": process.stdout, "stderr": process.stderr}
+        self._captures: dict[Stream, Capture] = {}
+        self.reading: list[asyncio.Task[None]] = []
+        for stream, reader in streams.items():
+            if reader is not None:
+                self._captures[stream] = Capture(cap, spools.get(stream))
+                self.reading.append(asyncio.create_task(self._read(stream, reader)))
+
+    async def _read(self, stream: Stream, reader: asyncio.StreamReader) -> None:
+        while chunk := await reader.read(_CHUNK):
+            if self._left:
+                continue
+            self.last_at = time.monotonic()
+            self._captures[stream].take(chunk)
+            if self._on_output is not None:
+                self._on_output(stream, chunk)
+
+    def failed(self) -> BaseException | None:
+        """What a callback raised."""
+        done = [task for task in self.reading if task.done() and not task.cancelled()]
+        return next((error for task in done if (error := task.exception())), None)
+
+    async def rest(self, patience_s: float) -> None:
+        if self.reading:
+            await asyncio.wait(self.reading, timeout=patience_s)
+        if error := self.failed():
+            raise error
+
+    def leave(self) -> None:
+        """Whoever still holds a pipe goes on writing to it: nobody listens, and nobody is killed for it."""
+        self._left = True
+        for task in self.reading:
+            if not task.done():
+                _unheard.add(task)
+                task.add_done_callback(_unheard.discard)
+            elif not task.cancelled():
+                task.exception()  # one was raised, and one is enough
+
+    def captured(self) -> dict[Stream, Captured]:
+        return {stream: capture.captured() for stream, capture in self._captures.items()}
+
+
+async def _ended(
+    process: Process, heard: _Heard, started_at: float, timeout_s: float | None, idle_timeout_s: float | None
+) -> bool:
+    """False: its time is over."""
+    ending = asyncio.ensure_future(process.wait())
+    try:
+        while True:
+            now = time.monotonic()
+            limits = [started_at + timeout_s] if timeout_s is not None else []
+            limits += [heard.last_at + idle_timeout_s] if idle_timeout_s is not None else []
+            left = min(limits) - now if limits else None
+            if left is not None and left <= 0:
+                return ending.done()
+            watched = [ending, *(task for task in heard.reading if not task.done())]
+            await asyncio.wait(watched, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if error := heard.failed():
+                raise error
+            if ending.done():
+                ending.result()
+                return True
+    finally:
+        ending.cancel()
+
+
+async def _feed(process: Process, stdin: bytes) -> None:
+    if not stdin or process.stdin is None:
+        return
+    with contextlib.suppress(ConnectionError):  # it does not read on
+        process.stdin.write(stdin)
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+def _spools(directory: str | os.PathLike[str] | None, files: contextlib.ExitStack) -> dict[Stream, IO[bytes]]:
+    if directory is None:
+        return {}
+    streams: tuple[Stream, Stream] = ("stdout", "stderr")
+    return {
+        stream: files.enter_context(
+            tempfile.NamedTemporaryFile(dir=directory, prefix="command-", suffix=f".{stream}", delete=False)
+        )
+        for stream in streams
+    }
+
+
+def _result(process: Process, heard: _Heard, timed_out: bool, denials: tuple[Denial, ...], duration_s: float) -> Result:
+    code = process.returncode
+    number = -code if code is not None and code < 0 else None
+    outcome = Outcome.TIMED_OUT if timed_out else Outcome.KILLED if number else Outcome.EXITED
+    return Result(
+        outcome=outcome,
+        exit_code=124 if timed_out else 128 + number if number else code or 0,
+        signal=number,
+        output=heard.captured(),
+        duration_s=duration_s,
+        denials=denials,
+        spooled=heard.paths,
+    )
+
+
+def _not_started(error: NotStarted, duration_s: float) -> Result:
+    outcome, code = {
+        Failure.DENIED: (Outcome.DENIED, 126),
+        Failure.NOT_FOUND: (Outcome.FAILED, 127),
+        Failure.NOT_EXECUTABLE: (Outcome.FAILED, 126),
+        Failure.NO_DIRECTORY: (Outcome.FAILED, 125),
+        Failure.UNAVAILABLE: (Outcome.UNAVAILABLE, 125),
+    }[error.failure]
+    return Result(outcome=outcome, exit_code=code, error=error.message, duration_s=duration_s, denials=error.denials)

@@ -1,0 +1,234 @@
+"""Commands in the background, in whatever place an executor has: started, read with a cursor, written to, ended.
+
+A shell keeps the last MiB in memory and all it said in a log. One that can not be started is a failed shell, never a
+run in the foreground.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import BinaryIO
+
+from paddock.errors import UsageError
+from paddock.executors.run import GRACE_S, end
+from paddock.executors.seam import Closable, Command, CommandExecutor, NotStarted, Process, Resizable, Size
+
+RING = 1024 * 1024
+_CHUNK = 64 * 1024
+_DRAIN_S = 0.5
+_ENDED_S = 30.0  # after KILL: on another machine that is as late as a connection may be
+
+
+class State(Enum):
+    RUNNING = "running"
+    COMPLETED = "completed"  # by itself, whatever its exit code
+    FAILED = "failed"  # it was never started
+    KILLED = "killed"  # by us, or by any other signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What a shell said since the cursor. ``lost``: bytes before it that were dropped before anybody read them."""
+
+    data: bytes
+    lost: int
+    state: State
+    exit_code: int | None
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "replace")
+
+
+class Shell:
+    """One of :class:`Shells`. stdout and stderr come as they came."""
+
+    def __init__(self, id: str, command: Command, log: Path) -> None:
+        self.id = id
+        self.command = command
+        self.log = log
+        self.state = State.RUNNING
+        self.exit_code: int | None = None
+        self.error: str | None = None
+        self._ring = bytearray()
+        self._written = 0  # of the stream, from its beginning
+        self._cursor = 0
+        self._changed = asyncio.Condition()
+        self._process: Process | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._killed = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def peek(self) -> Said:
+        """What :meth:`read` would give; the cursor stays."""
+        first = self._written - len(self._ring)
+        lost = max(first - self._cursor, 0)
+        data = bytes(self._ring[max(self._cursor - first, 0) :])
+        return Said(data=data, lost=lost, state=self.state, exit_code=self.exit_code)
+
+    def read(self) -> Said:
+        said = self.peek()
+        self._cursor = self._written
+        return said
+
+    async def wait(self, timeout_s: float | None = None) -> State:
+        """Until it has ended, or the time is over."""
+        await self._until(lambda: self.state is not State.RUNNING, timeout_s)
+        return self.state
+
+    async def wait_for(self, pattern: str | re.Pattern[str], timeout_s: float | None = None) -> re.Match[str] | None:
+        """Until something it said matches, from the cursor on. None: it ended, or the time is over, without it."""
+        expression = re.compile(pattern)
+
+        def found() -> re.Match[str] | None:
+            return expression.search(self.peek().text)
+
+        await self._until(lambda: found() is not None or self.state is not State.RUNNING, timeout_s)
+        return found()
+
+    async def write(self, data: bytes | str) -> None:
+        if self._process is None or self._process.stdin is None or self.state is not State.RUNNING:
+            raise UsageError(f"{self.id} takes no input: it is {self.state.value}")
+        self._process.stdin.write(data.encode() if isinstance(data, str) else data)
+        await self._process.stdin.drain()
+
+    def close_stdin(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def resize(self, size: Size) -> None:
+        if isinstance(self._process, Resizable):
+            self._process.resize(size)
+
+    async def kill(self, grace_s: float = GRACE_S) -> State:
+        """TERM, and KILL if it is still there after the grace: everything that it started. Returns after its end."""
+        if self._process is not None and self.state is State.RUNNING:
+            self._killed = True
+            await end(self._process, grace_s)
+            await self.wait(_ENDED_S)
+        return self.state
+
+    async def _start(
+        self, executor: CommandExecutor, *, cwd: str | None, env: Mapping[str, str] | None, tty: Size | None
+    ) -> None:
+        try:
+            self._process = await executor.spawn(self.command, cwd=cwd, env=env, stdin=True, tty=tty)
+        except NotStarted as error:
+            self.state, self.error = State.FAILED, error.message
+            with open(self.log, "wb") as log:
+                self._take(f"{error.message}\n".encode(), log)
+            return
+        self._following = asyncio.create_task(self._follow(self._process))
+
+    async def _follow(self, process: Process) -> None:
+        with open(self.log, "wb", buffering=0) as log:
+            streams = [stream for stream in (process.stdout, process.stderr) if stream is not None]
+            reading = [asyncio.create_task(self._read(stream, log)) for stream in streams]
+            try:
+                code = await process.wait()
+                if reading:
+                    # What it left running may hold the pipes; it is not what this shell is about.
+                    await asyncio.wait(reading, timeout=_DRAIN_S)
+            finally:
+                for task in reading:
+                    task.cancel()
+        self.exit_code = code if code >= 0 else 128 - code
+        self.state = State.KILLED if self._killed or code < 0 else State.COMPLETED
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _read(self, stream: asyncio.StreamReader, log: BinaryIO) -> None:
+        while chunk := await stream.read(_CHUNK):
+            self._take(chunk, log)
+            async with self._changed:
+                self._changed.notify_all()
+
+    def _take(self, chunk: bytes, log: BinaryIO) -> None:
+        log.write(chunk)
+        self._ring += chunk
+        self._written += len(chunk)
+        if len(self._ring) > RING:
+            del self._ring[: len(self._ring) - RING]
+
+    async def _until(self, holds: object, timeout_s: float | None) -> None:
+        assert callable(holds)
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: bool(holds()))
+        except TimeoutError:
+            return
+
+    async def _dispose(self, grace_s: float) -> None:
+        await self.kill(grace_s)
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        if isinstance(self._process, Closable):
+            self._process.close()
+
+
+class Shells:
+    """``directory``: for the logs; one of its own that goes with the shells if None."""
+
+    def __init__(self, executor: CommandExecutor, directory: str | os.PathLike[str] | None = None) -> None:
+        self._executor = executor
+        self._own = tempfile.TemporaryDirectory(prefix="paddock-shells-") if directory is None else None
+        self._directory = Path(self._own.name if self._own else os.fspath(directory or "."))
+        self._shells: dict[str, Shell] = {}
+        self._disposed = False
+
+    async def start(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        tty: Size | None = None,
+    ) -> Shell:
+        if self._disposed:
+            raise UsageError("the session of these shells has ended")
+        id = f"shell_{len(self._shells) + 1}"
+        shell = Shell(id, command, self._directory / f"{id}.log")
+        self._shells[id] = shell
+        await shell._start(self._executor, cwd=cwd, env=env, tty=tty)
+        return shell
+
+    def list(self) -> tuple[Shell, ...]:
+        return tuple(self._shells.values())
+
+    def __getitem__(self, id: str) -> Shell:
+        try:
+            return self._shells[id]
+        except KeyError:
+            raise UsageError(f"there is no shell {id}", hint=f"there are {', '.join(self._shells) or 'none'}") from None
+
+    def read(self, id: str) -> Said:
+        return self[id].read()
+
+    def peek(self, id: str) -> Said:
+        return self[id].peek()
+
+    async def write(self, id: str, data: bytes | str) -> None:
+        await self[id].write(data)
+
+    async def kill(self, id: str, grace_s: float = GRACE_S) -> State:
+        return await self[id].kill(grace_s)
+
+    async def dispose(self, grace_s: float = GRACE_S) -> None:
+        """End them all. A second time does nothing."""
+        if self._disposed:
+            return
+        self._disposed = True
+        await asyncio.gather(*(shell._dispose(grace_s) for shell in self._shells.values()))
+        if self._own is not None:
+            self._own.cleanup()

@@ -1,0 +1,149 @@
+"""Another machine, by OpenSSH: one connection for all commands (a control master), which ends with us.
+
+What a command is given goes through its stdin, not through arguments that others could read: a line that the remote
+shell decodes and runs. With a terminal it has to be an argument.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import signal
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from paddock.executors.attendant import AttendedProcess
+from paddock.executors.client import MARK, ClientProcess, new_mark, scripted, signalling, telling
+from paddock.executors.host import HostExecutor
+from paddock.executors.run import run
+from paddock.executors.seam import Command, Failure, NotStarted, Size, checked_environment, checked_words
+
+_PASSED = ("PATH", "HOME", "SSH_AUTH_SOCK", "USER", "LOGNAME", "LANG")
+_CONNECT_S = 30.0
+_SESSIONS = 4  # of the ten: some end later there than here, and signals need their own
+_DECODE = 'IFS= read -r given && eval "$(printf %s "$given" | base64 -d)"'
+
+
+@dataclass(slots=True)
+class _Master:
+    """A connection. A server takes ten sessions on each, unless it is told otherwise (MaxSessions)."""
+
+    process: AttendedProcess
+    options: tuple[str, ...]
+    commands: list[ClientProcess] = field(default_factory=list)
+
+    def has_room(self) -> bool:
+        self.commands = [one for one in self.commands if not one.gone]
+        return self.process.returncode is None and len(self.commands) < _SESSIONS
+
+
+class SshExecutor:
+    """``destination`` as ssh takes it; ``options`` too. ``exec_cwd``: where commands run there. Nothing of this
+    machine's environment is sent: commands have that of the account there, and ``env``."""
+
+    confines_writes = False  # that is the other machine's affair
+
+    def __init__(
+        self,
+        destination: str,
+        *,
+        exec_cwd: str,
+        options: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        shell: Sequence[str] = ("sh", "-c"),
+    ) -> None:
+        self.name = f"ssh: {destination}"
+        self._destination = destination
+        self._exec_cwd = exec_cwd
+        self._options = tuple(options)
+        self._env = checked_environment(env)
+        self._shell = tuple(shell)
+        self._client = HostExecutor(cwd="/", env={name: os.environ[name] for name in _PASSED if name in os.environ})
+        self._directory = tempfile.TemporaryDirectory(prefix="paddock-ssh-")
+        self._session = new_mark()
+        self._starting = asyncio.Lock()
+        self._masters: list[_Master] = []
+
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        tty: Size | None = None,
+    ) -> ClientProcess:
+        words, given = checked_words(command, self._shell), checked_environment(env)
+        mark = new_mark(self._session)
+        script = scripted(words, os.path.join(self._exec_cwd, cwd or ""), {**self._env, **given, MARK: mark})
+        last_word = f"\0{mark}\0"
+        async with self._starting:
+            master = await self._free()
+            argv = ["ssh", *master.options, "-tt" if tty else "-T", self._destination, "--", script if tty else _DECODE]
+            client = await self._client.spawn(argv, stdin=True, tty=tty)
+            there = partial(self._signal, mark)
+            process = ClientProcess(client, there, None if tty else last_word.encode())
+            master.commands.append(process)
+        if not tty:
+            assert client.stdin is not None
+            client.stdin.write(base64.b64encode(telling(script, last_word).encode("utf-8", "surrogateescape")) + b"\n")
+            if not stdin:
+                client.stdin.close()
+        return process
+
+    async def dispose(self) -> tuple[str, ...]:
+        async with self._starting:
+            commands = [one for master in self._masters for one in master.commands]
+            for process in commands:
+                await process.settled()
+            if any(master.process.returncode is None for master in self._masters):
+                # Also those that outlived their command.
+                await self._signal(self._session, signal.SIGKILL)
+            for process in commands:
+                process.close()
+            for master in self._masters:
+                master.process.close()
+            self._masters.clear()
+            left = await self._client.dispose()
+            self._directory.cleanup()
+            return left
+
+    async def _signal(self, mark: str, number: int) -> bool:
+        """On any connection: one session more than commands may have is kept for this."""
+        for master in self._masters:
+            argv = ["ssh", *master.options, "-T", self._destination, "--", signalling(mark, number)]
+            if master.process.returncode is None and (await run(self._client, argv, timeout_s=_CONNECT_S)).ok:
+                return True
+        return False
+
+    async def _free(self) -> _Master:
+        for master in self._masters:
+            if master.has_room():
+                return master
+        path = os.path.join(self._directory.name, str(len(self._masters)))
+        options = ("-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-o", f"ControlPath={path}", *self._options)
+        master = _Master(await self._connect(path, options), options)
+        self._masters.append(master)
+        return master
+
+    async def _connect(self, path: str, options: Sequence[str]) -> AttendedProcess:
+        master = await self._client.spawn(["ssh", *options, "-M", "-N", "-T", self._destination])
+        check = ["ssh", *options, "-O", "check", self._destination]
+        assert master.stderr is not None
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                while master.returncode is None:
+                    if os.path.exists(path) and (await run(self._client, check)).ok:
+                        return master
+                    await asyncio.sleep(0.02)
+                said = (await master.stderr.read(4096)).decode(errors="replace").strip()
+        except TimeoutError:
+            said = f"no connection within {_CONNECT_S:.0f} s"
+        except BaseException:
+            master.close()
+            raise
+        master.close()
+        raise NotStarted(f"{self.name}: {said or 'the connection failed'}", failure=Failure.UNAVAILABLE)

@@ -1,0 +1,228 @@
+"""A distribution of the Windows Subsystem for Linux, by ``wsl.exe -d DISTRO -- SHELL -c LINE``.
+
+``wsl.exe --`` hands its line to the distribution's own shell, which reads it a first time. So LINE has nothing in it
+that a shell would change between double quotes; what is to run goes through stdin, by its exact size.
+
+No fence: inside one is root, Windows' drives are mounted and the network is open, unless the distribution was set up
+without (distro.py). So commands here do not count as confined.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import posixpath
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from functools import partial
+
+from paddock.decide.paths import Kind, PathError, folded, normal
+from paddock.errors import UsageError
+from paddock.executors.client import MARK, ClientProcess, new_mark, scripted, signalling, telling
+from paddock.executors.plain import PlainExecutor
+from paddock.executors.run import run
+from paddock.executors.seam import (
+    KILL,
+    Command,
+    Failure,
+    NotStarted,
+    Size,
+    checked_environment,
+    checked_words,
+)
+
+DISTRO = "paddock-sandbox"
+AUTOMOUNT = "/mnt"
+# What wsl.exe itself needs. WSLENV, which would let Windows' variables in, is not among them.
+_PASSED = (
+    "SYSTEMROOT SYSTEMDRIVE WINDIR PATH USERPROFILE LOCALAPPDATA APPDATA TEMP TMP PROGRAMFILES PROGRAMDATA USERNAME"
+)
+_CALL_S = 60.0
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_SHELL = re.compile(r"[A-Za-z0-9_/][A-Za-z0-9._/-]*")
+
+
+class WslExecutor:
+    """``workspace``: a directory of Windows, ``C:\\\\work``; commands run in it or below. ``automount``: where the
+    distribution has its drives (``automount.root`` in its wsl.conf). ``program``: another wsl.exe."""
+
+    confines_writes = False
+
+    def __init__(
+        self,
+        distro: str = DISTRO,
+        *,
+        workspace: str | os.PathLike[str] | None = None,
+        shell: str = "sh",
+        env: Mapping[str, str] | None = None,
+        automount: str = AUTOMOUNT,
+        program: str | None = None,
+    ) -> None:
+        self.name = f"wsl: {checked_distro(distro)}"
+        self.distro = distro
+        self._workspace = Workspace(os.fspath(workspace) if workspace is not None else os.getcwd(), automount)
+        self._shell = checked_shell(shell)
+        self._env = checked_environment(env)
+        self._program = program or wsl_program()
+        self._client = PlainExecutor(cwd=os.path.abspath(os.sep), env=client_environment())
+        self._session = new_mark()
+        self._commands: set[ClientProcess] = set()
+        self._checking = asyncio.Lock()
+        self._found = False
+
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        tty: Size | None = None,
+    ) -> ClientProcess:
+        words, given = checked_words(command, (self._shell, "-c")), checked_environment(env)
+        if tty is not None:
+            raise NotStarted(f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE)
+        where = self._workspace.inside(cwd)
+        await self._there()
+        mark = new_mark(self._session)
+        last_word = f"\0{mark}\0"
+        script = telling(scripted(words, where, {**self._env, **given, MARK: mark}), last_word)
+        argv, sent = self._line(script)
+        client = await self._client.spawn(argv, stdin=True)
+        # From here to the end nothing is waited for, so nobody is cancelled between a start and its owner.
+        assert client.stdin is not None
+        client.stdin.write(sent)
+        if not stdin:
+            client.stdin.close()
+        process = ClientProcess(client, partial(self._signal, mark), last_word.encode())
+        self._commands = {one for one in self._commands if not one.gone} | {process}
+        return process
+
+    async def dispose(self) -> tuple[str, ...]:
+        commands, self._commands = self._commands, set()
+        for process in commands:
+            await process.settled()
+        left: tuple[str, ...] = ()
+        if self._found:
+            self._found = False
+            # Also those that outlived their command.
+            if not await self._signal(self._session, KILL):
+                left = (f"{self.name}: nobody could be told to end what still runs there",)
+        for process in commands:
+            process.close()
+        return (*left, *await self._client.dispose())
+
+    def _line(self, script: str) -> tuple[list[str], bytes]:
+        return in_distro(self.distro, self._shell, script, program=self._program)
+
+    async def _signal(self, mark: str, number: int) -> bool:
+        argv, sent = self._line(signalling(mark, number))
+        return (await run(self._client, argv, stdin=sent, timeout_s=_CALL_S)).ok
+
+    async def _there(self) -> None:
+        """wsl.exe says the same of a distribution that is missing as of a command that failed: so it is asked first."""
+        async with self._checking:
+            if self._found:
+                return
+            listed = await run(self._client, [self._program, "--list", "--quiet"], timeout_s=_CALL_S)
+            if listed.error is not None:
+                raise NotStarted(
+                    f"{self.name}: {listed.error}", failure=Failure.UNAVAILABLE, hint="`wsl --install` brings WSL"
+                )
+            names = decoded(bytes(listed.output["stdout"])).splitlines()
+            if self.distro.casefold() not in [name.strip().casefold() for name in names]:
+                raise NotStarted(
+                    f"{self.name}: there is no such distribution",
+                    failure=Failure.UNAVAILABLE,
+                    hint="`paddock sandbox setup` makes it",
+                )
+            self._found = True
+
+
+class Workspace:
+    """A directory of Windows as the distribution sees it, and what lies below it."""
+
+    def __init__(self, windows: str, automount: str = AUTOMOUNT) -> None:
+        try:
+            kind, path = normal(windows, cwd="/", home="/", platform="win32")
+        except PathError as error:
+            raise UsageError(f"{windows}: {error}") from None
+        if kind is not Kind.DRIVE:
+            raise UsageError(
+                f"{windows}: a workspace for wsl lies on a drive", hint="C:\\work, not a share or a path of Linux"
+            )
+        self.windows = windows
+        self._automount = "/" + automount.strip("/")
+        self._path = path
+        self.linux = self._mounted(path)
+
+    def inside(self, cwd: str | None) -> str:
+        """Where a command runs: a path of Windows or of the distribution, or one below the workspace. NotStarted if it
+        lies elsewhere."""
+        if cwd is None:
+            return self.linux
+        try:
+            kind, path = normal(cwd, cwd=self._path, home="/", platform="win32")
+        except PathError as error:
+            raise self._outside(cwd, str(error)) from None
+        if kind is Kind.DRIVE:
+            if not _below(folded(path, "win32"), folded(self._path, "win32")):
+                raise self._outside(cwd)
+            return self._mounted(path)
+        # No name on a drive of Windows has a backslash in it.
+        written = posixpath.normpath(posixpath.join(self.linux, cwd.replace("\\", "/")))
+        if kind is Kind.UNC or not _below(written, self.linux):
+            raise self._outside(cwd)
+        return written
+
+    def _mounted(self, path: str) -> str:
+        """/c:/A b → /mnt/c/A b"""
+        return posixpath.normpath(f"{self._automount}/{path[1]}/{path[4:]}")
+
+    def _outside(self, cwd: str, why: str = "it lies outside the workspace") -> NotStarted:
+        return NotStarted(f"{cwd}: {why} {self.windows}", failure=Failure.NO_DIRECTORY)
+
+
+def in_distro(
+    distro: str, shell: str, script: str, *, program: str, user: str | None = None
+) -> tuple[list[str], bytes]:
+    """What starts a script there, and what its stdin begins with. A script that arrives in part is not run: it is one
+    compound command."""
+    sent = f"exec 3<&-; {{ {script}\n}}\n".encode("utf-8", "surrogateescape")
+    line = f"{{ dd bs=1 count={len(sent)} 2>/dev/null | {shell} /proc/self/fd/3 3<&0 <&4 4<&-; }} 4<&0"
+    who = [] if user is None else ["-u", user]
+    return [program, "-d", distro, *who, "--", shell, "-c", line], sent
+
+
+def decoded(said: bytes) -> str:
+    """wsl.exe speaks UTF-16 without a mark, unless WSL_UTF8 is set and it knows of it."""
+    return said.decode("utf-16-le" if b"\0" in said else "utf-8", "replace").lstrip("\ufeff")
+
+
+def wsl_program() -> str:
+    """Windows' own, whatever lies in the current directory."""
+    if sys.platform == "win32":
+        return os.path.join(os.environ.get("SYSTEMROOT", r"C:\Windows"), "System32", "wsl.exe")
+    return shutil.which("wsl.exe") or "wsl.exe"
+
+
+def client_environment() -> dict[str, str]:
+    return {name: os.environ[name] for name in _PASSED.split() if name in os.environ} | {"WSL_UTF8": "1"}
+
+
+def checked_distro(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"not a name for a distribution: {name!r}", hint="letters, digits, '.', '_' and '-'")
+    return name
+
+
+def checked_shell(shell: str) -> str:
+    if not _SHELL.fullmatch(shell):
+        raise UsageError(f"not a shell: {shell!r}", hint="one word: sh, bash, /bin/zsh")
+    return shell
+
+
+def _below(path: str, top: str) -> bool:
+    return path == top or path.startswith(top.rstrip("/") + "/")

@@ -1,0 +1,298 @@
+"""Which hosts packages come from on this machine: @pypi, @npm, @crates, @go, @debian.
+
+No registry is named here. A client's settings say it, in its own files and variables; where they do not, what the
+client itself was installed with; and the lock files of the workspace. So a mirror just works.
+
+A command can write some of these files, and would so choose what its next run may reach. What such a file names
+(Registry.doubted) counts only host by host, after `paddock trust FILE`.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from paddock.errors import PolicyError
+from paddock.git.looked import Looked
+from paddock.policy.hosts import allowed_host
+from paddock.policy.model import Destination, Source, Sourced
+from paddock.policy.origin import Origin
+from paddock.policy.reach import Reach, in_private_temp
+from paddock.way import follow
+
+_LOCK_LIMIT = 64 * 1024 * 1024
+_URL = re.compile(r"https?://(?:[^/@\s\"']*@)?([^/\s\"'?#,|;)\]}]+)")
+_MORE_LINES = r"(.*(?:\n[ \t]+\S.*)*)"
+
+
+def _lines(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.MULTILINE)
+
+
+_INDEX = _lines(rf"^\s*(?:--)?(?:index|extra-index|find-links)(?:[-_]url)?\s*[ =:]{_MORE_LINES}")
+_REPLACED = _lines(rf"^\s*index[-_]url\s*[=:]{_MORE_LINES}")
+_TOML_URL = _lines(r"^\s*(?:\[.*\]\s*)?(?:\w+-)?(?:url|index|registry|find-links)\s*=(.*)$")
+_NPMRC = _lines(r"^\s*(?:@[^:\s]+:)?registry\s*=(.*)$")
+_RESOLVED = _lines(r"^\s*\"?(?:resolved|tarball)\"?\s*:?\s*(.*)$")
+_SOURCE = _lines(r"\b(?:registry|source|url)\s*=\s*(\"[^\"]*\")")
+_CARGO_INDEX = _lines(r"\"(?:dl|api)\"\s*:\s*(\"[^\"]*\")")
+_GO = _lines(r"^GOPROXY=(.*)$")
+_GO_SUMS = _lines(r"^GOSUMDB=(?:\S+[ \t]+)?(?:https?://)?([^\s+/]+)")
+_APT_LINE = _lines(r"^\s*deb(?:-src)?\s+(?:\[[^\]]*\]\s+)?(\S+)")
+_APT_STANZA = _lines(rf"^URIs:{_MORE_LINES}")
+_PIP_OWN = _lines(r"^PyPI\s*=\s*PackageIndex\(([^)]*)\)")
+_PIP_FILES = _lines(r"^PyPI\s*=\s*PackageIndex\([^)]*file_storage_domain\s*=\s*[\"']([^\"']+)")
+_NPM_OWN = _lines(r"[\"']registry[\"'],\s*\{\s*default:\s*([\"'][^\"']+)")
+
+# What of a file is looked at, by how its path ends. These are the ones that `paddock trust` takes, too.
+_FORMATS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("pip.conf", _INDEX),
+    (".pip/pip.conf", _INDEX),
+    ("requirements.txt", _INDEX),
+    ("uv.toml", _TOML_URL),
+    ("uv.lock", _SOURCE),
+    ("poetry.lock", _SOURCE),
+    (".npmrc", _NPMRC),
+    ("npmrc", _NPMRC),
+    ("package-lock.json", _RESOLVED),
+    ("npm-shrinkwrap.json", _RESOLVED),
+    ("yarn.lock", _RESOLVED),
+    ("pnpm-lock.yaml", _RESOLVED),
+    (".cargo/config.toml", _TOML_URL),
+    (".cargo/config", _TOML_URL),
+    ("Cargo.lock", _SOURCE),
+    ("config.json", _CARGO_INDEX),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    hosts: tuple[Sourced[Destination], ...]
+    doubted: tuple[Sourced[Destination], ...] = ()  # a command could have written the file, and nobody agreed to it
+    remedy: str = ""  # where there are none
+
+
+def discover(
+    groups: Iterable[str], origin: Origin, reach: Reach, looked: Looked, *, etc: str = "/etc"
+) -> dict[str, Registry]:
+    """``reach``: where commands can write, or ever could."""
+    found: dict[str, Registry] = {}
+    for group in sorted(set(groups)):
+        read, remedy = _CLIENTS[group]
+        reader = _Reader(origin=origin, reach=reach, looked=looked, etc=etc)
+        read(reader)
+        found[group] = Registry(hosts=tuple(reader.hosts), doubted=tuple(reader.doubted), remedy=remedy)
+    return found
+
+
+def looked_at() -> Looked:
+    return Looked("a package manager", size_limit=_LOCK_LIMIT, hint="make it readable, or name the hosts one by one")
+
+
+def named_in(path: str) -> tuple[Sourced[Destination], ...] | None:
+    """All hosts that a client's file names; None: it is no such file."""
+    pattern = _format(path)
+    text = looked_at().text(path) if pattern else None
+    return None if pattern is None or text is None else tuple(_each(text, pattern, path))
+
+
+def agreement(host: Destination) -> str:
+    """What is kept of a person's word for one host in one file (policy/trust.py)."""
+    return hashlib.sha256(str(host).encode()).hexdigest()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reader:
+    origin: Origin
+    reach: Reach
+    looked: Looked
+    etc: str
+    hosts: list[Sourced[Destination]] = field(default_factory=list)
+    doubted: list[Sourced[Destination]] = field(default_factory=list)
+
+    def at(self, *parts: str) -> str:
+        return os.path.join(self.origin.cwd, *parts)
+
+    def home(self, *parts: str) -> str:
+        return os.path.join(self.origin.home, *parts)
+
+    def variables(self, *names: str) -> bool:
+        named = [one for name in names for one in _hosts_in(self.origin.environ.get(name, ""), Source(file=f"${name}"))]
+        self.hosts += named
+        return bool(named)
+
+    def files(self, *paths: str, pattern: re.Pattern[str] | None = None) -> bool:
+        """True: one of them names a host that counts."""
+        return sum(self._file(path, pattern or _format(path)) for path in paths) > 0
+
+    def first(self, paths: Iterable[str], pattern: re.Pattern[str]) -> bool:
+        """The first that says something, be it that there is none, as if no other were there."""
+        for path in paths:
+            text = self.looked.text(path)
+            if text is not None and pattern.search(text):
+                named = list(_each(text, pattern, path))
+                if self.take(named, path) or not named:
+                    return True
+        return False
+
+    def _file(self, path: str, pattern: re.Pattern[str] | None) -> bool:
+        text = self.looked.text(path)
+        return text is not None and pattern is not None and self.take(_each(text, pattern, path), path)
+
+    def take(self, named: Iterable[Sourced[Destination]], path: str) -> bool:
+        named = list(named)
+        if not named:
+            return False
+        way = follow(path)
+        writable = self.reach.holds(way) or in_private_temp(way, self.origin.uid)
+        agreed = [
+            one for one in named if not writable or self.origin.trusted.agrees_to(agreement(one.value), way.written)
+        ]
+        known = {one.value for one in self.doubted}
+        self.doubted += {one.value: one for one in named if one not in agreed and one.value not in known}.values()
+        self.hosts += agreed
+        return bool(agreed)
+
+    def program(self, name: str) -> str | None:
+        """Where a command of the person's really lies."""
+        for entry in self.origin.environ.get("PATH", "").split(":"):
+            if entry.startswith("/") and os.access(path := os.path.join(entry, name), os.X_OK):
+                return os.path.realpath(path)
+        return None
+
+
+def _pypi(read: _Reader) -> None:
+    environ = read.origin.environ
+    conf = [f"{read.etc}/pip.conf", read.home(".pip/pip.conf"), read.home(".config/pip/pip.conf")]
+    conf += [f"{environ['VIRTUAL_ENV']}/pip.conf"] if environ.get("VIRTUAL_ENV") else []
+    conf += [environ["PIP_CONFIG_FILE"]] if environ.get("PIP_CONFIG_FILE", "").startswith("/") else []
+    replaced = read.variables("PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX")
+    replaced |= read.files(*conf, pattern=_REPLACED)
+    read.variables("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS")
+    read.files(*conf, pattern=_INDEX)
+    read.files(read.home(".config/uv/uv.toml"), f"{read.etc}/uv/uv.toml", read.at("uv.toml"))
+    if not replaced:
+        own = next((path for path in _pips(read) if read.files(path, pattern=_PIP_OWN)), None)
+        if own is None or not read.files(own, pattern=_PIP_FILES):
+            _wheel(read)
+    read.files(read.at("uv.lock"), read.at("poetry.lock"), read.at("requirements.txt"))
+
+
+def _pips(read: _Reader) -> Iterator[str]:
+    """The module of each pip that knows where pip itself looks."""
+    programs = (read.program(name) for name in ("pip3", "pip", "python3"))
+    prefixes = [os.path.dirname(os.path.dirname(path)) for path in programs if path]
+    for prefix in dict.fromkeys((*prefixes, sys.prefix, sys.base_prefix, "/usr", "/usr/local")):
+        for packages in ("site-packages", "dist-packages"):
+            yield from sorted(glob.glob(f"{glob.escape(prefix)}/lib/python3*/{packages}/pip/_internal/models/index.py"))
+
+
+def _wheel(read: _Reader) -> None:
+    """The pip that every new environment gets: it lies packed beside Python."""
+    import zipfile
+
+    stdlib = sysconfig.get_path("stdlib")
+    for path in (
+        *glob.glob(f"{stdlib}/ensurepip/_bundled/pip-*.whl"),
+        *glob.glob("/usr/share/python-wheels/pip-*.whl"),
+    ):
+        try:
+            with zipfile.ZipFile(path) as wheel:
+                text = wheel.read("pip/_internal/models/index.py").decode()
+        except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+            continue
+        read.looked.at(path)
+        if read.take([*_each(text, _PIP_OWN, path), *_each(text, _PIP_FILES, path)], path):
+            return
+
+
+def _npm(read: _Reader) -> None:
+    npm = read.program("npm")
+    root = os.path.dirname(os.path.dirname(npm)) if npm else None
+    settings = [read.home(".npmrc"), f"{read.etc}/npmrc"]
+    settings += [f"{root}/npmrc", os.path.normpath(f"{root}/../../../etc/npmrc")] if root else []
+    replaced = read.variables("npm_config_registry", "NPM_CONFIG_REGISTRY", "YARN_NPM_REGISTRY_SERVER")
+    replaced |= read.files(*settings, pattern=_lines(r"^\s*registry\s*=(.*)$"))
+    read.files(*settings, pattern=_NPMRC)
+    if root and not replaced:
+        places = (
+            f"{root}/node_modules/@npmcli/config/lib/definitions/definitions.js",
+            f"{root}/lib/utils/config/definitions.js",  # before npm 9
+            os.path.normpath(f"{root}/../@npmcli/config/lib/definitions/definitions.js"),  # Debian's
+        )
+        read.first(places, _NPM_OWN)
+    locks = ("package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-lock.yaml")
+    read.files(read.at(".npmrc"), *(read.at(name) for name in locks))
+
+
+def _crates(read: _Reader) -> None:
+    """Cargo's own registry is compiled into it. What it fetched from tells where it is, and where the packages are."""
+    cargo = read.origin.environ.get("CARGO_HOME") or read.home(".cargo")
+    read.files(f"{cargo}/config.toml", f"{cargo}/config", pattern=_TOML_URL)
+    for index in read.looked.names(f"{cargo}/registry/index"):
+        host = os.path.basename(index).rpartition("-")[0]
+        read.take(_hosts_in(f"https://{host}", Source(file=index)), index)
+        read.files(f"{index}/config.json")
+    read.files(read.at(".cargo/config.toml"), read.at(".cargo/config"), read.at("Cargo.lock"))
+
+
+def _go(read: _Reader) -> None:
+    go = read.program("go")
+    places = [read.home(".config/go/env")]
+    places += [os.path.normpath(f"{os.path.dirname(go)}/../go.env")] if go else []
+    read.variables("GOPROXY") or read.first(places, _GO)
+    sums = read.origin.environ.get("GOSUMDB")
+    if sums is None:
+        read.first(places, _GO_SUMS)
+    elif host := _GO_SUMS.match(f"GOSUMDB={sums}"):
+        read.hosts += _hosts_in(host[1], Source(file="$GOSUMDB"), bare=True)
+
+
+def _debian(read: _Reader) -> None:
+    parts = read.looked.names(f"{read.etc}/apt/sources.list.d")
+    lines = [path for path in parts if path.endswith(".list")]
+    read.files(f"{read.etc}/apt/sources.list", *lines, pattern=_APT_LINE)
+    read.files(*(path for path in parts if path.endswith(".sources")), pattern=_APT_STANZA)
+
+
+_CLIENTS: Mapping[str, tuple[Callable[[_Reader], None], str]] = {
+    "pypi": (_pypi, "install pip, or set index-url in ~/.config/pip/pip.conf"),
+    "npm": (_npm, "install npm, or set registry in ~/.npmrc"),
+    "crates": (_crates, "`cargo fetch` once outside the fence shows where it fetches from"),
+    "go": (_go, "install go, or set GOPROXY in ~/.config/go/env"),
+    "debian": (_debian, "there are no sources in /etc/apt"),
+}
+
+
+def _format(path: str) -> re.Pattern[str] | None:
+    return next((pattern for end, pattern in _FORMATS if f"/{path}".endswith(f"/{end}")), None)
+
+
+def _each(text: str, pattern: re.Pattern[str], path: str) -> Iterator[Sourced[Destination]]:
+    """The hosts of what the pattern takes out of a text, with their lines."""
+    bare = pattern in (_PIP_FILES, _GO_SUMS)
+    line, behind = 1, 0
+    for match in pattern.finditer(text):
+        line, behind = line + text.count("\n", behind, match.start(1)), match.start(1)
+        for number, part in enumerate(match[1].split("\n"), start=line):
+            if not part.lstrip().startswith("#"):
+                yield from _hosts_in(part, Source(file=path, line=number), bare=bare)
+
+
+def _hosts_in(text: str, source: Source, *, bare: bool = False) -> list[Sourced[Destination]]:
+    """What is no host, or never reachable, is none to allow: then the client fails, and says at what."""
+    found: list[Sourced[Destination]] = []
+    for host in [text.strip()] if bare and text != "off" else _URL.findall(text):
+        if "*" in host or host.startswith("@"):  # a policy may write these
+            continue
+        try:
+            found.append(allowed_host(host, source))
+        except PolicyError:
+            continue
+    return found

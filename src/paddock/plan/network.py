@@ -1,0 +1,289 @@
+"""[network] → which hosts may be reached. Judged by the core alone (core/src/network/table.rs)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from paddock.errors import HostError, PolicyError
+from paddock.host.model import Host
+from paddock.plan.gate import ASK_TIMEOUT_S
+from paddock.plan.http import http_of
+from paddock.plan.model import HostRule, Level, Network, Notice, Reach
+from paddock.policy import model
+from paddock.policy.hosts import groups, read_host
+from paddock.policy.model import (
+    COMMAND_LINE,
+    Action,
+    Destination,
+    NetworkMode,
+    Policy,
+    Published,
+    Source,
+    Sourced,
+    Switch,
+    Tier,
+)
+
+if TYPE_CHECKING:
+    from paddock.host.registries import Registry
+
+# Inside they would lead nowhere: a filtered network has a proxy of its own. Each in capitals, too.
+PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "socks_proxy", "rsync_proxy", "all_proxy", "no_proxy")
+
+
+def network_of(policy: Policy, host: Host, tier: Tier, registries: Mapping[str, Registry]) -> Network | None:
+    """None: it is not fenced. ``registries``: what was found of the groups that are not in a table."""
+    asked = policy.network
+    mode = asked.mode.value if asked and asked.mode else NetworkMode.FILTERED
+    if asked is None or mode is NetworkMode.HOST:
+        if asked:
+            _refuse_unfenced(asked)
+        _refuse_shared(policy.published)
+        return None
+    if tier is Tier.LANDLOCK:
+        _refuse_unpinnable(policy, asked, mode, host)
+    published = _published(policy.published)
+    timeout = policy.meta.ask_timeout_s.value if policy.meta.ask_timeout_s else ASK_TIMEOUT_S
+    if mode is NetworkMode.NONE:
+        _refuse_contradiction(asked)
+        return Network(
+            mode=Reach.NONE,
+            default=Action.DENY,
+            default_source=None,
+            ask_timeout_s=timeout,
+            denied=(),
+            allowed=(),
+            approved=(),
+            local_ports=(),
+            published=published,
+        )
+    default = default_of(asked)
+    if default is Action.ASK:
+        _refuse_unheld_terminal(policy, asked, host)
+    if tier is Tier.FULL:
+        _refuse_taken(asked)
+    return Network(
+        mode=Reach.FILTERED,
+        default=default,
+        default_source=str(asked.default.source) if asked.default else None,
+        ask_timeout_s=timeout,
+        denied=_rules(asked.denied_hosts, registries),
+        allowed=_rules(asked.allowed_hosts or (), registries),
+        approved=_rules(policy.approved_hosts if default is Action.ASK else (), registries),
+        local_ports=tuple(sorted({port.value for port in asked.allowed_local_ports})),
+        published=published,
+        http=http_of(policy, tier),
+    )
+
+
+def _refuse_taken(asked: model.Network) -> None:
+    """core/src/network/inside.rs."""
+    for port in asked.allowed_local_ports:
+        if port.value == 1:
+            raise PolicyError(
+                "port 1 of this machine can not be reached: inside, what filters the network listens there",
+                where=str(port.source),
+                hint="let the service listen at another port, or run with --tier landlock",
+            )
+
+
+def default_of(asked: model.Network) -> Action:
+    """A list of hosts means these and no others; without one, all but the denied. Routes alone mean no other hosts."""
+    if asked.default:
+        return asked.default.value
+    return Action.ALLOW if asked.allowed_hosts is None and not asked.routes else Action.DENY
+
+
+def summary(network: Network | None, tier: Tier) -> str:
+    """For the start line."""
+    by_proxy = tier is Tier.LANDLOCK and network is not None and network.mode is Reach.FILTERED
+    return _summary(network) + (", by proxy alone" if by_proxy else "")
+
+
+def _summary(network: Network | None) -> str:
+    if network is None:
+        return "network open"
+    shown = f", {_count(len(network.published), 'port')} published" if network.published else ""
+    if network.mode is Reach.NONE:
+        return f"no network{shown}"
+    ports = f", {_count(len(network.local_ports), 'local port')}" if network.local_ports else ""
+    if network.http and network.http.routes:
+        ports += f", {_count(len(network.http.routes), 'route')}"
+    ports += shown
+    allowed = {rule.host for rule in network.allowed}
+    if network.default is Action.ALLOW:
+        denied = len({rule.host for rule in network.denied})
+        return f"network: {'all but ' + _count(denied, 'host') if denied else 'every host'}{ports}"
+    asks = ", else ask" if network.default is Action.ASK else ""
+    return f"network: {_count(len(allowed), 'host') if allowed else 'no hosts'}{ports}{asks}"
+
+
+def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, host: Host) -> None:
+    """Without a namespace: the filter refuses sockets, and the supervisor connects those that are left."""
+    for switch in (Switch.LANDLOCK, Switch.SECCOMP):
+        if switch in policy.off:
+            raise PolicyError(
+                f"without namespaces the network is fenced by Landlock and seccomp, and --off {switch.value} is given",
+                where=_source(asked),
+                hint='mode = "host" leaves the network open',
+            )
+    if not host.seccomp:  # require_enforced = false does not change that: there would be no fence at all
+        raise HostError(f"{_source(asked)}: the network can not be fenced here: no namespaces, and no seccomp filters")
+    full = "--tier full has it" if host.namespaces.usable else "it needs the full tier: `paddock doctor` says why not"
+    if policy.published:
+        raise PolicyError("no port is published in the landlock tier", where="--publish", hint=full)
+    if mode is NetworkMode.NONE:
+        return
+    if not host.user_notification:
+        raise HostError(
+            f"{_source(asked)}: hosts can not be filtered here: no namespaces ({host.namespaces.refusal}), and no "
+            "user notification of seccomp",
+            hint='--block-net, or network.mode = "host", which leaves the network open',
+        )
+    if asked.kernel_pin and not asked.kernel_pin.value:
+        raise PolicyError(
+            "without kernel_pin every program that ignores the proxy would reach every host",
+            where=str(asked.kernel_pin.source),
+            hint='take it out, or write mode = "host", which says so',
+        )
+    if asked.default and asked.default.value is Action.ASK:
+        raise PolicyError(
+            "nobody is asked about hosts in the landlock tier", where=str(asked.default.source), hint=full
+        )
+
+
+def network_notices(policy: Policy, network: Network | None, registries: Mapping[str, Registry]) -> Iterator[Notice]:
+    """What was written or found, and does not count."""
+    for variable in (*policy.env.pass_, *policy.env.keep) if network else ():
+        if variable.value.lower() in PROXY_VARIABLES:
+            text = f"{variable.source}: {variable.value} does not pass: inside it would lead nowhere"
+            yield Notice(level=Level.INFO, text=text)
+    for group, registry in registries.items():
+        for one in registry.doubted:
+            yield Notice(
+                level=Level.INFO,
+                text=f"@{group}: {one.value} ({one.source}) is not reached: a command could have written this file; "
+                f"read it, then: paddock trust {one.source.file}",
+            )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _rules(hosts: Iterable[Sourced[Destination]], registries: Mapping[str, Registry]) -> tuple[HostRule, ...]:
+    """Each once, by the line that says it first."""
+    found: dict[Destination, Source] = {}
+    for host in hosts:
+        for one in _members(host, registries) if host.value.host.startswith("@") else (host,):
+            found.setdefault(one.value, one.source)
+    return tuple(HostRule(host=one.host, port=one.port, source=str(source)) for one, source in found.items())
+
+
+def _members(group: Sourced[Destination], registries: Mapping[str, Registry]) -> Iterable[Sourced[Destination]]:
+    name = group.value.host.removeprefix("@")
+    if name in groups():
+        return [read_host(member, group.source) for member in groups()[name]]
+    registry = registries.get(name)
+    if registry is None or not registry.hosts:
+        doubted = registry.doubted if registry else ()
+        raise PolicyError(
+            f"@{name}: nothing on this machine says which hosts these are"
+            + (f" but {doubted[0].source}, which a command could have written" if doubted else ""),
+            where=str(group.source),
+            hint=f"read it, then: paddock trust {doubted[0].source.file}"
+            if doubted
+            else registry.remedy
+            if registry
+            else "name the hosts one by one",
+        )
+    return registry.hosts
+
+
+def _refuse_unheld_terminal(policy: Policy, asked: model.Network, host: Host) -> None:
+    """While a person is asked on the command's terminal, nothing of the command may change that (core/src/desk.rs)."""
+    where = str(asked.default.source) if asked.default else "[network]"
+    if Switch.SECCOMP in policy.off:
+        raise PolicyError(
+            f"who answers for hosts ({where}) is protected by seccomp",
+            where="--off seccomp",
+            hint='keep seccomp, or write default = "deny"',
+        )
+    if not host.user_notification:
+        raise HostError(
+            f"{where}: asking about hosts needs seccomp's user notification, which this machine does not give",
+            hint='write default = "deny"',
+        )
+
+
+def _published(asked: tuple[Published, ...]) -> tuple[Published, ...]:
+    hosts = [one.host for one in asked]
+    for port in hosts:
+        if hosts.count(port) > 1:
+            raise PolicyError(
+                f"port {port} of this machine can show one port inside",
+                where="--publish",
+                hint="choose another port for the second: --publish HOST:INSIDE",
+            )
+    return tuple(sorted(asked, key=lambda one: one.host))
+
+
+def _refuse_shared(asked: tuple[Published, ...]) -> None:
+    if asked:
+        raise PolicyError(
+            "the command has this machine's network: its ports are there already",
+            where="--publish",
+            hint="take it out, or fence the network: [network], --allow-domain, --block-net",
+        )
+
+
+def _refuse_unfenced(asked: model.Network) -> None:
+    sources = [
+        *(host.source for host in _hosts(asked)),
+        *(port.source for port in asked.allowed_local_ports),
+        *_http_sources(asked),
+    ]
+    if sources:
+        raise PolicyError(
+            'hosts are not filtered where network.mode is "host"',
+            where=str(sources[0]),
+            hint='write mode = "filtered", or take them out',
+        )
+
+
+def _refuse_contradiction(asked: model.Network) -> None:
+    """A file's hosts give way to a mode that is laid over them; what was typed beside the file does not."""
+    for host in _hosts(asked):
+        if host.source.file == COMMAND_LINE:
+            raise PolicyError(
+                f'there is no network to reach {host.value} by: the policy says mode = "none"',
+                where=str(host.source),
+                hint='write mode = "filtered" in the policy',
+            )
+    for endpoint in asked.endpoints:
+        raise PolicyError(
+            f'there is no network to reach the route {endpoint.route} by: the policy says mode = "none"',
+            where=str(endpoint.rule.source),
+            hint='write mode = "filtered" in the policy',
+        )
+
+
+def _http_sources(asked: model.Network) -> Iterator[Source]:
+    yield from (route.source for route in asked.routes)
+    yield from (host.source for host in asked.inspect)
+
+
+def _hosts(asked: model.Network) -> Iterator[Sourced[Destination]]:
+    yield from asked.allowed_hosts or ()
+    yield from asked.denied_hosts
+
+
+def _source(asked: model.Network) -> str:
+    sources = [
+        *(one.source for one in (asked.mode, asked.default) if one),
+        *(host.source for host in _hosts(asked)),
+        *(port.source for port in asked.allowed_local_ports),
+        *_http_sources(asked),
+    ]
+    return str(sources[0]) if sources else "[network]"

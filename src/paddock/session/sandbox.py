@@ -1,0 +1,285 @@
+"""A session for programs that build on Paddock: policy, executor, tools, approver, journal, from beginning to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+
+from paddock.approve import Approver, Asked, Callback, Verdict
+from paddock.approve.desk import Desk
+from paddock.errors import UsageError
+from paddock.executors.run import CAP, Result, Stream, end, run
+from paddock.executors.sandbox import SandboxExecutor
+from paddock.executors.seam import Closable, Command, CommandExecutor, Process, Size
+from paddock.executors.shells import Shells
+from paddock.journal.redact import Redactor
+from paddock.journal.writer import Recorder
+from paddock.plan.paths import with_parents, within
+from paddock.policy import Origin, Request
+from paddock.policy.config import configured
+from paddock.policy.model import Tier
+from paddock.session import Prepared, ending, prepare, remember_journal
+from paddock.session.tools import tools_of
+from paddock.session.worktree import make_worktree
+from paddock.tools import Tools
+from paddock.tools.commands import CommandResult, Commands
+from paddock.tools.dispatch import Handler
+
+_GRACE_S = 2.0
+
+
+class Sandbox:
+    """Commands and tool calls of an agent, in one place until the end of the block.
+
+    ``profile`` and ``policy`` as on the command line; with neither it is ``ai-agent``. ``workspace``: the host's
+    directory that is worked on, and where file tools work. ``worktree``: the name of a
+    branch; the session then works in a worktree of its own of that repository, which stays when the session ends.
+    ``executor``: another place than the fence; ``exec_cwd`` is what commands call the workspace there. ``approver`` is
+    called with each question of a rule or about a tool, in a thread of its own, or is one of ``paddock.approve``;
+    without one the answer is deny. ``journal``: where it is kept, also if the policy asks for none. ``handlers``: tools
+    of your own. ``closed_tool_set``: the tools that there are, and no others. ``redactor`` knows your secrets.
+    """
+
+    def __init__(
+        self,
+        *,
+        profile: str | None = None,
+        policy: str | os.PathLike[str] | None = None,
+        workspace: str | os.PathLike[str] = ".",
+        worktree: str | None = None,
+        executor: CommandExecutor | None = None,
+        exec_cwd: str | None = None,
+        approver: Callable[[Asked], Verdict | Awaitable[Verdict]] | Approver | None = None,
+        tier: Tier | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        handlers: Mapping[str, Handler] | None = None,
+        closed_tool_set: Collection[str] | None = None,
+        redactor: Redactor | None = None,
+    ) -> None:
+        if executor is not None and tier is not None:
+            raise UsageError("tier is for the fence, and this executor has none")
+        self._request = Request(
+            profiles=() if profile is None else (profile,),
+            policies=() if policy is None else (os.path.abspath(policy),),
+            tier=tier,
+            audit_dir=None if journal is None else os.path.abspath(journal),
+            command="/bin/sh",
+        )
+        self.workspace = os.path.realpath(workspace)
+        self._worktree = worktree
+        self._given = executor
+        self._exec_cwd = exec_cwd
+        self._approver: Approver | None = Callback(approver) if callable(approver) else approver
+        self._handlers = handlers
+        self._only = closed_tool_set
+        self._redactor = redactor or Redactor()
+        self._parts: _Parts | None = None
+        self._prepared: Prepared | None = None
+        self._tools: Tools | None = None
+
+    async def __aenter__(self) -> Sandbox:
+        if self._parts is not None:
+            raise UsageError("a session is entered once")
+        if self._worktree is not None:
+            self.workspace = await asyncio.to_thread(make_worktree, self.workspace, self._worktree)
+        if self._given is None:
+            fence = SandboxExecutor(self._request, workspace=self.workspace, approver=self._approver)
+            self._prepared = await fence.prepared()
+            executor: CommandExecutor = fence
+        else:
+            executor = self._given
+            if self._request.audit_dir is not None:
+                self._prepared = await asyncio.to_thread(self._judged)
+        recorder = None
+        if self._prepared is not None and self._prepared.plan.journal is not None:
+            recorder = await asyncio.to_thread(Recorder, self._prepared.plan)
+        desk = Desk(self._approver, redactor=self._redactor, origin=self._origin)
+        self._parts = _Parts(executor=executor, shells=Shells(executor), desk=desk, recorder=recorder)
+        ending.hold(id(self._parts), self._parts.dispose)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        await self.dispose()
+
+    @property
+    def executor(self) -> CommandExecutor:
+        return self._living.executor
+
+    @property
+    def shells(self) -> Shells:
+        return self._living.shells
+
+    @property
+    def tools(self) -> Tools:
+        """Judged by the policy, asked about, journaled. Files are the host's; ``bash`` runs where commands run."""
+        parts = self._living
+        if self._tools is None:
+            self._prepared = self._prepared or self._judged()
+            try:
+                self._tools = tools_of(
+                    self._prepared,
+                    configured(self._origin, policy=self._prepared.policy.tools),
+                    self._origin,
+                    desk=parts.desk,
+                    executor=_Bash(parts.executor, self.workspace, self._exec_cwd),
+                    recorder=parts.recorder,
+                    redactor=self._redactor,
+                    handlers=self._handlers,
+                    only=self._only,
+                )
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+        return self._tools
+
+    async def run(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        tty: Size | None = None,
+        timeout_s: float | None = None,
+        idle_timeout_s: float | None = None,
+        on_output: Callable[[Stream, bytes], None] | None = None,
+        cap: int = CAP,
+        spool: str | os.PathLike[str] | None = None,
+    ) -> Result:
+        """A text is a line of shell, a list is for nobody but the kernel. See :func:`paddock.executors.run.run`."""
+        if spool is not None and any(
+            within(os.path.realpath(on), self.workspace) for on in with_parents(os.path.abspath(spool))
+        ):
+            raise UsageError(
+                f"{os.fspath(spool)} lies in the workspace: a command could put a link there",
+                hint="spool to a directory that commands can not write",
+            )
+        return await run(
+            self.executor,
+            command,
+            cwd=cwd if cwd is not None else self._exec_cwd,
+            env=env,
+            stdin=stdin,
+            tty=tty,
+            timeout_s=timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            on_output=on_output,
+            cap=cap,
+            spool=spool,
+        )
+
+    @contextlib.asynccontextmanager
+    async def spawn(
+        self,
+        command: Command,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        tty: Size | None = None,
+    ) -> AsyncIterator[Process]:
+        """A process with its pipes; it and all it started ends with the block."""
+        where = cwd if cwd is not None else self._exec_cwd
+        process = await self.executor.spawn(command, cwd=where, env=env, stdin=stdin, tty=tty)
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                await asyncio.shield(end(process, _GRACE_S))
+            if isinstance(process, Closable):
+                process.close()
+
+    async def dispose(self) -> tuple[str, ...]:
+        """Shells, the executor with its network, questions, journal: what could not be ended, in words. A second time
+        does nothing."""
+        return () if self._parts is None else await self._parts.dispose()
+
+    def __del__(self) -> None:
+        parts: _Parts | None = getattr(self, "_parts", None)
+        if parts is not None and parts.ending is None:
+            warnings.warn(
+                f"a session in {self.workspace} was not disposed of", ResourceWarning, stacklevel=2, source=self
+            )
+            parts.abandon()
+
+    @property
+    def _living(self) -> _Parts:
+        if self._parts is None or self._parts.ending is not None:
+            raise UsageError("the session has ended" if self._parts else "the session has not begun: async with")
+        return self._parts
+
+    @property
+    def _origin(self) -> Origin:
+        return replace(Origin.of_process(), cwd=self.workspace)
+
+    def _judged(self) -> Prepared:
+        """By what policy, where no fence stands."""
+        prepared = prepare(self._request, self._origin)
+        remember_journal(prepared.policy, prepared.plan, self._origin)
+        return prepared
+
+
+@dataclass(kw_only=True, eq=False)
+class _Parts:
+    """What has to be ended: known apart from the session, which may be gone by then."""
+
+    executor: CommandExecutor
+    shells: Shells
+    desk: Desk
+    recorder: Recorder | None
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    ending: asyncio.Future[tuple[str, ...]] | None = None
+
+    async def dispose(self) -> tuple[str, ...]:
+        """Whoever comes second waits for the first, and has nothing to tell."""
+        first = self.ending is None
+        self.ending = self.ending or asyncio.ensure_future(self._dispose())
+        left = await asyncio.shield(self.ending)
+        return left if first else ()
+
+    def abandon(self) -> None:
+        if self.loop.is_running():
+            self.loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self.dispose()))
+
+    async def _dispose(self) -> tuple[str, ...]:
+        left: list[str] = []
+        steps: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+            ("shells", lambda: self.shells.dispose(_GRACE_S)),
+            (self.executor.name, self._dispose_of_executor),
+            ("questions", lambda: asyncio.to_thread(self.desk.close)),
+            ("journal", lambda: asyncio.to_thread(self.recorder.close if self.recorder else lambda: None)),
+        ]
+        for name, step in steps:
+            try:
+                said = await step()
+            except Exception as error:  # the next is ended all the same
+                said = (f"{name}: {error}",)
+            left += said if isinstance(said, tuple) else ()
+        ending.release(id(self), self.loop)
+        return tuple(left)
+
+    async def _dispose_of_executor(self) -> tuple[str, ...]:
+        dispose = getattr(self.executor, "dispose", None)
+        return () if dispose is None else await dispose()
+
+
+class _Bash(Commands):
+    """Commands of the tool stand where the host's workspace has another name."""
+
+    def __init__(self, executor: CommandExecutor, workspace: str, exec_cwd: str | None) -> None:
+        super().__init__(executor)
+        self._workspace = workspace
+        self._exec_cwd = exec_cwd
+
+    async def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
+        where = os.path.relpath(os.path.realpath(cwd), self._workspace)
+        if where.split(os.sep, 1)[0] == os.pardir:
+            raise UsageError(f"{cwd} is not in the workspace, and commands have no name for it")
+        where = os.path.normpath(os.path.join(self._exec_cwd or "", where))
+        return await super().run(command, cwd=where, timeout_s=timeout_s)

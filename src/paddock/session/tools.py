@@ -1,0 +1,154 @@
+"""Tool calls by a policy file: its ``[tools]``, its fence below ``bash``, its journal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+
+from paddock.approve.desk import Desk
+from paddock.approve.model import Approver
+from paddock.decide.tools import ToolPolicy
+from paddock.executors.sandbox import SandboxExecutor
+from paddock.executors.seam import CommandExecutor
+from paddock.journal.redact import Redactor
+from paddock.journal.writer import Recorder
+from paddock.plan.judge import PRIVATE, Operation
+from paddock.plan.model import Plan
+from paddock.plan.paths import within
+from paddock.policy import GrantFlag, Origin, Request, load
+from paddock.policy.config import Config, configured
+from paddock.policy.model import Access, Tier
+from paddock.policy.model import Tools as ToolSettings
+from paddock.session import Prepared, prepare, remember_journal
+from paddock.session.answer import judge_for
+from paddock.tools import Limits, Tools
+from paddock.tools.commands import CommandRunner
+from paddock.tools.dispatch import Handler
+
+Place = str | os.PathLike[str]
+
+
+@asynccontextmanager
+async def open_tools(
+    *,
+    profile: str | None = None,
+    policy: Place | None = None,
+    journal: Place | None = None,
+    approver: Approver | None = None,
+    executor: CommandExecutor | None = None,
+    handlers: Mapping[str, Handler] | None = None,
+    redactor: Redactor | None = None,
+    config: Place | None = None,
+    flags: ToolSettings | None = None,
+) -> AsyncIterator[Tools]:
+    """The tools of this process, as a profile or policy file governs them, over the person's configuration and
+    ``config``, under ``flags``. Commands run behind its fence, or by another ``executor``; what ``allowed_paths`` names
+    can be written by them as well. With ``journal``, or ``[audit] enabled``, every call is journaled or not made.
+    ``redactor`` knows the secrets that must not be written or shown."""
+    origin = Origin.of_process()
+    asked = _request(profile, policy, journal)
+    chosen = configured(origin, config, policy=load(asked, origin).tools, flags=flags)
+    request = replace(asked, grants=tuple(_grants(chosen.tools, origin)))
+    prepared = prepare(request, origin)
+    redactor, audit = redactor or Redactor(), prepared.policy.audit.enabled
+    async with AsyncExitStack() as held:
+        recorder = None
+        if journal is not None or (audit is not None and audit.value):
+            recorder = held.enter_context(open_journal(profile=profile, policy=policy, place=journal))
+        if executor is None:
+            executor = SandboxExecutor(request, workspace=origin.cwd)
+            held.push_async_callback(executor.dispose)
+        desk = held.enter_context(Desk(approver, redactor=redactor, origin=origin))
+        yield tools_of(
+            prepared,
+            chosen,
+            origin,
+            desk=desk,
+            executor=executor,
+            recorder=recorder,
+            redactor=redactor,
+            handlers=handlers,
+        )
+
+
+def tools_of(
+    prepared: Prepared,
+    chosen: Config,
+    origin: Origin,
+    *,
+    desk: Desk,
+    executor: CommandExecutor | CommandRunner,
+    recorder: Recorder | None,
+    redactor: Redactor,
+    handlers: Mapping[str, Handler] | None,
+    only: Collection[str] | None = None,
+) -> Tools:
+    """As a policy and what was chosen beside it govern them, with its fence: what commands may not touch, file tools
+    may not either."""
+    tools, judge = chosen.tools, judge_for(prepared.plan)
+
+    def fence(path: str, operation: Operation) -> str | None:
+        if _is_commands_own(prepared.plan, path):
+            return "the fence refuses it: commands have a directory of their own there"
+        judgement = judge(path, operation)
+        return None if judgement.allowed else f"the fence refuses it: {judgement.reason}"
+
+    return Tools(
+        ToolPolicy.of(tools, cwd=origin.cwd, home=origin.home),
+        desk=desk,
+        executor=executor,
+        recorder=recorder,
+        redactor=redactor,
+        handlers=handlers,
+        only=only,
+        fence=fence,
+        limits=limits_of(chosen),
+        log_all_commands=tools.log_all_commands is not None and tools.log_all_commands.value,
+    )
+
+
+def _is_commands_own(plan: Plan, path: str) -> bool:
+    """Behind the fence another directory has that name; file tools would meet the host's."""
+    if plan.tier is not Tier.FULL or plan.files is None or not any(within(path, place) for place in PRIVATE):
+        return False
+    mounted = (grant.path for grant in plan.files.grants if grant.path not in PRIVATE)
+    return not any(within(path, place) for place in mounted if not within(place, "/dev"))
+
+
+def limits_of(config: Config) -> Limits:
+    """``max_steps`` calls, and ``timeout`` seconds for each."""
+    calls = None if config.max_steps is None else config.max_steps.value
+    if config.timeout is None:
+        return Limits(calls=calls)
+    seconds = config.timeout.value
+    return Limits(calls=calls, timeout_s=seconds, longest_timeout_s=seconds, own_timeout_s=seconds)
+
+
+def _grants(tools: ToolSettings, origin: Origin) -> Iterator[GrantFlag]:
+    """What file tools may write, commands may too; but for whole homes and machines, which only a grant opens."""
+    for one in tools.allowed_paths or ():
+        directory = one.value.removesuffix("/**")
+        kept = ("", "/", "<cwd>", origin.cwd, origin.home, os.path.dirname(origin.home))
+        if directory != one.value and directory not in kept and os.path.isdir(directory):
+            yield GrantFlag(access=Access.ALLOW, pattern=one.value, flag="allowed_paths")
+
+
+def open_journal(*, profile: str | None = None, policy: Place | None = None, place: Place | None = None) -> Recorder:
+    """The journal that a run with this policy would have, or the one at ``place``: a directory, or a file that ends in
+    ``.jsonl``. Later runs keep commands away from it. JournalError if it can not be written."""
+    origin = Origin.of_process()
+    prepared = prepare(_request(profile, policy, place, audit=True), origin)
+    remember_journal(prepared.policy, prepared.plan, origin)
+    return Recorder(prepared.plan)
+
+
+def _request(profile: str | None, policy: Place | None, journal: Place | None, *, audit: bool = False) -> Request:
+    return Request(
+        profiles=() if profile is None else (profile,),
+        policies=() if policy is None else (os.fspath(policy),),
+        audit=audit,
+        audit_dir=None if journal is None else os.path.abspath(journal),
+        command="/bin/sh",
+    )

@@ -1,0 +1,1 @@
+"""For people who build on Paddock: what their own executors have to pass."""

@@ -1,0 +1,109 @@
+"""A place under test, the list of checks, and how these see what happens: by marks in files that the host reads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from paddock.executors.run import Result, run
+from paddock.executors.seam import Command, CommandExecutor, NotStarted
+from paddock.executors.shells import Shells
+
+PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """``workspace`` is where files of the host and of commands are the same; ``inside`` is what commands call it, and
+    where they run unless told otherwise. ``tells_failures``: a command that can not be started is told from one that
+    was."""
+
+    executor: CommandExecutor
+    workspace: Path
+    inside: str
+    tells_failures: bool = True
+    has_terminals: bool = True
+    at_a_time: int = 8  # checks
+
+    def below(self, name: str) -> Place:
+        """A directory of it, for one check."""
+        (self.workspace / name).mkdir()
+        return replace(self, workspace=self.workspace / name, inside=f"{self.inside}/{name}")
+
+    async def run(self, command: Command, **options: Any) -> Result:
+        options = {"cwd": self.inside, **options}
+        return await asyncio.wait_for(run(self.executor, command, **options), PATIENCE_S)
+
+
+Check = Callable[[Place], Awaitable[None]]
+CHECKS: dict[str, Check] = {}
+
+
+def check(function: Check) -> Check:
+    CHECKS[function.__name__.replace("_", " ")] = function
+    return function
+
+
+@contextlib.contextmanager
+def refused() -> Iterator[None]:
+    try:
+        yield
+    except (NotStarted, ValueError):
+        return
+    raise AssertionError("it was started")
+
+
+@contextlib.asynccontextmanager
+async def shells_of(place: Place) -> AsyncIterator[Shells]:
+    shells = Shells(place.executor)
+    try:
+        yield shells
+    finally:
+        await shells.dispose(1)
+
+
+def beating(name: str) -> str:
+    """A line that leaves a mark again and again, for half a minute at most."""
+    return f"n=0; while [ $n -lt 600 ]; do echo x >> beat-{name}; sleep 0.05; n=$((n+1)); done"
+
+
+def until(place: Place, name: str) -> str:
+    return f"while ! test -e {place.inside}/{name}; do sleep 0.02; done"
+
+
+def size_of(place: Place, name: str) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return (place.workspace / f"beat-{name}").stat().st_size
+    return 0
+
+
+async def wait_for(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0.02)
+
+
+async def beats(place: Place, name: str) -> None:
+    await wait_for(lambda: size_of(place, name) > 0)
+
+
+async def still(place: Place, name: str) -> None:
+    """No mark for a while in which there would have been ten."""
+    deadline = time.monotonic() + PATIENCE_S
+    before, since = size_of(place, name), time.monotonic()
+    while time.monotonic() - since < 0.5:
+        await asyncio.sleep(0.05)
+        if (now := size_of(place, name)) != before:
+            before, since = now, time.monotonic()
+        assert time.monotonic() < deadline, f"{name} lives on"
+
+
+def soon(place: Place) -> float:
+    """Long enough for a command to begin on a machine that is busy."""
+    return 1.5

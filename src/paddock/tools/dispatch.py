@@ -1,0 +1,358 @@
+"""The one way to a tool: judged by the policy, asked about if that says so, written down, done.
+
+    ToolCall ─► policy.check ─► prepare ─► (ask: desk) ─► journal: tool ─► do ─► journal: tool.end ─► ToolResult
+
+What is denied is never prepared. What can not be done is never asked about. What can not be journaled, where a journal
+was asked for, is not done. No call raises, but for the cancellation of its task: then whatever it started has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import math
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
+
+from paddock.approve.desk import NOBODY, Desk
+from paddock.approve.model import ToolQuestion, Verdict
+from paddock.decide.calls import BUILTIN_TOOLS, ToolCall
+from paddock.decide.shown import shown_command
+from paddock.decide.tools import Decision, Step, ToolPolicy
+from paddock.errors import Bug, JournalError, PaddockError
+from paddock.executors.seam import CommandExecutor
+from paddock.journal.redact import Redactor
+from paddock.plan.judge import Operation
+from paddock.policy.model import Action
+from paddock.tools.commands import CommandResult, CommandRunner, Commands
+from paddock.tools.files import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
+from paddock.tools.result import FileText, FileWritten, ToolFailure, ToolOutcome, ToolResult
+
+if TYPE_CHECKING:
+    from paddock.journal.writer import Recorder
+
+T = TypeVar("T")
+Handler = Callable[[ToolCall], Awaitable[object]]
+Fence = Callable[[str, Operation], str | None]
+"""Why a path may not be touched so; None: it may."""
+_OPERATIONS = {
+    "read_file": Operation.READ,
+    "list_directory": Operation.READ,
+    "write_file": Operation.WRITE,
+    "edit_file": Operation.WRITE,
+}
+ASK_TIMEOUT_S = 300
+
+
+class Tools:
+    """``desk`` None: what would be asked is denied. ``executor`` None: there is no ``bash``. ``handlers``: tools of the
+    caller's own, by name; the policy judges them like any other. ``only``: there are no others than these.
+    ``log_all_commands``: the journal also holds the text of commands that nobody asked about."""
+
+    def __init__(
+        self,
+        policy: ToolPolicy,
+        *,
+        desk: Desk | None = None,
+        executor: CommandRunner | CommandExecutor | None = None,
+        recorder: Recorder | None = None,
+        redactor: Redactor | None = None,
+        handlers: Mapping[str, Handler] | None = None,
+        only: Collection[str] | None = None,
+        limits: Limits | None = None,
+        fence: Fence | None = None,
+        ask_timeout_s: float = ASK_TIMEOUT_S,
+        log_all_commands: bool = False,
+    ) -> None:
+        # What really runs the commands says whether they are confined, not whoever wrote the policy.
+        self._policy = policy.confined(executor is not None and executor.confines_writes)
+        self._desk = desk
+        self._executor: CommandRunner | None = (
+            Commands(executor) if executor is not None and _spawns(executor) else cast("CommandRunner | None", executor)
+        )
+        self._recorder = recorder
+        self._redactor = redactor or Redactor()
+        self._handlers = dict(handlers or {})
+        self._limits = limits or Limits()
+        self._fence = fence
+        self._ask_timeout_s = ask_timeout_s
+        self._log_all_commands = log_all_commands
+        self._numbers = itertools.count(1)
+        taken = sorted({tool.name for tool in BUILTIN_TOOLS} & set(self._handlers))
+        if taken:
+            raise ValueError(f"{', '.join(taken)}: built-in tools have no other handler")
+        known = [*(tool.name for tool in BUILTIN_TOOLS), *self._handlers]
+        unknown = sorted(set(only or ()) - set(known))
+        if unknown:
+            raise ValueError(f"there is no tool {', '.join(unknown)}")
+        self.names = tuple(name for name in known if only is None or name in only)
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        one = _Call(next(self._numbers), call, self._fenced(call, self._policy.check(call)))
+        most = self._limits.calls
+        try:
+            if most is not None and one.number > most:
+                why = f"{most} calls were made"
+                one.decision = replace(one.decision, action=Action.DENY, rule_id="limit", reason=why)
+                await self._decided(one, Action.DENY)
+                return one.result(ToolOutcome.LIMIT, f"limit: {one.decision.reason}, and no more are to be")
+            if one.decision.action is Action.DENY:
+                outcome = ToolOutcome.INVALID_ARGUMENTS if one.decision.step is Step.ARGUMENTS else ToolOutcome.BLOCKED
+                await self._decided(one, Action.DENY)
+                return one.result(outcome, f"{outcome.value}: {one.decision.reason} ({one.decision.rule_id})")
+            return await self._judged(one)
+        except JournalError as error:
+            return one.result(ToolOutcome.UNAVAILABLE, f"nothing was done: {error.message}")
+
+    def _fenced(self, call: ToolCall, decision: Decision) -> Decision:
+        """What commands may not touch, file tools may not either: they work outside of the fence."""
+        operation = _OPERATIONS.get(decision.scope.tool)
+        if self._fence is None or operation is None or decision.action is Action.DENY:
+            return decision
+        for located in decision.paths:
+            why = self._fence(located.real or located.written, operation)
+            if why is not None:
+                return replace(decision, action=Action.DENY, rule_id="fence", reason=why)
+        return decision
+
+    async def _judged(self, one: _Call) -> ToolResult:
+        with contextlib.ExitStack() as held:
+            try:
+                act = self._act(one)
+                held.callback(act.close)
+                await _in_thread(act.prepare)
+            except ToolFailure as failed:
+                await self._decided(one, one.decision.action)
+                return await self._ended(one, failed.outcome, failed.message, failed.content)
+            action = Action.ALLOW
+            if one.decision.action is Action.ASK:
+                action = await self._asked(one, act)
+            await self._decided(one, action)
+            if action is Action.DENY:
+                return one.result(ToolOutcome.DENIED, f"denied: {one.decision.reason} ({one.decision.rule_id})")
+            return await self._done(one, act)
+
+    async def _done(self, one: _Call, act: Act) -> ToolResult:
+        one.began = time.monotonic()
+        try:
+            # A command and a caller's own tool wait by themselves; files are the thread's.
+            content = await (act.run() if isinstance(act, _Waiting) else _in_thread(act.do))
+        except ToolFailure as failed:
+            return await self._ended(one, failed.outcome, failed.message, failed.content)
+        except asyncio.CancelledError:
+            with contextlib.suppress(JournalError):
+                await asyncio.shield(self._record(one.end(ToolOutcome.CANCELLED, None)))
+            raise
+        return await self._ended(one, ToolOutcome.OK, "ok", content)
+
+    def _act(self, one: _Call) -> Act:
+        call, decision, limits = one.call, one.decision, self._limits
+        located = decision.paths[0] if decision.paths else None
+        if call.name not in self.names:
+            raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"there is no tool {call.name!r}")
+        match call.name:
+            case "read_file" if located:
+                return ReadFile(call, located, limits)
+            case "write_file" if located:
+                return WriteFile(call, located, limits, self._may("write_file", {"content": ""}))
+            case "edit_file" if located:
+                return EditFile(call, located, limits, self._may("write_file", {"content": ""}))
+            case "list_directory" if located:
+                return ListDirectory(call, located, limits, self._may("list_directory", {}))
+            case "bash":
+                return _Command(call, decision, self._executor, limits)
+        return _Own(call, self._handlers[call.name], limits.own_timeout_s)
+
+    def _may(self, name: str, arguments: dict[str, Any]) -> Callable[[str], bool]:
+        """Whether the policy would let a path through; what it asks about was asked with the call itself."""
+
+        def may(path: str) -> bool:
+            call = ToolCall(name=name, arguments={"path": path, **arguments})
+            return self._fenced(call, self._policy.check(call)).action is not Action.DENY
+
+        return may
+
+    async def _asked(self, one: _Call, act: Act) -> Action:
+        if self._desk is None:
+            one.by = NOBODY
+            return Action.DENY
+        decision = one.decision
+        diff = await _in_thread(act.diff) if isinstance(act, WriteFile | EditFile) else None
+        question = ToolQuestion(
+            tool=one.call.name,
+            subject=decision.scope.subject,
+            lines=act.summary,
+            diff=diff,
+            cwd=decision.scope.cwd,
+            rule=decision.rule_id,
+            reason=decision.reason,
+            timeout_s=self._ask_timeout_s,
+        )
+        began = time.monotonic()
+        verdict, one.by = await self._desk.ask(question)
+        await self._record(
+            {
+                "event": "approval",
+                "call": one.number,
+                "tool": one.decision.scope.tool,
+                "verdict": verdict.value,
+                "by": one.by,
+                "ms": _ms(began),
+            }
+        )
+        return Action.DENY if verdict is Verdict.DENY else Action.ALLOW
+
+    # The journal
+
+    async def _decided(self, one: _Call, action: Action) -> None:
+        decision = one.decision
+        subject: list[str] | None = self._redactor.all_of(list(decision.scope.subject))
+        if one.is_command:
+            unasked = decision.action is Action.ALLOW and not self._log_all_commands
+            command, cwd = str(one.call.arguments["command"]), decision.scope.cwd
+            subject = None if unasked else [shown_command(command, self._redactor, cwd=cwd)]
+        await self._record(
+            {
+                "event": "tool",
+                "call": one.number,
+                "tool": one.decision.scope.tool,
+                "action": action.value,
+                "asked": decision.action is Action.ASK,
+                "by": one.by,
+                "rule_id": decision.rule_id,
+                "reason": decision.reason,
+                "cwd": decision.scope.cwd,
+            },
+            subject=subject,
+        )
+
+    async def _ended(self, one: _Call, outcome: ToolOutcome, message: str, content: object | None) -> ToolResult:
+        result = one.result(outcome, message, content)
+        try:
+            await self._record(one.end(outcome, content))
+        except JournalError as error:
+            return replace(result, notes=(f"the journal does not say how it ended: {error.message}",))
+        return result
+
+    async def _record(self, event: dict[str, Any], **shown: Any) -> None:
+        """``shown`` has no secrets any more."""
+        if self._recorder is not None:
+            recorder = self._recorder
+            await _in_thread(lambda: recorder.record(self._redactor.all_of(event) | shown))
+
+
+class _Call:
+    """One call on its way."""
+
+    def __init__(self, number: int, call: ToolCall, decision: Decision) -> None:
+        self.number, self.call, self.decision = number, call, decision
+        self.by: str | None = None
+        self.began = time.monotonic()
+
+    @property
+    def is_command(self) -> bool:
+        return self.call.name == "bash" and self.decision.step is not Step.ARGUMENTS
+
+    def result(self, outcome: ToolOutcome, message: str, content: object | None = None) -> ToolResult:
+        return ToolResult(outcome=outcome, message=message, decision=self.decision, content=content)
+
+    def end(self, outcome: ToolOutcome, content: object | None) -> dict[str, Any]:
+        ran = content if isinstance(content, CommandResult) else None
+        size = len(ran.stdout) + len(ran.stderr) if ran else None
+        if isinstance(content, FileText | FileWritten):
+            size = content.size
+        return {
+            "event": "tool.end",
+            "call": self.number,
+            "tool": self.decision.scope.tool,
+            "outcome": outcome.value,
+            "exit_code": ran.exit_code if ran else None,
+            "bytes": size,
+            "ms": _ms(self.began),
+        }
+
+
+class _Waiting(ABC):
+    """Something that is awaited, where files are a matter of the moment."""
+
+    summary: tuple[str, ...] = ()
+
+    def prepare(self) -> None:
+        return  # there is nothing to look at before
+
+    def do(self) -> object:
+        raise Bug(f"{type(self).__name__} is awaited, not done")
+
+    def close(self) -> None:
+        return  # it holds nothing open
+
+    @abstractmethod
+    async def run(self) -> object: ...
+
+
+class _Command(_Waiting):
+    def __init__(self, call: ToolCall, decision: Decision, executor: CommandRunner | None, limits: Limits) -> None:
+        self._command, self._cwd = str(call.arguments["command"]), decision.scope.cwd
+        self._timeout_s = float(call.arguments.get("timeout_s", limits.timeout_s))
+        self._longest_s = limits.longest_timeout_s
+        self._executor = executor
+        self.summary = tuple(self._command.split("\n"))
+
+    def prepare(self) -> None:
+        if self._executor is None:
+            raise ToolFailure(ToolOutcome.UNAVAILABLE, "there is nothing to run commands with")
+        if not (math.isfinite(self._timeout_s) and 0 < self._timeout_s <= self._longest_s):
+            raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"timeout_s is between 0 and {self._longest_s:g}")
+        if not os.path.isdir(self._cwd):
+            raise ToolFailure(ToolOutcome.NOT_FOUND, f"{self._cwd}: no such directory")
+
+    async def run(self) -> CommandResult:
+        assert self._executor is not None
+        try:
+            result = await self._executor.run(self._command, cwd=self._cwd, timeout_s=self._timeout_s)
+        except PaddockError as error:
+            raise ToolFailure(ToolOutcome.UNAVAILABLE, f"the command was not run: {error.message}") from error
+        if result.timed_out:
+            raise ToolFailure(ToolOutcome.TIMEOUT, f"not done after {self._timeout_s:g} s, and ended", result)
+        return result
+
+
+class _Own(_Waiting):
+    def __init__(self, call: ToolCall, handler: Handler, timeout_s: float | None) -> None:
+        self._call, self._handler, self._timeout_s = call, handler, timeout_s
+        self.summary = (call.name, *(f"{name} = {value!r}" for name, value in call.arguments.items()))
+
+    async def run(self) -> object:
+        try:
+            async with asyncio.timeout(self._timeout_s) as waiting:
+                return await self._handler(self._call)
+        except Exception as error:
+            if waiting.expired():
+                raise ToolFailure(ToolOutcome.TIMEOUT, f"not done after {self._timeout_s:g} s, and ended") from error
+            raise ToolFailure(ToolOutcome.FAILED, f"{type(error).__name__}: {error}") from error
+
+
+def _spawns(executor: CommandRunner | CommandExecutor) -> TypeGuard[CommandExecutor]:
+    return hasattr(executor, "spawn")
+
+
+async def _in_thread(work: Callable[[], T]) -> T:
+    """A cancelled caller waits for it: the descriptors it works on are closed next."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        task.exception()
+        raise
+
+
+def _ms(began: float) -> int:
+    return round((time.monotonic() - began) * 1000)

@@ -1,0 +1,278 @@
+"""``read_file``, ``write_file``, ``edit_file``, ``list_directory``: each prepared, then done.
+
+Preparing opens what was judged and works out what would happen, so that a person can be shown it, and a call that can
+not succeed is never asked about. Doing writes exactly that, or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from paddock.changes.text import Tag, unified
+from paddock.decide.beneath import open_straight
+from paddock.decide.calls import ToolCall
+from paddock.decide.paths import Located
+from paddock.tools.place import Place, kind_of, real_path, told
+from paddock.tools.result import Entry, FileText, FileWritten, Listing, ToolFailure, ToolOutcome
+from paddock.tools.text import DEFAULT, Document, named
+
+_SHOWN_LINES = 5
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What no call exceeds."""
+
+    read_bytes: int = 10 << 20
+    write_bytes: int = 10 << 20
+    entries: int = 10_000
+    depth: int = 16
+    timeout_s: float = 120.0
+    longest_timeout_s: float = 3600.0
+    calls: int | None = None
+    own_timeout_s: float | None = None  # of tools of the caller's own
+
+
+May = Callable[[str], bool]
+
+
+class Act(Protocol):
+    """``prepare``, then perhaps ``summary`` and ``diff`` for a person, then ``do``; ``close`` in any case."""
+
+    summary: tuple[str, ...]
+
+    def prepare(self) -> None: ...
+    def do(self) -> object: ...
+    def close(self) -> None: ...
+
+
+class ReadFile:
+    def __init__(self, call: ToolCall, located: Located, limits: Limits) -> None:
+        self._arguments, self._located, self._limits = call.arguments, located, limits
+        self._place: Place | None = None
+        self.summary: tuple[str, ...] = (f"read {located.written}",)
+
+    def prepare(self) -> None:
+        for name in ("offset", "limit"):
+            if self._arguments.get(name, 1) < 1:
+                raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{name} counts lines, from 1")
+        if "encoding" in self._arguments:
+            named(self._arguments["encoding"])
+        self._place = Place.of(self._located)
+
+    def do(self) -> FileText:
+        assert self._place is not None
+        shown = self._located.written
+        data, _ = self._place.read(self._limits.read_bytes)
+        document = Document.read(data, shown, self._arguments.get("encoding"))
+        first = self._arguments.get("offset", 1)
+        lines = document.text.split("\n")
+        lines = [f"{line}\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+        if first > max(1, len(lines)):
+            raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{shown}: it has {len(lines)} lines, not {first}")
+        end = first - 1 + self._arguments.get("limit", len(lines))
+        return FileText(
+            path=real_path(self._located),
+            text="".join(lines[first - 1 : end]),
+            encoding=document.encoding,
+            newline=document.newline,
+            size=len(data),
+            first_line=first,
+            more=end < len(lines),
+        )
+
+    def close(self) -> None:
+        if self._place is not None:
+            self._place.close()
+
+
+class _Change:
+    """A file that gets another content."""
+
+    def __init__(self, call: ToolCall, located: Located, limits: Limits, may_make: May) -> None:
+        self._arguments, self._located, self._limits, self._may_make = call.arguments, located, limits, may_make
+        self._place: Place | None = None
+        self._before: os.stat_result | None = None
+        self._old: bytes | None = None
+        self._data = b""
+        self._texts = "", ""
+        self.summary: tuple[str, ...] = ()
+
+    def close(self) -> None:
+        if self._place is not None:
+            self._place.close()
+
+    def _planned(self, data: bytes, old: Document | None, new: str, *summary: str) -> None:
+        if len(data) > self._limits.write_bytes:
+            raise ToolFailure(
+                ToolOutcome.TOO_LARGE, f"{len(data)} bytes, and {self._limits.write_bytes} are the most that is written"
+            )
+        self._data = data
+        self._texts = ("", new) if old is None else (old.text, old.as_here(new))
+        self.summary = summary
+
+    def diff(self) -> str:
+        old, new = (text.encode("utf-8", "surrogatepass") for text in self._texts)
+        lines = unified(old, new)
+        return "".join(f"{line.text if line.tag is Tag.HUNK else line.tag.value + line.text}\n" for line in lines)
+
+    def _write(self) -> None:
+        assert self._place is not None
+        self._place.replace(self._data, self._before, self._old)
+
+
+class WriteFile(_Change):
+    def prepare(self) -> None:
+        content, encoding, shown = self._arguments["content"], self._arguments.get("encoding"), self._located.written
+        chosen = None if encoding is None else named(encoding)
+        self._place = Place.of(self._located, self._may_make)
+        self._before = self._place.regular()
+        old: Document | None = None
+        replaced = ""
+        if self._before is not None:
+            replaced = f" over {self._before.st_size} bytes"
+            try:
+                self._old, self._before = self._place.read(self._limits.read_bytes)
+                old = Document.read(self._old, shown)
+            except ToolFailure as failed:
+                if failed.outcome not in (ToolOutcome.BINARY, ToolOutcome.ENCODING, ToolOutcome.TOO_LARGE):
+                    raise
+                replaced += " that are not shown: " + failed.message.removeprefix(f"{shown}: ")
+        new = old or Document(text="", encoding=DEFAULT)
+        if chosen is not None and chosen != new.encoding:
+            new = Document(text="", encoding=chosen, newline=new.newline)
+        written = new.written(content)
+        self._planned(written, old, content, f"write {shown}: {len(written)} bytes ({new.encoding}){replaced}")
+
+    def do(self) -> FileWritten:
+        self._write()
+        return FileWritten(path=real_path(self._located), size=len(self._data), created=self._before is None)
+
+
+class EditFile(_Change):
+    _count = 0
+
+    def prepare(self) -> None:
+        shown, arguments = self._located.written, self._arguments
+        self._place = Place.of(self._located)
+        self._old, self._before = self._place.read(self._limits.read_bytes)
+        document = Document.read(self._old, shown, arguments.get("encoding"))
+        if document.written(document.text) != self._old:
+            raise ToolFailure(ToolOutcome.ENCODING, f"{shown}: it could not be written back as it is")
+        old, new = document.as_here(arguments["old_text"]), document.as_here(arguments["new_text"])
+        if not old or old == new:
+            raise ToolFailure(
+                ToolOutcome.INVALID_ARGUMENTS, "the new text is the old one" if old else "the old text is empty"
+            )
+        self._count = document.text.count(old)
+        self._require_count(document.text, old)
+        text = document.text.replace(old, new)
+        times = "" if self._count == 1 else f", {self._count} times"
+        self._planned(document.written(text), document, text, f"edit {shown}{times}")
+
+    def do(self) -> FileWritten:
+        self._write()
+        return FileWritten(path=real_path(self._located), size=len(self._data), created=False, replacements=self._count)
+
+    def _require_count(self, text: str, old: str) -> None:
+        shown, count = self._located.written, self._count
+        if count == 0:
+            raise ToolFailure(ToolOutcome.NO_MATCH, f"{shown}: the old text is not in it")
+        expected = self._arguments.get("expected_count")
+        if expected is None and (count == 1 or self._arguments.get("replace_all", False)):
+            return
+        if expected != count:
+            lines = [str(text.count("\n", 0, at) + 1) for at in _found(text, old, _SHOWN_LINES)]
+            more = ", …" if count > len(lines) else ""
+            wanted = "once" if expected is None else f"{expected} times"
+            raise ToolFailure(
+                ToolOutcome.NOT_UNIQUE,
+                f"{shown}: the old text is in it {count} times (line {', '.join(lines)}{more}), not {wanted}",
+            )
+
+
+class ListDirectory:
+    """Links are named, never followed, so there is no way in a circle; a directory that a mount shows twice is looked
+    into once. What the policy would not list is not looked into either."""
+
+    def __init__(self, call: ToolCall, located: Located, limits: Limits, may_list: May) -> None:
+        self._depth = call.arguments.get("depth", 1)
+        self._located, self._limits, self._may_list = located, limits, may_list
+        self._directory: int | None = None
+        self.summary: tuple[str, ...] = (f"list {located.written}",)
+
+    def prepare(self) -> None:
+        if not 1 <= self._depth <= self._limits.depth:
+            raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"depth is between 1 and {self._limits.depth}")
+        with told(self._located.written):
+            self._directory = open_straight(real_path(self._located), os.O_RDONLY | os.O_DIRECTORY)
+
+    def do(self) -> Listing:
+        assert self._directory is not None
+        entries: list[Entry] = []
+        closed: list[str] = []
+        seen: set[tuple[int, int]] = set()
+
+        def look(directory: int, below: str, depth: int) -> None:
+            facts = os.fstat(directory)
+            if (facts.st_dev, facts.st_ino) in seen:
+                closed.append(below.rstrip("/"))
+                return
+            seen.add((facts.st_dev, facts.st_ino))
+            with os.scandir(directory) as found:
+                names = sorted(_some(found, self._limits.entries + 1 - len(entries)))
+            inside = []
+            for name in names:
+                try:
+                    facts = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                except FileNotFoundError:
+                    continue
+                entries.append(Entry(name=below + name, kind=kind_of(facts), size=facts.st_size))
+                if entries[-1].kind == "directory" and depth > 1:
+                    inside.append(name)
+            for name in inside:
+                descend(directory, below, name, depth - 1)
+
+        def descend(directory: int, below: str, name: str, depth: int) -> None:
+            if len(entries) > self._limits.entries:
+                return
+            try:
+                if not self._may_list(os.path.join(real_path(self._located), below + name)):
+                    raise PermissionError
+                fd = os.open(name, _DIRECTORY, dir_fd=directory)
+                try:
+                    look(fd, f"{below}{name}/", depth)
+                finally:
+                    os.close(fd)
+            except OSError:
+                closed.append(below + name)
+
+        with told(self._located.written):
+            look(self._directory, "", self._depth)
+        kept = entries[: self._limits.entries]
+        return Listing(
+            path=real_path(self._located),
+            entries=tuple(kept),
+            closed=tuple(closed),
+            truncated=len(kept) < len(entries),
+        )
+
+    def close(self) -> None:
+        if self._directory is not None:
+            os.close(self._directory)
+
+
+def _some(found: Iterator[os.DirEntry[str]], most: int) -> Iterator[str]:
+    for entry, _ in zip(found, range(most), strict=False):
+        yield entry.name
+
+
+def _found(text: str, old: str, most: int) -> Iterator[int]:
+    at = text.find(old)
+    while at >= 0 and most:
+        yield at
+        at, most = text.find(old, at + len(old)), most - 1

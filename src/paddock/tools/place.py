@@ -1,0 +1,229 @@
+"""A name in a directory that is held open.
+
+The directory is opened by the path that was judged, through no link (decide/beneath.py), before anybody is asked; all
+that follows is done by its descriptor. Whatever happens to the names above meanwhile, it is the judged directory that
+is read and written, and a link in the place of the file is never followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from paddock.changes.kernel import exchange, rename_new
+from paddock.decide.beneath import open_straight
+from paddock.decide.paths import Located
+from paddock.tools.result import Kind, ToolFailure, ToolOutcome, failure
+
+_DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_BLOCK = 1 << 20
+_KINDS: dict[int, Kind] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "directory",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "fifo",
+    stat.S_IFSOCK: "socket",
+    stat.S_IFCHR: "device",
+    stat.S_IFBLK: "device",
+}
+
+
+def kind_of(facts: os.stat_result) -> Kind:
+    return _KINDS[stat.S_IFMT(facts.st_mode)]
+
+
+def real_path(located: Located) -> str:
+    if located.real is None:
+        raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{located.written}: this system has no such path")
+    return located.real
+
+
+@contextmanager
+def told(shown: str) -> Iterator[None]:
+    """What the system refuses is a result."""
+    try:
+        yield
+    except OSError as error:
+        raise failure(error, shown) from None
+
+
+class Place:
+    """``missing``: directories that have to be made before the name can be."""
+
+    def __init__(self, directory: int, missing: tuple[str, ...], name: str, shown: str) -> None:
+        self._directory = directory
+        self._missing = missing
+        self._name = name
+        self.shown = shown
+
+    @classmethod
+    def of(cls, located: Located, may_make: Callable[[str], bool] = lambda path: False) -> Place:
+        """``may_make``: whether a directory that is not there could be made."""
+        path, shown = real_path(located), located.written
+        above, name = os.path.split(path)
+        missing: list[str] = []
+        with told(shown):
+            while True:
+                try:
+                    directory = open_straight(above, os.O_PATH | os.O_DIRECTORY)
+                except FileNotFoundError:
+                    if not may_make(above):
+                        raise
+                    above, last = os.path.split(above)
+                    missing.insert(0, last)
+                else:
+                    return cls(directory, tuple(missing), name or ".", shown)
+
+    def close(self) -> None:
+        os.close(self._directory)
+
+    def facts(self) -> os.stat_result | None:
+        """None: there is nothing of this name."""
+        if self._missing:
+            return None
+        with told(self.shown):
+            try:
+                return os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+            except FileNotFoundError:
+                return None
+
+    def regular(self) -> os.stat_result | None:
+        """The same; a failure if it is anything but a file."""
+        facts = self.facts()
+        if facts is not None and not stat.S_ISREG(facts.st_mode):
+            raise ToolFailure(ToolOutcome.NOT_A_FILE, f"{self.shown}: not a file but a {kind_of(facts)}")
+        return facts
+
+    def read(self, most: int) -> tuple[bytes, os.stat_result]:
+        """All of it, and the facts it had before the first byte was read."""
+        if self.regular() is None:  # looked at first: opening a device can do something already
+            raise ToolFailure(ToolOutcome.NOT_FOUND, f"{self.shown}: no such file")
+        with told(self.shown):
+            fd = os.open(self._name, _READ, dir_fd=self._directory)
+            try:
+                facts = os.fstat(fd)
+                if not stat.S_ISREG(facts.st_mode):
+                    raise ToolFailure(ToolOutcome.CHANGED, f"{self.shown}: it was a file a moment ago")
+                if facts.st_size > most:
+                    raise _too_large(self.shown, facts.st_size, most)
+                return _content(fd, most, self.shown), facts
+            finally:
+                os.close(fd)
+
+    def replace(self, data: bytes, before: os.stat_result | None, old: bytes | None) -> None:
+        """The name gets another file at once, or stays as it is. ``before``: the file that was there when this was
+        decided, ``old`` what was in it; None: there was none, or it was not read. If there is another one by now, it
+        stays, and that is a failure."""
+        with told(self.shown):
+            self._make_missing()
+            temporary = f".paddock-{secrets.token_hex(8)}"
+            fd = os.open(temporary, _NEW, 0o666, dir_fd=self._directory)
+            try:
+                try:
+                    if before is not None:
+                        self._dress(fd, before)
+                    _write(fd, data)
+                    os.fsync(fd)
+                finally:
+                    os.close(fd)
+                if before is None:
+                    rename_new(temporary, self._name, self._directory)
+                else:
+                    self._exchange(temporary, before, old)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(temporary, dir_fd=self._directory)
+            self._sync()
+
+    def _exchange(self, temporary: str, before: os.stat_result, old: bytes | None) -> None:
+        exchange(temporary, self._name, self._directory)
+        found = os.stat(temporary, dir_fd=self._directory, follow_symlinks=False)
+        if _state(found) != _state(before) and not self._holds(temporary, old):
+            exchange(temporary, self._name, self._directory)
+            raise ToolFailure(ToolOutcome.CHANGED, f"{self.shown}: somebody changed it meanwhile; it was left as it is")
+
+    def _holds(self, name: str, old: bytes | None) -> bool:
+        """An overlay may number a file anew when it is moved: then its content tells."""
+        if old is None:
+            return False
+        other = Place(os.dup(self._directory), (), name, self.shown)
+        try:
+            return other.read(len(old))[0] == old
+        except ToolFailure:
+            return False
+        finally:
+            other.close()
+
+    def _dress(self, fd: int, before: os.stat_result) -> None:
+        """Owner, mode and attributes of the file that goes. Rights that a write would take away are not kept."""
+        if not os.access(self._name, os.W_OK, dir_fd=self._directory, effective_ids=True):
+            raise ToolFailure(ToolOutcome.NO_PERMISSION, f"{self.shown}: it is not writable")
+        ours = os.fstat(fd)
+        if (ours.st_uid, ours.st_gid) != (before.st_uid, before.st_gid):
+            try:
+                os.fchown(fd, before.st_uid, before.st_gid)
+            except PermissionError:
+                raise ToolFailure(
+                    ToolOutcome.NO_PERMISSION, f"{self.shown}: it belongs to somebody else, and would not any more"
+                ) from None
+        self._copy_attributes(fd)
+        os.fchmod(fd, before.st_mode & 0o1777)
+
+    def _copy_attributes(self, target: int) -> None:
+        source = os.open(self._name, _READ, dir_fd=self._directory)
+        try:
+            with contextlib.suppress(OSError):  # not every file system has them
+                for name in os.listxattr(source):
+                    if name.startswith(("user.", "system.posix_acl_access")):
+                        os.setxattr(target, name, os.getxattr(source, name))
+        finally:
+            os.close(source)
+
+    def _make_missing(self) -> None:
+        while self._missing:
+            name, *rest = self._missing
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(name, dir_fd=self._directory)
+            inside = os.open(name, _DIRECTORY, dir_fd=self._directory)
+            os.close(self._directory)
+            self._directory, self._missing = inside, tuple(rest)
+
+    def _sync(self) -> None:
+        """The name itself. A directory that can be written but not read is left to the system."""
+        with contextlib.suppress(PermissionError):
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._directory)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+
+def _state(facts: os.stat_result) -> tuple[int, ...]:
+    return facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, stat.S_IFMT(facts.st_mode)
+
+
+def _too_large(shown: str, size: int, most: int) -> ToolFailure:
+    return ToolFailure(ToolOutcome.TOO_LARGE, f"{shown}: {size} bytes, and {most} are the most that is read")
+
+
+def _content(fd: int, most: int, shown: str) -> bytes:
+    """Files of the kernel's say that they are empty, and some never end."""
+    parts, length = [], 0
+    while part := os.read(fd, _BLOCK):
+        parts.append(part)
+        length += len(part)
+        if length > most:
+            raise _too_large(shown, length, most)
+    return b"".join(parts)
+
+
+def _write(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,123 @@
+"""What a tool call came to. Every call ends in a ToolResult; none raises."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from paddock.decide.tools import Decision
+from paddock.tools.commands import CommandResult
+
+
+class ToolOutcome(Enum):
+    OK = "ok"
+    BLOCKED = "blocked"  # by the policy, and nobody could have approved it
+    DENIED = "denied"  # somebody was asked and said no, or there was nobody to ask
+    INVALID_ARGUMENTS = "invalid_arguments"
+    NOT_FOUND = "not_found"
+    NOT_A_FILE = "not_a_file"  # a directory, device, fifo or socket
+    NOT_A_DIRECTORY = "not_a_directory"
+    NO_PERMISSION = "no_permission"
+    TOO_LARGE = "too_large"
+    BINARY = "binary"
+    ENCODING = "encoding"  # text, but not in the encoding it was taken for
+    NO_MATCH = "no_match"  # an edit's old text is not there
+    NOT_UNIQUE = "not_unique"  # it is there another number of times
+    CHANGED = "changed"  # by somebody else, between the judgement and the act: nothing was done
+    TIMEOUT = "timeout"
+    LIMIT = "limit"  # so many calls were to be made, and this is one more
+    CANCELLED = "cancelled"
+    UNAVAILABLE = "unavailable"  # no executor, or no journal: nothing was done
+    FAILED = "failed"  # the system or the tool itself; the message says why
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileText:
+    """``text``: the lines asked for. ``newline``: what ends them in the file; they end in ``\\n`` here unless the file
+    mixes. ``more``: lines follow."""
+
+    path: str
+    text: str
+    encoding: str
+    newline: str
+    size: int
+    first_line: int
+    more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileWritten:
+    """``replacements``: of an edit."""
+
+    path: str
+    size: int
+    created: bool
+    replacements: int | None = None
+
+
+Kind = Literal["file", "directory", "link", "fifo", "socket", "device"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """``name``: relative to what was listed."""
+
+    name: str
+    kind: Kind
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """``closed``: directories below that were not looked into, because the policy or the system does not let."""
+
+    path: str
+    entries: tuple[Entry, ...]
+    closed: tuple[str, ...]
+    truncated: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """``content``: what the tool gave, if anything. ``notes``: what the caller should know besides."""
+
+    outcome: ToolOutcome
+    message: str
+    decision: Decision
+    content: FileText | FileWritten | Listing | CommandResult | object | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome is ToolOutcome.OK
+
+
+class ToolFailure(Exception):  # noqa: N818 a result on its way, and nobody's error
+    """A tool can not do what it was asked. ``content``: what there is nevertheless."""
+
+    def __init__(self, outcome: ToolOutcome, message: str, content: object | None = None) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.message = message
+        self.content = content
+
+
+_OUTCOMES = {
+    errno.ENOENT: ToolOutcome.NOT_FOUND,
+    errno.ENOTDIR: ToolOutcome.NOT_A_DIRECTORY,
+    errno.EISDIR: ToolOutcome.NOT_A_FILE,
+    errno.ENXIO: ToolOutcome.NOT_A_FILE,
+    errno.EACCES: ToolOutcome.NO_PERMISSION,
+    errno.EPERM: ToolOutcome.NO_PERMISSION,
+    errno.EROFS: ToolOutcome.NO_PERMISSION,
+    errno.EEXIST: ToolOutcome.CHANGED,
+}
+
+
+def failure(error: OSError, shown: str) -> ToolFailure:
+    if error.errno == errno.ELOOP:
+        return ToolFailure(ToolOutcome.CHANGED, f"{shown}: there is a link on the way that was not there before")
+    outcome = _OUTCOMES.get(error.errno or 0, ToolOutcome.FAILED)
+    return ToolFailure(outcome, f"{shown}: {error.strerror or error}")

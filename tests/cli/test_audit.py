@@ -1,0 +1,107 @@
+"""Searching and reporting a journal that a real run wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.fence import Fence, Word
+from tests.support.tester import Outcome
+
+POLICY = """
+[meta]
+inherit = "ai-agent"
+default_action = "allow"
+
+[[rule]]
+id = "no-touching"
+action = "deny"
+exe_basename = "touch"
+"""
+
+
+@pytest.fixture
+def journaled(fence: Fence) -> Fence:
+    policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
+    assert fence.inside(["sh", "-c", "/usr/bin/touch '<b>x'; true | cat"], "--policy", policy).exit_code == 0
+    return fence
+
+
+def audit(fence: Fence, *words: Word) -> Outcome:
+    return fence.tester.run(
+        [fence.installation.paddock, "audit", *words, "--dir", fence.journal], cwd=fence.ground.root
+    )
+
+
+def test_query_filters(journaled: Fence) -> None:
+    denied = audit(journaled, "query", "--action", "deny", "--json")
+    (event,) = map(json.loads, denied.stdout.splitlines())
+    assert (event["event"], event["rule_id"], event["argv"]) == ("exec", "no-touching", ["/usr/bin/touch", "<b>x"])
+    session = event["session"]
+    everything = audit(journaled, "query", "--session", session).stdout.splitlines()
+    assert len(everything) == len(audit(journaled, "show").stdout.splitlines()) >= 4
+    assert len(audit(journaled, "query", "--kind", "session").stdout.splitlines()) == 2
+    assert len(audit(journaled, "query", "--rule", "no-touching", "--since", "1h").stdout.splitlines()) == 1
+    for none in (["--rule", "other"], ["--until", "1h"], ["--day", "2020-01-01"], ["--session", "x"]):
+        assert audit(journaled, "query", *none).stdout == ""
+
+
+def test_query_goes_on_as_events_come(journaled: Fence) -> None:
+    words: list[Word] = [journaled.installation.paddock, "audit", "query", "--kind", "exec", "--action", "deny"]
+    with journaled.tester.starting([*words, "--follow", "--json", "--dir", journaled.journal]) as following:
+        assert following.stdout is not None
+        assert json.loads(following.stdout.readline())["argv"] == ["/usr/bin/touch", "<b>x"]
+        policy = journaled.ground.root / "p.toml"
+        journaled.inside(["sh", "-c", "/usr/bin/touch later"], "--policy", policy)
+        assert json.loads(following.stdout.readline())["argv"] == ["/usr/bin/touch", "later"]
+
+
+def test_report_is_a_file_of_the_persons_own(journaled: Fence) -> None:
+    out = journaled.ground.root / "report.html"
+    said = audit(journaled, "report", "-o", out)
+    assert (said.exit_code, said.stderr) == (0, ""), said
+    assert said.stdout.endswith(f"events: {out}\n")
+    assert (out.stat().st_mode & 0o777, out.stat().st_uid) == (0o600, journaled.tester.uid)
+    page = out.read_text()
+    assert "The chain of the journal is whole" in page
+    assert "no-touching" in page
+    assert "&lt;b&gt;x" in page
+    assert "<b>x" not in page
+    printed = audit(journaled, "report")
+    assert printed.stdout == page
+    assert [path.name for path in journaled.ground.root.glob("report*")] == ["report.html"]
+
+
+def test_report_of_an_altered_journal_says_so(journaled: Fence) -> None:
+    (file,) = Path(journaled.journal).glob("*.jsonl")
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join([*lines[:1], b"nonsense\n", *lines[2:]]))
+    said = audit(journaled, "report")
+    assert said.exit_code == 125
+    assert "has been altered" in said.stdout
+    assert "1 lines of the journal are no events" in said.stdout
+    (journaled.journal / "head").unlink()
+    lost = audit(journaled, "report")
+    assert (lost.exit_code, "could not be verified" in lost.stdout) == (125, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["query", "--since", "soon"], "'soon' is no time"),
+        (["query", "--day", "x"], "'x' is no day"),
+        (["query", "--day", "2026-11-16", "--since", "1h"], "--day is a time already"),
+        (["show", "--kind", "exec"], "filters are for query and report"),
+        (["query", "-o", "x"], "--output is for report"),
+        (["query", "--action", "maybe"], "invalid choice"),
+        (["report", "--session", "nobody"], "there are no events of the session 'nobody'"),
+        (["report", "-o", "/nowhere/x.html"], "/nowhere/x.html"),
+    ],
+)
+def test_what_makes_no_sense_is_said(journaled: Fence, words: list[Word], complaint: str) -> None:
+    said = audit(journaled, *words)
+    assert (said.exit_code, said.stdout) == (125, ""), said
+    assert complaint in said.stderr
+    assert "Traceback" not in said.stderr

@@ -1,0 +1,340 @@
+"""paddock sandbox, and linux mode on the real kernel: as an ordinary user, beside a control without a fence."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from paddock.cli import sandbox
+from paddock.errors import PolicyError, UsageError
+from tests.network.certificates import TestAuthority
+from tests.support.clients import serving_site
+from tests.support.fence import Fence, Word
+from tests.support.tester import Outcome
+from tests.support.wsl import FakeWsl
+from tests.unit.executors.test_distro import DIGEST, ROOTFS
+
+ENOSYS = "38"
+
+
+def told(fence: Fence, *words: Word, prefix: list[Word] | None = None) -> Outcome:
+    outcome = fence.tester.run(
+        [*(prefix or []), fence.installation.paddock, "sandbox", *words], cwd=fence.ground.project, timeout_s=120
+    )
+    assert "Traceback" not in outcome.stderr, str(outcome)
+    return outcome
+
+
+def test_modes_are_told_for_programs_and_people(fence: Fence) -> None:
+    """A-102, A-103, A-130"""
+    table = json.loads(told(fence, "modes", "--json").stdout)
+    assert list(table) == ["local", "linux", "windows", "wsl", "container", "ssh"]
+    assert {mode for mode, row in table.items() if row["forced_ask"]} == {"local", "wsl", "ssh"}
+    assert table["windows"]["reads"] == "everything"
+    assert all(row["network"] == "open" for mode, row in table.items() if mode in ("local", "windows", "wsl"))
+    shown = told(fence, "modes").stdout
+    assert all(f"\n{mode}\n" in f"\n{shown}" for mode in table)
+
+
+def test_status_says_what_holds_here(fence: Fence) -> None:
+    """A-106, A-147"""
+    linux = told(fence, "status")
+    assert (linux.exit_code, linux.stdout.splitlines()[0]) == (0, "mode: linux")
+    assert "writes: held to the workspace" in linux.stdout
+    local = told(fence, "status", "--mode", "local")
+    assert "writes: NOT held" in local.stdout
+    assert json.loads(told(fence, "status", "--json").stdout)["writes_confined"] is True
+    old = told(fence, "status", prefix=[fence.programs.oldkernel, "--no-landlock", ENOSYS, "--"])
+    assert old.exit_code == 125
+    assert "commands can not be run" in old.stderr
+
+
+def test_the_self_test_fails_where_nothing_holds(fence: Fence) -> None:
+    """A-107, A-120: by a place that the same person can write without a fence."""
+    held = told(fence, "selftest")
+    assert (held.exit_code, [line.split()[0] for line in held.stdout.splitlines()]) == (0, ["ok"] * 4), str(held)
+    local = told(fence, "selftest", "--mode", "local")
+    assert local.exit_code == 125
+    assert [line.split()[0] for line in local.stdout.splitlines()] == ["ok", "ok", "FAILED", "FAILED"]
+    old = told(fence, "selftest", prefix=[fence.programs.oldkernel, "--no-landlock", ENOSYS, "--"])
+    assert (old.exit_code, old.stdout.splitlines()[0][:2]) == (125, "ok"), str(old)
+    assert "FAILED" in old.stdout
+    assert list(fence.tester.home.glob("paddock-selftest-*")) == []
+
+
+@pytest.mark.parametrize("act", ["setup", "reset"])
+def test_distributions_are_for_windows(fence: Fence, act: str) -> None:
+    """A-152"""
+    refused = told(fence, act, "--yes")
+    assert (refused.exit_code, refused.stdout, len(refused.stderr.splitlines())) == (2, "", 1), str(refused)
+    assert "that is for Windows, and this is linux" in refused.stderr
+
+
+def test_a_mode_of_another_system_is_refused(fence: Fence) -> None:
+    """A-100, A-101"""
+    for mode in ("windows", "wsl"):
+        refused = told(fence, "status", "--mode", mode)
+        assert (refused.exit_code, refused.stdout) == (125, "")
+        assert f"mode {mode}: that is for Windows" in refused.stderr
+    assert told(fence, "status", "--mode", "x").exit_code == 125
+    file = fence.ground.put(fence.ground.root / "c.json", '{"safety": {"sandbox": {"mode": "x"}}}')
+    assert "'x' is not one of" in told(fence, "status", "--config", file).stderr
+
+
+_LINUX = """
+import asyncio, json, os, sys, warnings
+from paddock import LinuxSandbox, LinuxSandboxConfig, SafetyConfig, SandboxConfig, executor_for
+from paddock.executors.run import run
+
+async def main():
+    outside, workspace = sys.argv[1], sys.argv[2]
+    box = LinuxSandbox(LinuxSandboxConfig(workspace=workspace, max_memory_mb=512))
+    told = {}
+    told["inside"] = (await box.execute("echo x > made && cat made")).stdout
+    told["outside"] = (await box.execute(f"echo x > {outside}/by-the-shell")).exit_code
+    child = f"python3 -c 'open(\\"{outside}/by-a-child\\", \\"w\\")'"
+    told["child"] = (await box.execute(child)).exit_code
+    told["temp"] = (await box.execute('f=$(mktemp) && echo x > $f && echo x > /dev/null')).exit_code
+    told["code"] = (await box.execute("exit 3")).exit_code
+    told["env"] = sorted(line.split("=")[0] for line in (await box.execute(["env"])).stdout.splitlines())
+    told["given"] = (await box.execute('echo "$GIVEN"', env={"GIVEN": "1"})).stdout
+    told["confines"] = box.executor.confines_writes
+    told["secret"] = (await box.execute(["cat", sys.argv[3]])).exit_code
+    told["where"] = (await box.execute("pwd -P")).stdout.strip()
+    hog = await box.execute(["python3", "-c", "x = bytearray(10**9); print('had it')"])
+    told["hog"] = [hog.stdout, hog.ok]
+    told["after"] = (await box.execute("echo again")).stdout
+    await box.dispose()
+    os.chdir(workspace)
+    here = executor_for(SafetyConfig(sandbox=SandboxConfig()).sandbox)
+    told["cwd"] = (await run(here, "pwd -P")).stdout.strip()
+    await here.dispose()
+    print(json.dumps(told))
+
+asyncio.run(main())
+"""
+
+
+def test_linux_mode_holds_on_this_kernel(fence: Fence) -> None:
+    """A-109, A-110, A-112 to A-114, A-117, A-119"""
+    ground = fence.ground
+    outside = ground.put(ground.root / "elsewhere" / "there", "").parent
+    control = fence.tester.run(["sh", "-c", f"echo x > {outside}/control"])
+    assert control.exit_code == 0
+    script = ground.put(ground.root / "linux.py", _LINUX)
+    python = fence.installation.root / "bin" / "python"
+    ran = fence.tester.run(
+        [python, script, outside, ground.project, ground.secret], env={"API_TOKEN": "s3cret"}, timeout_s=120
+    )
+    assert ran.exit_code == 0, str(ran)
+    result = json.loads(ran.stdout)
+    assert (result["inside"], result["temp"], result["code"], result["given"]) == ("x\n", 0, 3, "1\n"), result
+    assert result["outside"] != 0
+    assert result["child"] != 0
+    assert result["secret"] != 0
+    assert sorted(path.name for path in outside.iterdir()) == ["control", "there"]
+    # PWD, SHLVL and _ are the shell's; the others are named by the profile.
+    assert {"PATH", "HOME", "LANG", "TERM"} <= set(result["env"])
+    assert "API_TOKEN" not in result["env"]
+    assert not {"USER", "LOGNAME", "SHELL"} & set(result["env"])
+    assert result["confines"] is True
+    assert result["where"] == result["cwd"] == str(ground.project)
+    assert result["hog"] == ["", False]
+    assert result["after"] == "again\n"
+
+
+_REACHING = """
+import asyncio, sys
+from paddock import LinuxSandbox, LinuxSandboxConfig
+
+async def main():
+    connect = "import socket; socket.create_connection(('127.0.0.1', %s), 5).close(); print('reached')" % sys.argv[1]
+    box = LinuxSandbox(LinuxSandboxConfig(policy=sys.argv[2] if len(sys.argv) > 2 else None))
+    print((await box.execute(["/usr/bin/python3", "-c", connect])).stdout.strip() or "not reached")
+    await box.dispose()
+
+asyncio.run(main())
+"""
+
+
+def test_linux_mode_has_the_network_of_its_policy(full: Fence) -> None:
+    """A-105"""
+    ground = full.ground
+    script = ground.put(ground.root / "reaching.py", _REACHING)
+    policy = ground.put(ground.root / "closed.toml", '[network]\nmode = "none"\n')
+    python = full.installation.root / "bin" / "python"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        for words, wanted in (([port], "reached\n"), ([port, policy], "not reached\n")):
+            ran = full.tester.run([python, script, *words], cwd=ground.project, timeout_s=60)
+            assert (ran.exit_code, ran.stdout) == (0, wanted), str(ran)
+
+
+_LENIENT = """
+import asyncio, json, sys, warnings
+from paddock import LinuxSandbox, ToolCall, ToolPolicy
+from paddock.errors import PaddockError
+
+async def main():
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        box = LinuxSandbox(require_enforced=sys.argv[1] == "strict")
+        policy = ToolPolicy(require_approval_for_execute=False).confined(box.executor.confines_writes)
+    ran = await box.execute("echo ran")
+    await box.dispose()
+    step = policy.check(ToolCall(name="bash", arguments={"command": "ls"}))
+    print(json.dumps([ran.outcome.value, ran.stdout, step.action, [str(one.message) for one in said]]))
+
+asyncio.run(main())
+"""
+
+
+def test_without_landlock_it_is_refused_or_asked_about(fence: Fence) -> None:
+    """A-052, A-054, A-115: by what is really held, not by the name of the mode."""
+    ground = fence.ground
+    script = ground.put(ground.root / "lenient.py", _LENIENT)
+    python = fence.installation.root / "bin" / "python"
+
+    def look(how: str, *prefix: Word) -> list[object]:
+        ran = fence.tester.run([*prefix, python, script, how], cwd=ground.project, timeout_s=60)
+        assert ran.exit_code == 0, str(ran)
+        answer: list[object] = json.loads(ran.stdout)
+        return answer
+
+    old = (fence.programs.oldkernel, "--no-landlock", ENOSYS, "--")
+    assert look("strict") == ["exited", "ran\n", "allow", []]
+    assert look("lenient") == ["exited", "ran\n", "allow", []]
+    assert look("strict", *old)[:2] == ["unavailable", ""]
+    outcome, stdout, action, said = look("lenient", *old)
+    assert (outcome, stdout, action) == ("exited", "ran\n", "ask")
+    assert said == ["commands can write everywhere: there is no fence here"]
+
+
+# On Windows, as far as it can be had here.
+
+
+@pytest.fixture
+def windows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeWsl:
+    fake = FakeWsl(tmp_path / "System32")
+    monkeypatch.setattr(sys, "platform", "win32")
+    monkeypatch.setenv("SYSTEMROOT", str(tmp_path))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "local"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    monkeypatch.setattr(ssl, "enum_certificates", lambda store: [], raising=False)
+    return fake
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Of a distribution that a server on loopback has."""
+    authority = TestAuthority()
+    (tmp_path / "authority.pem").write_bytes(authority.pem)
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "authority.pem"))
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "rootfs").write_bytes(ROOTFS)
+    file = tmp_path / "config.json"
+    with serving_site(site, context=authority.server("localhost")) as served:
+        wsl = {
+            "distro": "mine",
+            "workspace": "C:\\ws",
+            "rootfs_url": f"https://localhost:{served.port}/rootfs",
+            "rootfs_sha256": DIGEST,
+            "packages": ["git"],
+            "package_install_command": f"echo {{packages}} >>{tmp_path}/log",
+        }
+        file.write_text(json.dumps({"safety": {"sandbox": {"mode": "wsl", "wsl": wsl}}}))
+        yield file
+
+
+def test_set_up_takes_flags_before_the_file(
+    windows: FakeWsl, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A-142, A-144 to A-146, A-150"""
+    assert sandbox.execute(["setup", "--config", str(config), "--packages", "jq,curl", "--distro", "other"]) == 0
+    assert windows.distros == ["other"]
+    assert (tmp_path / "log").read_text() == "jq curl\n"
+    assert capsys.readouterr().out.splitlines()[-1] == "other is ready"
+    assert sandbox.execute(["setup", "--config", str(config), "--distro", "other"]) == 0
+    assert "was kept" in capsys.readouterr().out
+    assert (tmp_path / "log").read_text() == "jq curl\n"
+    assert sandbox.execute(["setup", "--config", str(config), "--force", "--distro", "other"]) == 0
+    assert [argv[0] for argv in windows.argv if argv[0] in ("--unregister", "--import")][-2:] == [
+        "--unregister",
+        "--import",
+    ]
+    assert (tmp_path / "log").read_text() == "jq curl\ngit\n"
+
+
+def test_reset_asks_first(
+    windows: FakeWsl, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A-148, A-149, A-151"""
+    kept = tmp_path / "workspace"
+    kept.write_text("mine")
+    with pytest.raises(UsageError, match="removes the distribution"):
+        sandbox.execute(["reset", "--config", str(config)])
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for answer in ("n\n", "\n", ""):
+        monkeypatch.setattr(sys, "stdin", Terminal(answer))
+        assert sandbox.execute(["reset", "--config", str(config)]) == 125
+    assert windows.calls == []
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert sandbox.execute(["reset", "--config", str(config)]) == 0
+    assert sandbox.execute(["reset", "--config", str(config), "--yes"]) == 0
+    assert [argv[0] for argv in windows.argv] == [
+        "--list", "--import", "-d", "--terminate", "--list", "--unregister", "--import", "-d", "--terminate",
+    ]  # fmt: skip
+    assert kept.read_text() == "mine"
+
+
+def test_status_looks_into_the_distribution(windows: FakeWsl, capsys: pytest.CaptureFixture[str]) -> None:
+    """A-106, A-147"""
+    assert sandbox.execute(["status", "--mode", "wsl"]) == 125
+    assert "there is no distribution paddock-sandbox" in capsys.readouterr().err
+    (windows.directory / "distros" / "paddock-sandbox").touch()
+    assert sandbox.execute(["status", "--mode", "wsl", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["works"], found["writes_confined"], found["kernel"]) == (True, False, os.uname().release)
+    assert found["python"].startswith("3.")
+    assert sandbox.execute(["status", "--mode", "wsl"]) == 0
+    assert "writes: NOT held (the distribution, and all drives of Windows" in capsys.readouterr().out
+
+
+def test_packages_are_names(windows: FakeWsl, config: Path) -> None:
+    """A-153"""
+    with pytest.raises(UsageError, match="not the name of a package"):
+        sandbox.execute(["setup", "--config", str(config), "--packages", "a; rm -rf /"])
+    with pytest.raises(PolicyError, match="neither a path nor one of"):
+        sandbox.execute(["setup", "--profile", "arch"])
+    assert windows.calls == []
+
+
+def test_a_configuration_that_a_command_could_have_written_starts_nothing(fence: Fence) -> None:
+    """It names programs that run outside of the fence."""
+    ground = fence.ground
+    ran = ground.root / "ran"
+    engine = ground.put(ground.project / "engine", f"#!/bin/sh\ntouch {ran}\n")
+    engine.chmod(0o755)
+    sandboxed = {"mode": "container", "container": {"engine": str(engine), "image": "x"}}
+    file = ground.put(ground.project / "agent.json", json.dumps({"safety": {"sandbox": sandboxed}}))
+    for act in ("status", "selftest"):
+        outcome = told(fence, act, "--config", file)
+        assert outcome.exit_code == 125, str(outcome)
+        assert "is not trusted yet" in outcome.stderr, str(outcome)
+    assert not ran.exists()
+    assert fence.tester.run([fence.installation.paddock, "trust", file], cwd=ground.project).exit_code == 0
+    told(fence, "selftest", "--config", file)
+    assert ran.exists(), "the control: a person's own word starts it"

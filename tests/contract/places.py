@@ -1,0 +1,145 @@
+"""Places for the contract, each made by the user who runs it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from paddock.executors.attendant import AttendedProcess
+from paddock.executors.container import ContainerExecutor
+from paddock.executors.host import HostExecutor
+from paddock.executors.sandbox import SandboxExecutor
+from paddock.executors.ssh import SshExecutor
+from paddock.executors.wsl import WslExecutor
+from paddock.policy.model import Tier
+from paddock.policy.request import Request
+from paddock.testing.executor import Place
+
+
+@asynccontextmanager
+async def host() -> AsyncIterator[Place]:
+    with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
+        executor = HostExecutor(cwd=directory)
+        try:
+            yield Place(executor=executor, workspace=Path(directory), inside=directory)
+        finally:
+            await executor.dispose()
+
+
+@asynccontextmanager
+async def logged() -> AsyncIterator[Place]:
+    """Of the guide: guide.py is its text."""
+    log: list[object] = []
+    with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
+        executor = importlib.import_module("guide").Logged(HostExecutor(cwd=directory), log)
+        try:
+            yield Place(executor=executor, workspace=Path(directory), inside=directory)
+        finally:
+            await executor.dispose()
+    assert log, "every command went through it"
+
+
+class _Liar(HostExecutor):
+    """Whose commands all succeed."""
+
+    async def spawn(self, *arguments: Any, **options: Any) -> AttendedProcess:
+        process = await super().spawn(*arguments, **options)
+        process.__class__ = _Successful
+        return process
+
+
+class _Successful(AttendedProcess):
+    @property
+    def returncode(self) -> int | None:
+        return None if super().returncode is None else 0
+
+
+@asynccontextmanager
+async def liar() -> AsyncIterator[Place]:
+    with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
+        executor = _Liar(cwd=directory)
+        try:
+            yield Place(executor=executor, workspace=Path(directory), inside=directory, has_terminals=False)
+        finally:
+            await executor.dispose()
+
+
+@asynccontextmanager
+async def _sandbox(tier: Tier) -> AsyncIterator[Place]:
+    with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
+        executor = SandboxExecutor(Request(profiles=("ai-agent",), tier=tier), workspace=directory)
+        try:
+            yield Place(executor=executor, workspace=Path(directory), inside=directory)
+        finally:
+            await executor.dispose()
+
+
+def full() -> object:
+    return _sandbox(Tier.FULL)
+
+
+def landlock() -> object:
+    return _sandbox(Tier.LANDLOCK)
+
+
+@asynccontextmanager
+async def podman() -> AsyncIterator[Place]:
+    """PADDOCK_TEST_ENGINE: the engine and its options; PADDOCK_TEST_IMAGE: what a test made."""
+    engine, *options = os.environ["PADDOCK_TEST_ENGINE"].split()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as directory:
+        executor = ContainerExecutor(
+            os.environ["PADDOCK_TEST_IMAGE"],
+            workspace=directory,
+            engine=engine,
+            engine_options=options,
+            # The engine's own default takes CAP_SYS_RESOURCE to set.
+            options=("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"),
+        )
+        try:
+            yield Place(executor=executor, workspace=Path(directory), inside="/work", tells_failures=False, at_a_time=3)
+        finally:
+            await executor.dispose()
+
+
+@asynccontextmanager
+async def ssh() -> AsyncIterator[Place]:
+    """PADDOCK_TEST_SSH: destination and options for a server that a test runs."""
+    destination, *options = os.environ["PADDOCK_TEST_SSH"].split()
+    with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
+        executor = SshExecutor(destination, exec_cwd=directory, options=options)
+        try:
+            yield Place(
+                executor=executor, workspace=Path(directory), inside=directory, tells_failures=False, at_a_time=3
+            )
+        finally:
+            await executor.dispose()
+
+
+@asynccontextmanager
+async def wsl() -> AsyncIterator[Place]:
+    """PADDOCK_TEST_WSL: the wsl.exe of tests/support. Drives are mounted in a directory that the host has as well."""
+    with tempfile.TemporaryDirectory(dir=os.path.expanduser("~")) as directory:
+        program = Path(directory, "wsl.exe")
+        program.write_text(os.environ["PADDOCK_TEST_WSL"])
+        program.chmod(0o755)
+        Path(directory, "distros").mkdir()
+        Path(directory, "distros", "paddock-sandbox").touch()
+        workspace = Path(directory, "mnt", "c", "Work")
+        workspace.mkdir(parents=True)
+        executor = WslExecutor(workspace=r"C:\Work", automount=f"{directory}/mnt", program=str(program))
+        try:
+            yield Place(
+                executor=executor,
+                workspace=workspace,
+                inside=str(workspace),
+                tells_failures=False,
+                has_terminals=False,
+                at_a_time=3,
+            )
+        finally:
+            await executor.dispose()

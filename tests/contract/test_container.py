@@ -1,0 +1,284 @@
+"""The container executor by itself: what the engine is told, what is inside, and what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paddock import ContainerExecutor, Outcome, Sandbox, ToolCall, Verdict
+from paddock.executors.leftover import LABEL, is_dead, owner
+from paddock.executors.run import Result, run
+from tests.contract.engine import IMAGE, OPTIONS, Engine
+from tests.session.scene import alive
+from tests.support.waiting import wait_for
+
+SECRET = "value-that-nobody-may-read"
+
+
+@asynccontextmanager
+async def _executor(engine: Engine, workspace: Path, **more: Any) -> AsyncIterator[ContainerExecutor]:
+    client, *options = engine.words
+    executor = ContainerExecutor(
+        IMAGE, workspace=workspace, engine=client, engine_options=options, options=OPTIONS, **more
+    )
+    try:
+        yield executor
+    finally:
+        await executor.dispose()
+
+
+def test_one_container_for_a_worktree_as_the_caller_and_with_next_to_no_rights(engine: Engine, tmp_path: Path) -> None:
+    """H-039 H-041 H-044 H-049"""
+
+    async def scene() -> tuple[Result, Any]:
+        async with _executor(engine, tmp_path) as executor:
+            show = "echo $0 $PATH; id -u; grep -E 'CapEff|NoNewPrivs' /proc/self/status; ls /sys/class/net"
+            shown = await run(executor, show)
+            return shown, json.loads(engine.ask("inspect", executor.container))[0]
+
+    shown, container = asyncio.run(scene())
+    assert shown.stdout.split("\n") == [
+        "sh /usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        str(os.getuid()),
+        "CapEff:\t0000000000000000",
+        "NoNewPrivs:\t1",
+        "lo",
+        "",
+    ]
+    assert [(mount["Source"], mount["Destination"]) for mount in container["Mounts"]] == [(str(tmp_path), "/work")]
+    assert container["HostConfig"]["AutoRemove"] is True
+    assert container["HostConfig"]["Memory"] == 4096 * 1024 * 1024
+    assert container["HostConfig"]["PidsLimit"] == 1024
+    assert container["Config"]["Labels"][LABEL] == owner()
+
+
+def test_a_calls_variable_lies_over_the_containers_and_no_value_is_an_argument(engine: Engine, tmp_path: Path) -> None:
+    """H-029 H-042 H-043"""
+
+    async def scene() -> tuple[str, list[str]]:
+        os.environ["HOSTSECRET"] = "1"
+        async with _executor(engine, tmp_path, env={"ONE": "container", "TWO": "container"}) as executor:
+            line = "env; touch /work/up; until test -e /work/go; do sleep 0.02; done"
+            running = asyncio.create_task(run(executor, line, env={"ONE": SECRET}))
+            while not (tmp_path / "up").exists():
+                await asyncio.sleep(0.02)
+            words = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if _is_there(path)]
+            (tmp_path / "go").touch()
+            return (await running).stdout, [word.decode(errors="replace") for word in words]
+
+    try:
+        said, words = asyncio.run(scene())
+    finally:
+        os.environ.pop("HOSTSECRET")
+    assert {f"ONE={SECRET}", "TWO=container"} <= set(said.splitlines())
+    assert "HOSTSECRET" not in said
+    assert any("--env\0ONE" in word for word in words), "the control: the client was seen"
+    assert not any(SECRET in word for word in words)
+
+
+def test_four_worktrees_run_at_once_each_in_a_container_of_its_own(engine: Engine, tmp_path: Path) -> None:
+    """H-007"""
+    suite = "for n in 1 2 3; do test -e case$n || exit 1; done; touch up; until test -e go; do sleep 0.02; done"
+
+    async def one(number: int) -> tuple[str, str]:
+        place = tmp_path / str(number)
+        place.mkdir()
+        for name in ("case1", "case2", "case3"):
+            (place / name).touch()
+        (place / "name").write_text(str(number))
+        async with _executor(engine, place) as executor:
+            return (await run(executor, f"{suite}; cat name")).stdout, executor.container
+
+    async def scene() -> tuple[list[tuple[str, str]], list[str]]:
+        running = [asyncio.create_task(one(number)) for number in range(4)]
+        while not all((tmp_path / str(number) / "up").exists() for number in range(4)):
+            await asyncio.sleep(0.02)
+            assert not any(task.done() for task in running)
+        seen = await asyncio.to_thread(engine.ask, "ps", "--quiet", "--no-trunc")
+        for number in range(4):
+            (tmp_path / str(number) / "go").touch()
+        return await asyncio.gather(*running), seen.split()
+
+    done, seen = asyncio.run(asyncio.wait_for(scene(), 120))
+    assert [said for said, _ in done] == ["0", "1", "2", "3"]
+    assert (len(seen), len({container for _, container in done})) == (4, 4)
+    assert engine.ask("ps", "--all", "--quiet") == ""
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return bool(path.read_bytes())
+    except OSError:
+        return False
+
+
+def test_tools_are_the_hosts_also_when_the_container_is_gone(engine: Engine, tmp_path: Path) -> None:
+    """H-008 H-010 H-014"""
+    policy = tmp_path / "policy.toml"
+    policy.write_text('[meta]\ninherit = "ai-agent"\n[tools]\nrequire_approval_for_writes = false\n')
+    work = tmp_path / "work"
+    work.mkdir()
+
+    async def scene() -> list[object]:
+        async with _executor(engine, work) as executor:
+            approver = lambda question: Verdict.ONCE  # noqa: E731
+            async with Sandbox(policy=policy, workspace=work, executor=executor, approver=approver) as box:
+
+                async def call(name: str, **arguments: Any) -> Any:
+                    return await box.tools.call(ToolCall(name=name, arguments=arguments))
+
+                (work / "sub").mkdir()
+                await call("write_file", path="sub/made", content="by a tool")
+                seen = await call("bash", command="pwd; cat sub/made")
+                engine.ask("rm", "--force", "--time", "0", executor.container)
+                written = await call("write_file", path="later", content="x")
+                refused = await box.run("true")
+                return [seen.content.stdout, written.outcome.value, refused.exit_code]
+
+    seen, written, refused = asyncio.run(scene())
+    assert (seen, written) == (b"/work\nby a tool", "ok")
+    assert refused == 125
+
+
+def test_without_an_engine_nothing_runs_anywhere(tmp_path: Path) -> None:
+    """H-048 H-052"""
+
+    async def scene() -> tuple[Result, tuple[str, ...]]:
+        executor = ContainerExecutor(IMAGE, workspace=tmp_path, engine=str(tmp_path / "no-engine"))
+        result = await run(executor, f"touch {tmp_path}/ran")
+        return result, await executor.dispose()
+
+    result, left = asyncio.run(scene())
+    assert (result.outcome, result.exit_code, left) == (Outcome.FAILED, 127, ())
+    assert "no-engine" in str(result.error)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_engine_that_goes_away_is_told_and_not_raised(engine: Engine, tmp_path: Path) -> None:
+    """H-048"""
+    client = tmp_path / "engine"
+    client.write_text(f'#!/bin/sh\nexec {" ".join(engine.words)} "$@"\n')
+    client.chmod(0o755)
+
+    async def scene() -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        executor = ContainerExecutor(IMAGE, workspace=tmp_path, engine=str(client), options=OPTIONS)
+        said = (await run(executor, "echo up")).stdout
+        client.write_text("#!/bin/sh\necho broken >&2; exit 125\n")
+        return said, await executor.dispose(), await executor.dispose()
+
+    said, left, again = asyncio.run(scene())
+    assert said == "up\n"
+    assert [text.endswith(": broken") for text in left] == [True]
+    assert again == ()
+    wait_for(lambda: engine.ask("ps", "--all", "--quiet") == "", "its pipe has ended it all the same")
+
+
+def test_docker_is_told_the_same(tmp_path: Path) -> None:
+    """H-040 H-051: a docker that says what it is told, and does nothing."""
+    docker = tmp_path / "docker"
+    docker.write_text(
+        f"#!{sys.executable}\n"
+        "import json, sys\n"
+        f"open({str(tmp_path / 'told')!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')\n"
+        "if sys.argv[1] == 'run':\n    print('ready', flush=True); sys.stdin.read()\n"
+    )
+    docker.chmod(docker.stat().st_mode | stat.S_IXUSR)
+
+    async def scene() -> str:
+        executor = ContainerExecutor("image", workspace=tmp_path, engine=str(docker))
+        await run(executor, "exit 0", cwd="sub", env={"A": "x"})
+        await executor.dispose()
+        return executor.container
+
+    name = asyncio.run(scene())
+    lines = [json.loads(line) for line in (tmp_path / "told").read_text().splitlines()]
+    told = {words[0]: words for words in lines}
+    user = f"{os.getuid()}:{os.getgid()}"
+    assert told["run"] == [
+        "run", "--rm", "--interactive", "--name", name, "--label", f"{LABEL}={owner()}", "--user", user,
+        "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none", "--memory", "4096m",
+        "--pids-limit", "1024", "--volume", f"{tmp_path}:/work", "--workdir", "/work", "image", "sh", "-c",
+        "echo ready; cat >/dev/null; exit",
+    ]  # fmt: skip
+    assert told["exec"] == [
+        "exec", "--workdir", "/work/sub", "--env", "PATH", "--env", "HOME", "--env", "A", "--env", "PADDOCK_COMMAND",
+        name, "sh", "-c", "exit 0",
+    ]  # fmt: skip
+    assert told["rm"] == ["rm", "--force", name]
+
+
+HELD = """
+import asyncio, sys
+from paddock import ContainerExecutor
+from paddock.executors.run import run
+async def main():
+    image, workspace, engine, *more = sys.argv[1:]
+    at = more.index("--")
+    engine = {"engine": engine, "engine_options": more[:at]}
+    executor = ContainerExecutor(image, workspace=workspace, **engine, options=more[at + 1:])
+    await run(executor, "setsid sleep 86400.5 & touch /work/up")
+    print(executor.container, flush=True)
+    await asyncio.sleep(600)
+asyncio.run(main())
+"""
+
+
+def test_a_killed_owner_leaves_nothing(engine: Engine, tmp_path: Path) -> None:
+    """H-053"""
+    words = [sys.executable, "-c", HELD, IMAGE, str(tmp_path), *engine.words, "--", *OPTIONS]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        name = process.stdout.readline().strip()
+        assert name in engine.ask("ps", "--format", "{{.Names}}").split(), "the control: it runs"
+        process.send_signal(signal.SIGKILL)
+    wait_for(lambda: engine.ask("ps", "--all", "--quiet") == "", "the container is gone", deadline_s=60)
+    wait_for(lambda: not alive("86400.5"), "and what ran in it", deadline_s=60)
+
+
+def test_what_a_dead_owner_left_is_removed_by_the_next(engine: Engine, tmp_path: Path) -> None:
+    """H-053: whose helpers were killed as well. Those of living owners, and of nobody, stay."""
+    with subprocess.Popen([sys.executable, "-c", "from paddock.executors.leftover import owner; print(owner())"],
+                          stdout=subprocess.PIPE, text=True) as process:  # fmt: skip
+        dead, _ = process.communicate()
+    machine, boot, namespace, pid, began = owner().split("/")
+    living = {
+        "ours": owner(),
+        "elsewhere": "/".join(("another-machine", boot, namespace, dead.split("/")[3], began)),
+        "other-processes": "/".join((machine, boot, "1", dead.split("/")[3], began)),
+    }
+    left = {"dead": dead.strip(), "number-used-again": "/".join((machine, boot, namespace, pid, "1"))}
+    left["before-the-boot"] = "/".join((machine, "another", namespace, pid, began))
+    assert {name: is_dead(text) for name, text in {**living, **left}.items()} == {
+        **dict.fromkeys(living, False),
+        **dict.fromkeys(left, True),
+    }
+
+    async def scene() -> set[str]:
+        async with _executor(engine, tmp_path) as executor:
+            await run(executor, "true")
+            await executor.swept()
+            return set(engine.ask("ps", "--all", "--format", "{{.Names}}").split()) - {executor.container}
+
+    try:
+        for name, text in {"ours": living["ours"], "dead": left["dead"], "nobodys": ""}.items():
+            label = ["--label", f"{LABEL}={text}"] if text else []
+            engine.ask("create", "--name", name, "--network", "none", *label, IMAGE, "true")
+        assert asyncio.run(scene()) == {"ours", "nobodys"}
+    finally:
+        engine.ask("rm", "--all", "--force")
+
+
+@pytest.mark.parametrize("name", ["", "x", "a/b/c/d/e/f", "////"])
+def test_a_label_of_nobody_known_is_not_a_dead_one(name: str) -> None:
+    assert not is_dead(name)

@@ -1,0 +1,117 @@
+"""Every executor passes the same checks, as a person without rights runs them; an engine as root."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from paddock.testing.executor import CHECKS
+from tests.contract.engine import IMAGE, Engine, of_the_system
+from tests.support.features import need_program, need_root
+from tests.support.fence import Fence
+from tests.support.tester import Outcome
+from tests.support.waiting import wait_for
+from tests.support.wsl import PROGRAM
+
+PLACES = Path(__file__).with_name("places.py")
+GUIDE = Path(__file__).parents[2] / "docs" / "executors.md"
+AT_LEAST = 45
+
+
+def _perform(fence: Fence, place: str, *, as_root: bool = False, **environment: str) -> Outcome:
+    places = fence.ground.put(fence.ground.root / "contract" / "places.py", PLACES.read_text())
+    python = fence.installation.root / "bin" / "python"
+    words: list[str | Path] = [python, "-m", "paddock.testing.executor", f"places:{place}"]
+    return fence.tester.run(words, cwd=places.parent, env=environment, as_root=as_root, timeout_s=400)
+
+
+def _assert_all_hold(outcome: Outcome) -> None:
+    lines = outcome.stdout.splitlines()
+    assert [line for line in lines if not line.startswith("ok ")] == [], str(outcome)
+    assert sorted(line.removeprefix("ok ") for line in lines) == sorted(CHECKS), str(outcome)
+    assert (outcome.exit_code, outcome.stderr) == (0, ""), str(outcome)
+
+
+def test_there_are_as_many_checks_as_promised() -> None:
+    assert len(CHECKS) >= AT_LEAST
+
+
+@pytest.mark.parametrize("place", ["host", "landlock"])
+def test_it_holds_on_this_machine(fence: Fence, place: str) -> None:
+    _assert_all_hold(_perform(fence, place))
+
+
+def test_it_holds_in_the_sandbox(full: Fence) -> None:
+    _assert_all_hold(_perform(full, "full"))
+
+
+def test_it_holds_in_a_container(fence: Fence, engine: Engine) -> None:
+    environment = {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PADDOCK_TEST_IMAGE": IMAGE}
+    words = " ".join(engine.words)
+    _assert_all_hold(_perform(fence, "podman", as_root=True, PADDOCK_TEST_ENGINE=words, **environment))
+    assert engine.ask("ps", "--all", "--quiet") == ""
+
+
+def test_it_holds_over_ssh(fence: Fence) -> None:
+    need_root()
+    sshd = of_the_system("sshd")
+    with _server(fence, sshd) as destination:
+        _assert_all_hold(_perform(fence, "ssh", PADDOCK_TEST_SSH=destination))
+
+
+@contextmanager
+def _server(fence: Fence, sshd: str) -> Iterator[str]:
+    """Of the machine's, which gives terminals to others, on a free port of loopback."""
+    tester, ground = fence.tester, fence.ground
+    place = ground.put(ground.root / "ssh" / "known", "").parent
+    for key in ("host", "user"):
+        made = tester.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", place / key])
+        assert made.exit_code == 0, str(made)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    settings = f"Port {port}\nListenAddress 127.0.0.1\nHostKey {place}/host\nAuthorizedKeysFile {place}/user.pub\n"
+    settings += "PidFile none\nStrictModes no\nUsePAM yes\nMaxStartups 100\n"
+    config = ground.put(place / "config", settings)
+    Path("/run/sshd").mkdir(exist_ok=True)
+    with tester.starting([sshd, "-D", "-e", "-f", config], as_root=True) as server:
+        _until_it_listens(port)
+        options = f"-p {port} -i {place}/user -o StrictHostKeyChecking=no -o UserKnownHostsFile={place}/known"
+        yield f"{tester.name}@127.0.0.1 {options}"
+        assert server.poll() is None, "the server has ended"
+
+
+def _until_it_listens(port: int) -> None:
+    def listens() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
+    wait_for(listens, "the server listens")
+
+
+def test_it_holds_in_wsl(fence: Fence) -> None:
+    """By a wsl.exe that runs commands on Linux, as the real one would in its distribution."""
+    need_program("python3")
+    _assert_all_hold(_perform(fence, "wsl", PADDOCK_TEST_WSL=PROGRAM.read_text()))
+
+
+def test_it_holds_for_the_executor_of_the_guide(fence: Fence) -> None:
+    """H-025 H-027 H-056 H-057"""
+    guide = GUIDE.read_text()
+    (sample,) = [block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "class Logged" in block]
+    assert len(sample.splitlines()) < 40
+    fence.ground.put(fence.ground.root / "contract" / "guide.py", sample)
+    _assert_all_hold(_perform(fence, "logged"))
+
+
+def test_a_place_that_breaks_the_contract_is_told(fence: Fence) -> None:
+    outcome = _perform(fence, "liar")
+    assert outcome.exit_code == 1, str(outcome)
+    assert "not ok every exit code comes back" in outcome.stdout, str(outcome)

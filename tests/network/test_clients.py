@@ -1,0 +1,217 @@
+"""Programs as people have them, without proxy variables: each is held to the names that are allowed."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.clients import ALLOWED, OTHER, SIXTH, Clients
+from tests.support.clients import serving_site as serve
+from tests.support.features import need_program
+from tests.support.fence import Word
+
+# Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does not close it.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
+
+FETCH = "fetch(process.argv[1]).then(r => r.text()).then(t => process.stdout.write(t)).catch(e => process.exit(7))"
+READ = "import sys, urllib.request; sys.stdout.write(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
+WAYS: dict[str, Callable[[str], list[Word]]] = {
+    "curl": lambda address: [need_program("curl"), "-sSm", "60", address],
+    "node": lambda address: [need_program("node"), "-e", FETCH, address],
+    "python3": lambda address: [need_program("python3"), "-c", READ, address],
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_client_reaches_the_name_that_is_allowed_and_no_other(clients: Clients, tmp_path: Path, way: str) -> None:
+    with serve(tmp_path) as site:
+        for name in (ALLOWED, OTHER):
+            assert clients.outside(WAYS[way](site.at(name))).stdout == "from the host", "the control"
+        site.seen.clear()
+        outcome = clients.inside(WAYS[way](site.at(ALLOWED)), site.port)
+        assert (outcome.stdout, outcome.exit_code) == ("from the host", 0), str(outcome)
+        refused = clients.inside(WAYS[way](site.at(OTHER)), site.port)
+        assert refused.exit_code != 0, str(refused)
+        assert f"denied: {OTHER}" in refused.stderr
+        assert site.seen == [ALLOWED]
+        assert ("name", "deny", OTHER) in clients.decided()
+        assert ("connect", "allow", ALLOWED) in clients.decided()
+
+
+@pytest.mark.parametrize("way", ["udp", "tcp"])
+def test_a_static_program_that_asks_for_names_itself(clients: Clients, tmp_path: Path, way: str) -> None:
+    """Whatever name server it asks: outside nobody is there (tests/escape/test_network.py has the control)."""
+    caller = clients.fence.programs.caller
+    with serve(tmp_path) as site:
+        words: list[Word] = [caller, way, "192.0.2.53"]
+        outcome = clients.inside([*words, ALLOWED, str(site.port)], site.port)
+        assert outcome.stdout.endswith("from the host"), str(outcome)
+        refused = clients.inside([*words, OTHER, str(site.port)], site.port)
+        assert refused.answer == "no such name: 3", str(refused)
+        assert site.seen == [ALLOWED]
+        assert {("connect", "allow", ALLOWED), ("name", "deny", OTHER)} <= set(clients.decided())
+
+
+def test_a_name_that_has_an_address_of_the_sixth_version(clients: Clients, tmp_path: Path) -> None:
+    with serve(tmp_path, "::1") as site:
+        outcome = clients.inside([need_program("curl"), "-6", "-sSm", "60", site.at(SIXTH)], site.port)
+        assert (outcome.stdout, site.seen) == ("from the host", [SIXTH]), str(outcome)
+
+
+def test_a_request_for_another_host_on_an_allowed_connection(clients: Clients, tmp_path: Path) -> None:
+    """Fronting: a server that knows both would answer."""
+    words: list[Word] = [need_program("curl"), "-sSm", "60", "-H", f"Host: {OTHER}"]
+    with serve(tmp_path) as site:
+        assert clients.outside([*words, site.at(ALLOWED)]).stdout == "from the host"
+        assert site.seen == [OTHER], "the control"
+        outcome = clients.inside([*words, site.at(ALLOWED)], site.port)
+        assert outcome.stdout.startswith(f"paddock: denied: {OTHER}"), str(outcome)
+        assert site.seen == [OTHER]
+        # By its address it is not reached either, listed or not: that is the sandbox's own.
+        assert clients.inside([need_program("curl"), "-sSm", "60", site.at("127.0.0.1")], site.port).exit_code == 7
+
+
+DISGUISED = """
+import socket, sys
+print("started", flush=True)
+name, port, other = sys.argv[1], int(sys.argv[2]), "Host: " + sys.argv[3] + "\\r\\nConnection: close\\r\\n\\r\\n"
+upgrade = f"GET /hello HTTP/1.1\\r\\nHost: {name}\\r\\nConnection: Upgrade\\r\\nUpgrade: websocket\\r\\n\\r\\n"
+plain = "GET /hello HTTP/1.1\\r\\n"
+for request in (
+    plain + other,
+    "GET /hello HTTP/1.1\\n" + other.replace("\\r", ""),
+    "GET\\x1c/hello\\x1cHTTP/1.1\\r\\n" + other,
+    "\\xa0GET\\x85/hello HTTP/1.1\\r\\n" + other,
+    "\\x0bGET /hello HTTP/1.1\\r\\n" + other,
+    upgrade + plain + other,
+):
+    with socket.create_connection((name, port), timeout=20) as client:
+        try:
+            client.sendall(request.encode("latin-1"))
+            while client.recv(4096):
+                pass
+        except ConnectionError:
+            pass
+"""
+
+
+def test_requests_for_another_host_that_look_like_something_else(clients: Clients, tmp_path: Path) -> None:
+    """Python's own server reads all of these, and is the judge."""
+    with serve(tmp_path) as site:
+        words = ["python3", "-c", DISGUISED, ALLOWED, str(site.port), OTHER]
+        assert clients.outside(words).exit_code == 0
+        assert site.seen == [OTHER] * 5 + [ALLOWED, OTHER], "the control"
+        site.seen.clear()
+        outcome = clients.inside(words, site.port)
+        assert (outcome.started, outcome.exit_code) == (True, 0), str(outcome)
+        assert site.seen == [ALLOWED]
+
+
+def test_encrypted_connections_are_held_to_the_name_they_ask_for(
+    clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
+) -> None:
+    certificate, context = certified
+    trusted = clients.fence.ground.put(clients.fence.ground.project / "ca.pem", certificate.read_text())
+    curl: list[Word] = [need_program("curl"), "-sSm", "60", "--cacert", trusted]
+    with serve(tmp_path, context=context) as site:
+        outcome = clients.inside([*curl, site.at(ALLOWED)], site.port)
+        assert (outcome.stdout, site.seen) == ("from the host", [ALLOWED]), str(outcome)
+        # The other name in the ClientHello, to the address of the allowed one.
+        fronting: list[Word] = [*curl, "--connect-to", f"{OTHER}:{site.port}:{ALLOWED}:{site.port}", site.at(OTHER)]
+        assert clients.outside(fronting).stdout == "from the host", "the control"
+        site.seen.clear()
+        assert clients.inside(fronting, site.port).exit_code != 0
+        assert site.seen == []
+
+
+# OpenSSL by its own library: the name is changed after the first ClientHello was sent. An alert that the server passes
+# over may stand between.
+TWICE = """
+import _ssl, ctypes, select, socket, sys
+print("started", flush=True)
+port, (address, first, second), between = int(sys.argv[1]), sys.argv[2:5], bytes.fromhex(sys.argv[5])
+openssl, pointer = ctypes.CDLL(_ssl.__file__), ctypes.c_void_p
+for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
+    getattr(openssl, name).restype = pointer
+KEY_SHARES, SERVER_NAME, WANT_READ = 92, 55, 2
+context = pointer(openssl.SSL_CTX_new(pointer(openssl.TLS_client_method())))
+assert openssl.SSL_CTX_ctrl(context, KEY_SHARES, ctypes.c_long(0), b"X25519:P-384") == 1
+with socket.create_connection((address, port), timeout=20) as client:
+    client.setblocking(False)
+    tls = pointer(openssl.SSL_new(context))
+    openssl.SSL_set_fd(tls, client.fileno())
+    openssl.SSL_ctrl(tls, SERVER_NAME, ctypes.c_long(0), first.encode())
+    done = openssl.SSL_connect(tls)
+    client.send(between)
+    openssl.SSL_ctrl(tls, SERVER_NAME, ctypes.c_long(0), second.encode())
+    while done != 1 and openssl.SSL_get_error(tls, done) == WANT_READ:
+        select.select([client], [], [])
+        done = openssl.SSL_connect(tls)
+    if done != 1:
+        sys.exit("no handshake")
+    request = f"GET /hello HTTP/1.1\\r\\nHost: {second}\\r\\nConnection: close\\r\\n\\r\\n".encode()
+    openssl.SSL_write(tls, request, len(request))
+    answer = ctypes.create_string_buffer(4096)
+    while (length := openssl.SSL_read(tls, answer, 4096)) > 0 or openssl.SSL_get_error(tls, length) == WANT_READ:
+        if length > 0:
+            print(answer.raw[:length].decode(), end="")
+        else:
+            select.select([client], [], [])
+"""
+USER_CANCELED = "1503030002015a"
+
+
+def test_the_second_hello_of_a_handshake_is_held_to_the_name_as_well(
+    clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
+) -> None:
+    """A server that has none of the keys offered asks for another hello, and goes by the name in that."""
+    _, context = certified
+    context.set_ecdh_curve("secp384r1")
+    named: list[str | None] = []
+    context.sni_callback = lambda _tls, name, _context: named.append(name)
+    with serve(tmp_path, context=context) as site:
+        words: list[Word] = [need_program("python3"), "-c", TWICE, str(site.port), ALLOWED, ALLOWED]
+        for between in ("", USER_CANCELED):
+            outcome = clients.outside([*words, OTHER, between])
+            assert outcome.stdout.endswith("from the host"), str(outcome)
+            assert (named.pop(), site.seen.pop()) == (OTHER, OTHER), "the control"
+            named.clear()
+            outcome = clients.inside([*words, ALLOWED, between], site.port)
+            assert outcome.stdout.endswith("from the host"), str(outcome)
+            assert (set(named), site.seen.pop()) == ({ALLOWED}, ALLOWED)
+            outcome = clients.inside([*words, OTHER, between], site.port)
+            assert outcome.started, str(outcome)
+            assert "no handshake" in outcome.stderr, str(outcome)
+            assert f"its TLS is for {OTHER}" in outcome.stderr, str(outcome)
+            assert (set(named), site.seen) == ({ALLOWED}, [])
+
+
+RESUMED = """
+import socket, ssl, sys
+context = ssl.create_default_context(cafile=sys.argv[3])
+context.maximum_version = ssl.TLSVersion.TLSv1_2
+session = None
+for _ in range(2):
+    with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as client:
+        with context.wrap_socket(client, server_hostname=sys.argv[1], session=session) as tls:
+            tls.sendall(f"GET /hello HTTP/1.1\\r\\nHost: {sys.argv[1]}\\r\\nConnection: close\\r\\n\\r\\n".encode())
+            while tls.recv(4096):
+                pass
+            session = tls.session
+            print(tls.version(), tls.session_reused)
+"""
+
+
+def test_a_session_of_tls_1_2_is_resumed(
+    clients: Clients, certified: tuple[Path, ssl.SSLContext], tmp_path: Path
+) -> None:
+    certificate, context = certified
+    trusted = clients.fence.ground.put(clients.fence.ground.project / "ca.pem", certificate.read_text())
+    with serve(tmp_path, context=context) as site:
+        words: list[Word] = [need_program("python3"), "-c", RESUMED, ALLOWED, str(site.port), trusted]
+        outcome = clients.inside(words, site.port)
+        assert outcome.stdout.splitlines() == ["TLSv1.2 False", "TLSv1.2 True"], str(outcome)
+        assert site.seen == [ALLOWED] * 2

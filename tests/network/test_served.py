@@ -1,0 +1,519 @@
+"""Runs with routes and inspected hosts, as people start them. What was asked is told by the upstream, on the host."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.network.certificates import TestAuthority
+from tests.network.upstreams import Asked, UpstreamServer, answer, echo, upstream, websocket_echo
+from tests.support import core
+from tests.support.features import need, need_program
+from tests.support.fence import Fence, Word
+from tests.support.network import relays_of
+from tests.support.tester import Outcome
+from tests.support.waiting import wait_for
+from tests.support.witness import alive
+
+SECRET = "sk-secret/0123456789+abcdef"
+KEY = {"ROUTE_KEY": SECRET}
+OURS = TestAuthority()
+HOST, OTHER, NEAR = "api.served.example", "other.served.example", "near.served.example"
+# As root: a list of names of our own, then the tester again.
+_AS = 'mount --bind "$1" /etc/hosts && shift && exec setpriv --reuid "$1" --regid "$2" --clear-groups "${@:3}"'
+_CURL = ("curl", "-sS", "--max-time", "30")
+
+
+def policy(fence: Fence, text: str) -> Path:
+    return fence.ground.put(fence.ground.root / "served.toml", f'[meta]\ninherit = "ai-agent"\n{text}')
+
+
+def route(name: str, server: UpstreamServer, *lines: str, host: str = "127.0.0.1", scheme: str = "http") -> str:
+    return "\n".join([f"[network.routes.{name}]", f'upstream = "{scheme}://{host}:{server.port}"', *lines, ""])
+
+
+def requests(fence: Fence) -> list[tuple[object, ...]]:
+    return [
+        (one["action"], one["route"], one["method"], one["path"], one["status"])
+        for one in fence.events()
+        if one["event"] == "network" and one["layer"] == "request"
+    ]
+
+
+def served_by(core: int) -> int:
+    """What speaks HTTP for this run."""
+    for pid in Path(f"/proc/{core}/task/{core}/children").read_text().split():
+        if b"http" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
+            return int(pid)
+    raise AssertionError("nobody speaks HTTP")
+
+
+def test_each_way_to_put_a_secret_in_arrives_and_the_sandbox_never_has_it(full: Fence) -> None:
+    """F-139 F-140 F-141"""
+    file = full.ground.put(full.ground.project / "key", f"{SECRET}\n")
+    file.chmod(0o600)
+    full.tester.give(file)
+    python = need_program("python3")
+    # All that can be read of processes and of the file, and what the upstream says back.
+    look = """
+import glob, os, sys, urllib.request
+print("started", dict(os.environ))
+for path in [*glob.glob("/proc/*/environ"), *glob.glob("/proc/*/cmdline"), sys.argv[1]]:
+    try:
+        print(path, open(path, "rb").read())
+    except OSError as error:
+        print(path, error)
+for name in ("bearer", "header", "basic", "query"):
+    key = os.environ["STAND_IN"]
+    headers = {"Authorization": key, "X-Key": key}
+    asked = urllib.request.Request(f"http://{name}.paddock.internal/a?x=1", headers=headers)
+    print(urllib.request.urlopen(asked, timeout=30).read())
+"""
+    control = full.outside(
+        [python, "-c", 'import os,sys;print(os.environ["ROUTE_KEY"], open(sys.argv[1]).read())', file], env=KEY
+    )
+    assert control.stdout.count(SECRET) == 2, control
+    with upstream() as server:
+        text = policy(
+            full,
+            route(
+                "bearer",
+                server,
+                'credential = "env:ROUTE_KEY"',
+                'env = { STAND_IN = "<placeholder>", BASE = "<route>" }',
+            )
+            + route("header", server, f'credential = "file:{file}"', 'inject_mode = "header"', 'inject_name = "X-Key"')
+            + route("basic", server, 'credential = "env:ROUTE_KEY"', 'inject_mode = "basic"', 'inject_name = "me"')
+            + route(
+                "query", server, f'credential = "command:cat {file}"', 'inject_mode = "query"', 'inject_name = "key"'
+            ),
+        )
+        outcome = full.inside([python, "-c", look, file], "--policy", text, "--env-pass", "ROUTE_KEY", env=KEY)
+    assert outcome.exit_code == 0, outcome
+    assert "'BASE': 'http://bearer.paddock.internal'" in outcome.stdout
+    assert "'STAND_IN': 'paddock-placeholder-" in outcome.stdout
+    for spelling in (SECRET, SECRET[4:-4], base64.b64encode(f"me:{SECRET}".encode()).decode()):
+        assert spelling not in outcome.stdout + outcome.stderr, "it is nowhere inside"
+        assert spelling not in json.dumps(full.events()), "nor in the journal"
+    bearer, header, basic, query = server.asked
+    assert bearer.header("authorization") == f"Bearer {SECRET}"
+    assert header.header("x-key") == SECRET
+    assert basic.header("authorization") == "Basic " + base64.b64encode(f"me:{SECRET}".encode()).decode()
+    assert query.target == "/a?x=1&key=sk-secret%2F0123456789%2Babcdef"
+    assert requests(full) == [("allow", name, "GET", "/a", 200) for name in ("bearer", "header", "basic", "query")]
+
+
+def test_an_endpoint_is_open_if_a_rule_or_the_flag_says_so(full: Fence) -> None:
+    """F-142 F-143 F-144 F-147 F-149"""
+    with upstream() as server:
+        file = policy(
+            full,
+            "[network]\nallowed_hosts = ['127.0.0.1']\n"
+            + route("api", server, 'endpoint_rules = [{ method = "get", path = "/v1/*" }]'),
+        )
+        at = "http://api.paddock.internal"
+        direct = f"http://127.0.0.1:{server.port}/around"
+        asks = [f"{at}/v1/a", f"-X DELETE {at}/v1/b:c", f"--path-as-is {at}/v1/../x", direct]
+        script = "; ".join(f"curl -s -m 30 {one}" for one in asks)
+        outcome = full.inside(["sh", "-c", script], "--policy", file)
+        assert [(one.method, one.target) for one in server.asked] == [("GET", "/v1/a")], outcome
+        assert "to allow it: --allow-endpoint api:DELETE:/v1/b:c\n" in outcome.stdout
+        assert outcome.stderr.count("--allow-endpoint api:DELETE:/v1/b:c)\n") == 1, outcome
+        flags = ("--allow-endpoint", "api:delete:/v1/b:c")
+        assert full.inside(["sh", "-c", script], "--policy", file, *flags).exit_code != 0
+        assert [(one.method, one.target) for one in server.asked[1:]] == [("GET", "/v1/a"), ("DELETE", "/v1/b:c")]
+    for wrong in ("api", "api:GET", "api:G T:/x", "api:GET:x"):
+        refused = full.inside(["true"], "--policy", file, "--allow-endpoint", wrong)
+        assert (refused.exit_code, refused.stderr.startswith("paddock: --allow-endpoint")) == (125, True), refused
+    refused = full.inside(["true"], "--policy", file, "--allow-endpoint", "other:GET:/x")
+    assert (refused.exit_code, "there is no route 'other'" in refused.stderr) == (125, True)
+
+
+def test_a_client_of_the_proxy_is_served_and_held_to_the_same_rules(full: Fence) -> None:
+    """By every way that the proxy has; without being told to, clients do not take it for routes."""
+    need_program("curl")
+    ways = ("", "--noproxy ''", "--noproxy '' --proxytunnel", "--noproxy '' --socks5-hostname ${HTTP_PROXY#http://}")
+    at = "http://api.paddock.internal"
+    body = full.ground.put(full.ground.project / "body", "x" * 100_000)
+    script = "".join(
+        f"for one in '-d @{body} {at}/v1/{number}' '{at}/other'; do\n"
+        f"curl -s -m 30 {way} -o /dev/null -w '%{{http_code}} ' $one || echo \"[$?]\"\ndone\n"
+        for number, way in enumerate(ways)
+    )
+    with upstream() as server:
+        rules = 'endpoint_rules = [{ method = "POST", path = "/v1/*" }]'
+        file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"', rules))
+        outcome = full.inside(["sh", "-c", script], "--policy", file, env=KEY)
+    assert outcome.stdout.split() == ["200", "403"] * len(ways), outcome
+    assert [one.target for one in server.asked] == [f"/v1/{number}" for number in range(len(ways))]
+    assert {one.header("authorization") for one in server.asked} == {f"Bearer {SECRET}"}
+    assert {len(one.body) for one in server.asked} == {100_000}
+    assert {one.header("proxy-authorization") for one in server.asked} == {None}
+    denied = [("deny", "api", "GET", "/other", 403)] * len(ways)
+    assert [one for one in requests(full) if one[0] == "deny"] == denied
+
+
+def test_streams_and_sockets_go_through(full: Fence) -> None:
+    """An event is there before the next one is sent; a WebSocket is a stream in both directions."""
+    seen = threading.Event()
+
+    async def events(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if asked.target == "/seen":
+            seen.set()
+            writer.write(answer(b""))
+        elif asked.target == "/socket":
+            await websocket_echo(asked, reader, writer)
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for text in (b"data: one\n\n", b"data: two\n\n"):
+                writer.write(b"%x\r\n%s\r\n" % (len(text), text))
+                await writer.drain()
+                await asyncio.get_running_loop().run_in_executor(None, seen.wait, 30)
+            writer.write(b"0\r\n\r\n")
+
+    script = """
+import socket, urllib.request
+stream = urllib.request.urlopen("http://api.paddock.internal/events", timeout=30)
+print(stream.readline(), flush=True)
+urllib.request.urlopen("http://api.paddock.internal/seen", timeout=30).read()
+print(stream.read())
+with socket.create_connection(("api.paddock.internal", 80), 30) as end:
+    end.sendall(b"GET /socket HTTP/1.1\\r\\nHost: api.paddock.internal\\r\\nConnection: Upgrade\\r\\n"
+                b"Upgrade: websocket\\r\\nSec-WebSocket-Version: 13\\r\\n"
+                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\\r\\n\\r\\n")
+    end.sendall(b"\\x81\\x82\\0\\0\\0\\0hi")
+    received = b""
+    while not received.endswith(b"\\x81\\x02hi"):
+        more = end.recv(65536)
+        assert more, received
+        received += more
+print(received)
+"""
+    with upstream(events) as server:
+        file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
+        outcome = full.inside([need_program("python3"), "-c", script], "--policy", file, env=KEY)
+    assert outcome.exit_code == 0, outcome
+    lines = outcome.stdout.splitlines()
+    assert lines[0] == repr(b"data: one\n")
+    assert "data: two" in lines[1]
+    assert "101 Switching" in lines[2]
+    assert f"auth=Bearer {'*' * len(SECRET)}" in lines[2]
+
+
+def test_a_placeholder_means_nothing_to_another_host(full: Fence) -> None:
+    with upstream() as server, upstream() as other:
+        file = policy(
+            full,
+            route("api", server, 'credential = "env:ROUTE_KEY"', 'env = { STAND_IN = "<placeholder>" }')
+            + route("other", other),
+        )
+        ask = 'curl -s -m 30 -H "Authorization: Bearer $STAND_IN" http://other.paddock.internal/'
+        outcome = full.inside(["sh", "-c", ask], "--policy", file, env=KEY)
+    assert outcome.exit_code == 0, outcome
+    assert server.asked == []
+    assert str(other.asked[0].header("authorization")).startswith("Bearer paddock-placeholder-")
+
+
+@pytest.mark.parametrize(
+    ("credential", "why"),
+    [
+        ("env:NOT_SET", "the variable NOT_SET is not set"),
+        ("file:/nowhere/key", "/nowhere/key: No such file or directory"),
+        ("command:false", "/bin/false failed (exit code 1)"),
+        ("command:{project}/show-key", "{project}/show-key lies where a command could have put it"),
+    ],
+)
+def test_without_its_secret_nothing_runs(full: Fence, credential: str, why: str) -> None:
+    show = full.ground.put(full.ground.project / "show-key", "#!/bin/sh\necho 0123456789\n")
+    show.chmod(0o755)
+    credential, why = (text.replace("{project}", str(full.ground.project)) for text in (credential, why))
+    with upstream() as server:
+        file = policy(full, route("api", server, f'credential = "{credential}"'))
+        outcome = full.inside(["touch", "ran"], "--policy", file)
+    assert outcome.exit_code == 125, outcome
+    assert f"paddock: {file}:5: credential: {why}" in outcome.stderr.replace("/usr/bin/", "/bin/")
+    assert not (full.ground.project / "ran").exists()
+    assert [one["event"] for one in full.events()] == ["session.refused"]
+
+
+@pytest.mark.parametrize("comes", [True, False], ids=["it comes", "it never comes"])
+def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(full: Fence, comes: bool) -> None:
+    """Whose beginning is held up here until the command runs, and until a connection is on its way."""
+    place = full.ground.root / "held"
+    place.mkdir()
+    core_program = shutil.copy(full.installation.core, place)
+    script = full.installation.core.with_name("paddock-python").read_text()
+    first, _, rest = script.partition("\n")
+    gate = place / "gate"
+    os.mkfifo(gate)
+    held = full.ground.put(place / "paddock-python", f"{first}\nopen({str(gate)!r}).close()\n{rest}")
+    for one in (place, gate, held, Path(core_program)):
+        one.chmod(0o755)
+        full.tester.give(one)
+
+    def opened() -> bool:
+        try:
+            os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
+        except OSError:  # it is not there yet
+            return False
+        return True
+
+    ask = "echo started; curl -s -m 60 -o /dev/null -w '%{http_code}' http://api.paddock.internal/x; echo; echo over"
+    with upstream() as server, ExitStack() as stack:
+        file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
+        shown = full.inside(["sh", "-c", ask], "--policy", file, "--dry-run", "--json", env=KEY)
+        plan = json.loads(shown.stdout)["plan"]
+        fd = stack.enter_context(core.sealed(core.canonical(plan)))
+        words = [core_program, "run", "--plan-fd", str(fd), "--", "sh", "-c", ask]
+        process = stack.enter_context(full.tester.starting(words, cwd=full.ground.project, env=KEY, pass_fds=[fd]))
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        wait_for(lambda: relays_of(process.pid) != [], "a relay: somebody calls")
+        if comes:
+            wait_for(opened, "what speaks HTTP")
+        else:
+            os.kill(served_by(process.pid), signal.SIGKILL)
+        status = process.stdout.readline().strip()
+        assert process.stdout.readline() == "over\n", "the run goes on"
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert [one.header("authorization") for one in server.asked] == ([f"Bearer {SECRET}"] if comes else [])
+    if comes:
+        assert status == "200"
+    else:
+        assert status in ("502", "000"), "cut off while it waited, or told that nobody is there"
+        assert "is reached any more: what speaks HTTP: it was killed by SIGKILL" in said
+
+
+def test_what_would_show_a_secret_is_refused(full: Fence) -> None:
+    with upstream() as server:
+        file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
+        outcome = full.inside(["true"], "--policy", file, "--off", "env-sanitize", env=KEY)
+        assert outcome.exit_code == 125
+        assert "would see the secrets of routes" in outcome.stderr
+        landlock = full.inside(["true"], "--policy", file, "--tier", "landlock", env=KEY)
+        assert landlock.exit_code == 125, landlock
+        assert f"{file}:3" in landlock.stderr
+
+
+def test_who_speaks_http_can_not_be_read_and_when_it_is_killed_the_run_goes_on(full: Fence) -> None:
+    """Its connections are lost, later ones are answered that nobody is there; everything else goes on."""
+    script = """
+import socket, sys, urllib.error, urllib.request
+def asked(path):
+    try:
+        with urllib.request.urlopen(f"http://api.paddock.internal{path}", timeout=30) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+print(asked("/one"), flush=True)
+with socket.create_connection(("api.paddock.internal", 80), 30) as kept:
+    kept.sendall(b"GET /kept HTTP/1.1\\r\\nHost: api.paddock.internal\\r\\n\\r\\n")
+    kept.recv(9)
+    print("kept", flush=True)
+    sys.stdin.readline()
+    try:
+        while kept.recv(65536): pass
+        print("end")
+    except ConnectionResetError:
+        print("end")
+print(asked("/two"), flush=True)
+sys.stdin.readline()
+print("over")
+"""
+
+    async def endless(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if asked.target == "/kept":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
+            await reader.read()
+            writer.close()
+        else:
+            await echo(asked, reader, writer)
+
+    reader, writer = os.pipe()
+    with ExitStack() as stack:
+        stack.callback(os.close, writer)
+        stack.callback(os.close, reader)
+        server = stack.enter_context(upstream(endless))
+        file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
+        process = stack.enter_context(
+            full.starting([need_program("python3"), "-uc", script], "--policy", file, env=KEY, stdin=reader)
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert [process.stdout.readline(), process.stdout.readline()] == ["200\n", "kept\n"]
+        speaker = served_by(process.pid)
+        look = full.outside(["cat", f"/proc/{speaker}/environ"])
+        assert (look.exit_code, SECRET in look.stdout) == (1, False), "not even by the same user, outside"
+        control = full.outside(["cat", "/proc/self/environ"], env=KEY)
+        assert SECRET in control.stdout
+        os.kill(speaker, signal.SIGKILL)
+        wait_for(lambda: any(one["event"] == "network.lost" for one in full.events()), "an event")
+        os.write(writer, b"go on\n")
+        assert [process.stdout.readline(), process.stdout.readline()] == ["end\n", "502\n"]
+        os.write(writer, b"go on\n")
+        assert process.stdout.readline() == "over\n"
+        assert process.wait(30) == 0
+        said = process.stderr.read()
+    assert (
+        said.count("no route and no inspected host is reached any more: what speaks HTTP: it was killed by SIGKILL")
+        == 1
+    )
+    assert [one.target for one in server.asked] == ["/one", "/kept"]
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["the run ends", "the supervisor is killed"])
+def test_who_speaks_http_ends_with_the_run(full: Fence, end: signal.Signals) -> None:
+    with upstream() as server:
+        file = policy(full, route("api", server))
+        with full.starting(["sh", "-c", "echo started; exec sleep 60"], "--policy", file) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "started\n"
+            speaker = served_by(process.pid)
+            process.send_signal(end)
+            process.wait(30)
+            wait_for(lambda: not alive(speaker), "its end")
+
+
+@contextmanager
+def named(fence: Fence, directory: Path) -> Iterator[tuple[list[Word], dict[str, str]]]:
+    """What stands before a command so that the hosts have names, and the environment in which they are trusted."""
+    need("root", os.getuid() == 0, "a list of names for one process can only be had by root")
+    hosts = fence.ground.put(fence.ground.root / "hosts", f"127.0.0.1 localhost {HOST} {OTHER} {NEAR}\n")
+    trusted = fence.ground.put(fence.ground.root / "trusted.pem", OURS.pem.decode())
+    tester = fence.tester
+    words: list[Word] = ["unshare", "-m", "bash", "-c", _AS, "as", str(hosts), str(tester.uid), str(tester.gid)]
+    yield words, {"SSL_CERT_FILE": str(trusted)}
+
+
+def in_turn(commands: Sequence[Sequence[str]]) -> list[Word]:
+    """Each answer on a line of its own; ``-`` where one failed."""
+    import shlex
+
+    return ["sh", "-c", "; ".join(f"{shlex.join(one)} || echo -; echo" for one in commands)]
+
+
+def test_inspected_hosts_are_held_to_paths_by_every_client(full: Fence, tmp_path: Path) -> None:
+    """HTTP/1.1 and HTTP/2; a host that is only inspected is read and told, another one passes unopened."""
+    python, node = need_program("python3"), need_program("node")
+    with (
+        upstream(tls=OURS.server(HOST)) as server,
+        upstream(tls=OURS.server(OTHER)) as other,
+        named(full, tmp_path) as (
+            before,
+            trusting,
+        ),
+    ):
+        at, there = f"https://{HOST}:{server.port}", f"https://{OTHER}:{other.port}"
+        file = policy(
+            full,
+            f'[network]\nallowed_hosts = ["{OTHER}:{other.port}", "127.0.0.1"]\n'
+            f'inspect = ["{OTHER}"]\n'
+            + route(
+                "api", server, 'credential = "env:ROUTE_KEY"', "inspect = true",
+                'endpoint_rules = [{ method = "GET", path = "/ok/*" }]', host=HOST, scheme="https",
+            ),
+        )  # fmt: skip
+        get = "import urllib.request as r;print(r.urlopen('{}',timeout=30).status)"
+        fetch = "fetch('{}').then(a=>console.log(a.status))"
+        commands = [
+            [*_CURL, "--http1.1", "-o", "/dev/null", "-w", "%{http_version} %{http_code}", f"{at}/ok/1"],
+            [*_CURL, "--http2", "-o", "/dev/null", "-w", "%{http_version} %{http_code}", f"{at}/ok/2"],
+            [*_CURL, "--http2", "-o", "/dev/null", "-w", "%{http_version} %{http_code}", f"{at}/no"],
+            [str(python), "-c", get.format(f"{at}/ok/3")],
+            [str(node), "-e", fetch.format(f"{at}/ok/4")],
+            [*_CURL, "-o", "/dev/null", "-w", "%{http_version} %{http_code}", f"{there}/any/path"],
+            # Whoever trusts the authority of the tests alone sees that somebody else is there.
+            [*_CURL, "--cacert", str(full.ground.root / "trusted.pem"), "-o", "/dev/null", f"{at}/ok/5"],
+        ]
+        control = full.tester.run([*before, *in_turn(commands[:1])], env=trusting, as_root=True)
+        assert control.stdout.split() == ["1.1", "200"], control
+        server.asked.clear()
+        words = full.command(
+            in_turn(commands),
+            "--policy",
+            file,
+            "-r",
+            f"{full.ground.root}/trusted.pem",
+            "-r",
+            f"{Path(str(node)).parent}/**",
+        )
+        outcome = full.tester.run(
+            [*before, *words], cwd=full.ground.project, env=KEY | trusting, as_root=True, timeout_s=90
+        )
+    answers = [line for line in outcome.stdout.splitlines() if line]
+    assert answers == ["1.1 200", "2 200", "2 403", "200", "200", "2 200", "-"], outcome
+    assert [one.target for one in server.asked] == ["/ok/1", "/ok/2", "/ok/3", "/ok/4"]
+    assert {one.header("authorization") for one in server.asked} == {f"Bearer {SECRET}"}
+    assert [one.target for one in other.asked] == ["/any/path"]
+    assert ("deny", "api", "GET", "/no", 403) in requests(full)
+    assert ("allow", None, "GET", "/any/path", 200) in requests(full)
+
+
+def test_an_upstream_by_name_is_checked_like_any_host(full: Fence, tmp_path: Path) -> None:
+    """A name that leads to this machine is not dialled, unless it is this machine's own. Nobody gets around rules by
+    calling an upstream himself (F-142)."""
+    with upstream() as server, upstream() as other, named(full, tmp_path) as (before, _):
+        text = route("name", server, host=NEAR) + route("local", server, host="localhost")
+        paths = [f"http://{name}.paddock.internal/{name}" for name in ("name", "local")]
+
+        def asking(text: str) -> Outcome:
+            asks = [[*_CURL, "-w", "%{http_code}", "-o", "/dev/null", path] for path in paths]
+            words = full.command(in_turn(asks), "--policy", policy(full, text))
+            return full.tester.run([*before, *words], cwd=full.ground.project, as_root=True)
+
+        outcome = asking(text)
+        assert outcome.stdout.split() == ["403", "200"], outcome
+        assert "the name leads to this machine" in outcome.stderr
+        assert [one.target for one in server.asked] == ["/local"]
+
+        allowed = f"[network]\nallowed_hosts = ['{HOST}:{other.port}', '{HOST}:{server.port}', '127.0.0.1']\n"
+        rules = "endpoint_rules = [{ method = 'GET', path = '/by/route' }]"
+        paths = [
+            f"http://{HOST}:{other.port}/control",
+            f"http://{HOST}:{server.port}/x",
+            "http://api.paddock.internal/by/route",
+        ]
+        outcome = asking(allowed + route("api", server, host=HOST))
+        assert outcome.stdout.split() == ["200", "200", "200"], outcome
+        server.asked.clear()
+        outcome = asking(allowed + route("api", server, rules, host=HOST))
+        assert outcome.stdout.split()[1:] != ["200", "200"], outcome
+        assert [one.target for one in server.asked] == ["/by/route"], outcome
+        assert "a route with endpoint rules leads there" in outcome.stderr
+
+
+def test_people_see_routes_before_anything_runs(full: Fence) -> None:
+    with upstream() as server:
+        file = policy(
+            full,
+            route(
+                "api", server, 'credential = "env:ROUTE_KEY"', 'endpoint_rules = [{ method = "GET", path = "/v1/**" }]'
+            ),
+        )
+
+        def said(*words: Word) -> Outcome:
+            return full.tester.run([full.installation.paddock, *words, "--policy", file], cwd=full.ground.project)
+
+        shown = said("explain").stdout
+        assert f"http://api.paddock.internal → http://127.0.0.1:{server.port}" in shown
+        assert "GET /v1/**" in shown
+        assert "env:ROUTE_KEY" in shown
+        found = said("why", "--host", "api.paddock.internal:80")
+        assert (found.exit_code, f"http://127.0.0.1:{server.port}" in found.stdout) == (0, True), found
+        absent = said("why", "--host", "none.paddock.internal:80")
+        assert (absent.exit_code, "no route has this name" in absent.stdout) == (1, True), absent
+        assert "--allow-domain" not in absent.stdout
+        direct = said("why", "--host", f"127.0.0.1:{server.port}")
+        assert (direct.exit_code, "a route with endpoint rules leads there" in direct.stdout) == (1, True), direct

@@ -1,0 +1,197 @@
+"""A command with a network of its own, beside the same command without, and the host's servers that it may reach."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support import core
+from tests.support.features import need, need_program
+from tests.support.fence import Fence, Word
+from tests.support.tester import Outcome
+from tests.support.waiting import wait_for
+from tests.support.witness import alive
+
+MESSAGE = b"from a client"
+# What becomes of each target, a line each: ok, or the name of an errno. Refusals come at any point after a handshake.
+_CALL = """
+import errno, socket, sys
+print("started", flush=True)
+for target in sys.argv[2:]:
+    kind, address, port = target.split("/")
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    try:
+        with socket.socket(family, getattr(socket, kind)) as client:
+            client.settimeout(60)
+            client.connect((address, int(port)))
+            client.send(b"from a client")
+            client.shutdown(socket.SHUT_WR) if kind == "SOCK_STREAM" else None
+            client.recv(1) if sys.argv[1] == "wait" else None
+        print("ok")
+    except OSError as error:
+        print(errno.errorcode.get(error.errno, error))
+"""
+
+
+_CANDIDATES = random.sample(range(20_000, 30_000), 10_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """On the host. Whatever arrives waits in the kernel until somebody looks."""
+
+    socket: socket.socket
+    address: str
+    port: int
+
+    @property
+    def target(self) -> str:
+        return f"{self.socket.type.name}/{self.address}/{self.port}"
+
+    def heard(self) -> list[bytes]:
+        found = []
+        while True:
+            try:
+                if self.socket.type == socket.SOCK_DGRAM:
+                    found.append(self.socket.recv(64))
+                else:
+                    client, _ = self.socket.accept()
+                    with client:
+                        found.append(client.recv(64))
+            except BlockingIOError:
+                return found
+
+
+@contextmanager
+def serving(address: str, kind: int = socket.SOCK_STREAM, port: int = 0) -> Iterator[Server]:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, kind) as server:
+        server.bind((address, port))
+        if kind == socket.SOCK_STREAM:
+            server.listen()
+        server.setblocking(False)
+        yield Server(socket=server, address=address, port=server.getsockname()[1])
+
+
+def free_port() -> int:
+    """Below those that the kernel gives to whoever connects: nobody takes it before the run does. Another each time."""
+    while True:
+        port = _CANDIDATES.pop()
+        try:
+            with serving("127.0.0.1", port=port), serving("::1", port=port):
+                return port
+        except OSError:
+            continue
+
+
+def own_address() -> str:
+    """Of the host, not on its loopback."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        try:
+            asked.connect(("192.0.2.99", 9))  # sends nothing
+        except OSError:
+            need("address", False, "this machine has no address but loopback")
+        return str(asked.getsockname()[0])
+
+
+def network(mode: str, **changes: Any) -> dict[str, Any]:
+    lists: dict[str, Any] = {"denied": [], "allowed": [], "approved": [], "local_ports": [], "published": []}
+    nobody = {**lists, "http": None}
+    return {"mode": mode, "default": "deny", "default_source": None, "ask_timeout_s": 60, **nobody, **changes}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Netted:
+    fence: Fence
+    plan: core.Plan
+    python: str
+
+    def calling(self, *targets: str) -> list[str]:
+        return [self.python, "-c", _CALL, "wait", *targets]
+
+    def sending(self, *targets: str) -> list[str]:
+        """The same act, where nobody answers."""
+        return [self.python, "-c", _CALL, "go", *targets]
+
+    def outside(self, words: Sequence[str]) -> Outcome:
+        return self.fence.tester.run(words, cwd=self.fence.ground.project)
+
+    def with_network(self, network: dict[str, Any] | None, **changes: Any) -> core.Plan:
+        return core.changed(self.plan, network=network, **changes)
+
+    def run(self, network: dict[str, Any] | None, words: Sequence[str], **changes: Any) -> Outcome:
+        return core.run_core(
+            self.fence.tester, self.fence.installation.core, self.with_network(network, **changes), words
+        )
+
+    @contextmanager
+    def running(
+        self, network: dict[str, Any], script: str, *arguments: str
+    ) -> Iterator[tuple[subprocess.Popen[str], int]]:
+        """A Python script that is inside and waits for lines on its stdin: the core, and a descriptor to write them."""
+        with ExitStack() as stack:
+            fd = stack.enter_context(core.sealed(core.canonical(self.with_network(network))))
+            reader, writer = os.pipe()
+            try:
+                words: list[Word] = [
+                    self.fence.installation.core,
+                    "run",
+                    "--plan-fd",
+                    str(fd),
+                    "--",
+                    self.python,
+                    "-uc",
+                    script,
+                ]
+                process = stack.enter_context(
+                    self.fence.tester.starting(
+                        [*words, *arguments], cwd=self.fence.ground.project, pass_fds=[fd], stdin=reader
+                    )
+                )
+                yield process, writer
+            finally:
+                os.close(reader)
+                os.close(writer)
+
+    def events(self) -> list[dict[str, Any]]:
+        return [
+            json.loads(line)
+            for path in sorted(self.fence.journal.glob("*.jsonl"))
+            for line in path.read_text().splitlines()
+        ]
+
+
+def relays_of(core_pid: int) -> list[int]:
+    """The relays among a supervisor's children."""
+    try:
+        children = Path(f"/proc/{core_pid}/task/{core_pid}/children").read_text().split()
+        return [pid for pid in map(int, children) if b"relay" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")]
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def relay_of(core_pid: int) -> int:
+    (relay,) = wait_for(lambda: relays_of(core_pid) or None, "a relay")
+    return relay
+
+
+def gone(pid: int) -> None:
+    wait_for(lambda: not alive(pid), f"the end of {pid}")
+
+
+def netted(fence: Fence, landlock_abi: int) -> Netted:
+    """In the tier of the fence."""
+    plan = core.plan_for(fence.tester, fence.ground.project, landlock_abi=landlock_abi, allow=[fence.ground.project])
+    plan["tier"] = fence.tier
+    if fence.tier == "full":
+        plan["namespaces"] = {"nested": False, "hostname": "", "tmp_mb": None}
+    plan["journal"] = {"dir": str(fence.journal), "file": None, "stderr": False}
+    return Netted(fence=fence, plan=plan, python=need_program("python3"))

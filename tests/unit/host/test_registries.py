@@ -1,0 +1,236 @@
+"""Which hosts packages come from: read from the clients' own files, and only what no command could have planted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paddock.cli import trust as trust_command
+from paddock.errors import PolicyError
+from paddock.host.registries import Registry, discover, looked_at, named_in
+from paddock.policy import Origin
+from paddock.policy.reach import Reach
+from paddock.policy.trust import Trusted
+from paddock.way import Tree, follow
+from tests.unit.policy.world import World
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(world: World) -> None:
+    """Nobody's variables, and no program at all."""
+    world.environ.clear()
+    world.environ["PATH"] = str(world.root / "bin")
+
+
+def found(world: World, group: str, *, reach: tuple[str, ...] = ()) -> Registry:
+    trees = tuple(Tree(path=path) for path in (str(world.work), *reach))
+    reachable = Reach(trees=trees)
+    return discover([group], world.origin, reachable, looked_at(), etc=str(world.system))[group]
+
+
+def hosts(world: World, group: str) -> list[str]:
+    """Each with the file it comes from, without the way there."""
+    return [f"{one.value} {str(one.source).removeprefix(f'{world.root}/')}" for one in found(world, group).hosts]
+
+
+def program(world: World, name: str, real: str) -> None:
+    """A command on the PATH that leads to where it is installed."""
+    installed = world.write(world.root / real, "")
+    installed.chmod(0o755)
+    link = world.root / "bin" / name
+    link.parent.mkdir(exist_ok=True)
+    link.symlink_to(installed)
+
+
+def test_pips_settings_and_variables_replace_its_default(world: World) -> None:
+    world.environ["PIP_EXTRA_INDEX_URL"] = "https://me:secret@extra.example/simple http://b.example:8080/x"
+    world.write(
+        world.home / ".config/pip/pip.conf",
+        "[global]\nindex-url = https://mirror.example/simple\n# index-url = https://not.example\n"
+        "extra-index-url =\n    https://one.example/simple\n    https://two.example/simple\ntimeout = 3\n",
+    )
+    assert hosts(world, "pypi") == [
+        "mirror.example home/.config/pip/pip.conf:2",
+        "extra.example $PIP_EXTRA_INDEX_URL",
+        "b.example:8080 $PIP_EXTRA_INDEX_URL",
+        "mirror.example home/.config/pip/pip.conf:2",
+        "one.example home/.config/pip/pip.conf:5",
+        "two.example home/.config/pip/pip.conf:6",
+    ]
+
+
+def test_pips_default_is_pips_own_word(world: World) -> None:
+    from pip._internal.models.index import PyPI
+
+    registry = found(world, "pypi")
+    assert {one.value.host for one in registry.hosts} == {PyPI.netloc, PyPI.file_storage_domain}
+    assert all("/pip" in one.source.file for one in registry.hosts)
+
+
+def test_uv_names_its_index_in_its_own_file(world: World) -> None:
+    text = '[[index]]\nname = "corp"\nurl = "https://uv.example/simple"\ndefault = true\n'
+    world.write(world.home / ".config/uv/uv.toml", text)
+    assert "uv.example home/.config/uv/uv.toml:3" in hosts(world, "pypi")
+
+
+NPM_OWN = "define('omit', {\n})\nregistry: new Definition('registry', {\n    default: 'https://default.example/',\n"
+
+
+def test_npms_default_is_what_it_was_installed_with(world: World) -> None:
+    program(world, "npm", "opt/node/lib/node_modules/npm/bin/npm-cli.js")
+    own = "opt/node/lib/node_modules/npm/node_modules/@npmcli/config/lib/definitions/definitions.js"
+    world.write(world.root / own, NPM_OWN)
+    assert hosts(world, "npm") == [f"default.example {own}:4"]
+    world.write(world.home / ".npmrc", "@corp:registry=https://corp.example/npm/\n//corp.example/npm/:_authToken=x\n")
+    assert hosts(world, "npm") == ["corp.example home/.npmrc:1", f"default.example {own}:4"]
+    world.write(world.root / "opt/node/etc/npmrc", "registry = https://mirror.example/\n")
+    assert set(hosts(world, "npm")) == {"corp.example home/.npmrc:1", "mirror.example opt/node/etc/npmrc:1"}
+
+
+def test_go_takes_the_first_place_that_says_it(world: World) -> None:
+    program(world, "go", "opt/go/bin/go")
+    world.write(
+        world.root / "opt/go/go.env", "# x\nGOPROXY=https://a.example|https://b.example/m,direct\nGOSUMDB=sum.example\n"
+    )
+    assert hosts(world, "go") == [
+        "a.example opt/go/go.env:2",
+        "b.example opt/go/go.env:2",
+        "sum.example opt/go/go.env:3",
+    ]
+    world.write(world.home / ".config/go/env", "GOPROXY=https://mirror.example\nGOSUMDB=off\n")
+    assert hosts(world, "go") == ["mirror.example home/.config/go/env:1"]
+    world.environ.update(GOPROXY="https://now.example", GOSUMDB="key.example+abc https://sums.example")
+    assert hosts(world, "go") == ["now.example $GOPROXY", "sums.example $GOSUMDB"]
+
+
+def test_cargo_fetched_from_somewhere_before(world: World) -> None:
+    index = world.home / ".cargo/registry/index/index.example-6f17d22bba15001f"
+    world.write(index / "config.json", '{"dl": "https://files.example/crates", "api": "https://index.example:443"}')
+    world.write(world.home / ".cargo/config.toml", '[registries.corp]\nindex = "sparse+https://corp.example/i/"\n')
+    named = "home/.cargo/registry/index/index.example-6f17d22bba15001f"
+    assert hosts(world, "crates") == [
+        "corp.example home/.cargo/config.toml:2",
+        f"index.example {named}",
+        f"files.example {named}/config.json:1",
+        f"index.example:443 {named}/config.json:1",
+    ]
+
+
+def test_apts_sources_in_both_of_its_formats(world: World) -> None:
+    world.etc(
+        "apt/sources.list", "deb [arch=amd64 signed-by=/k] http://a.example/debian x main\n#deb http://no.example y z\n"
+    )
+    world.etc(
+        "apt/sources.list.d/b.sources",
+        "Types: deb\n# http://no.example\nURIs: http://b.example/debian\n  https://c.example\n",
+    )
+    world.etc("apt/sources.list.d/off.list.disabled", "deb http://no.example x main\n")
+    assert hosts(world, "debian") == [
+        "a.example etc/apt/sources.list:1",
+        "b.example etc/apt/sources.list.d/b.sources:3",
+        "c.example etc/apt/sources.list.d/b.sources:4",
+    ]
+
+
+LOCKS = [
+    (
+        "npm",
+        "package-lock.json",
+        '{\n "packages": {\n  "a": {\n   "resolved": "https://lock.example/a/-/a-1.tgz",\n',
+        4,
+    ),
+    ("npm", "yarn.lock", 'a@^1:\n  version "1"\n  resolved "https://lock.example/a.tgz#ff"\n', 3),
+    ("npm", "pnpm-lock.yaml", "a:\n  resolution: {}\n  tarball: https://lock.example/a.tgz\n", 3),
+    ("npm", ".npmrc", "registry=https://lock.example/\n", 1),
+    ("pypi", "uv.lock", '[[package]]\nsource = { registry = "https://lock.example/simple" }\n', 2),
+    ("pypi", "poetry.lock", '[package.source]\ntype = "legacy"\nurl = "https://lock.example/simple"\n', 3),
+    ("pypi", "requirements.txt", "--index-url https://lock.example/simple\nx==1\n", 1),
+    ("crates", "Cargo.lock", '[[package]]\nsource = "registry+https://lock.example/index"\n', 2),
+    ("crates", ".cargo/config.toml", '[registries.x]\nindex = "sparse+https://lock.example/"\n', 2),
+]
+
+
+@pytest.mark.parametrize(("group", "name", "text", "line"), LOCKS)
+def test_what_a_command_could_have_written_counts_only_once_a_person_agreed(
+    world: World, group: str, name: str, text: str, line: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = world.write(world.work / name, text)
+    before = found(world, group)
+    assert "lock.example" not in {one.value.host for one in before.hosts}
+    assert [str(one.source) for one in before.doubted] == [f"{lock}:{line}"]
+    assert [str(one.value) for one in named_in(str(lock)) or ()] == ["lock.example"]
+    agree(world, lock, monkeypatch)
+    after = found(world, group)
+    assert f"{lock}:{line}" in [str(one.source) for one in after.hosts]
+    assert after.doubted == ()
+
+
+def agree(world: World, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`paddock trust FILE`, as this person."""
+    monkeypatch.setattr(Origin, "of_process", classmethod(lambda cls: world.origin))
+    assert trust_command.execute([str(path)]) == 0
+    world.trusted = Trusted.read(world.origin.state_dir, world.origin.uid)
+
+
+def test_a_host_that_is_added_later_has_to_be_agreed_to_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = world.write(world.work / "yarn.lock", '  resolved "https://a.example/x"\n')
+    agree(world, lock, monkeypatch)
+    world.write(lock, '  resolved "https://a.example/y"\n  resolved "https://evil.example/x"\n')
+    registry = found(world, "npm")
+    assert [str(one.value) for one in registry.hosts] == ["a.example"]
+    assert [str(one.value) for one in registry.doubted] == ["evil.example"]
+
+
+def test_an_agreement_is_for_one_file(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    agree(world, world.write(world.work / "yarn.lock", '  resolved "https://a.example/x"\n'), monkeypatch)
+    world.write(world.work / "package-lock.json", '"resolved": "https://a.example/x"\n')
+    (world.work / "yarn.lock").unlink()
+    assert found(world, "npm").hosts == ()
+
+
+def test_the_persons_own_file_counts_only_while_no_command_can_write_it(world: World) -> None:
+    world.write(world.home / ".npmrc", "registry=https://mirror.example/\n")
+    assert found(world, "npm").hosts
+    assert found(world, "npm", reach=(str(world.home),)).hosts == ()
+
+
+def test_a_link_into_the_workspace_is_the_workspaces(world: World) -> None:
+    planted = world.write(world.work / "planted", "registry=https://evil.example/\n")
+    (world.home / ".npmrc").symlink_to(planted)
+    assert follow(str(world.home / ".npmrc")).end.path == str(planted)
+    registry = found(world, "npm")
+    assert (registry.hosts, len(registry.doubted)) == ((), 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "registry=https://169.254.169.254/\n",
+        "registry=https://metadata.google.internal/\n",
+        "registry=https://0x7f.1/\n",
+        "registry=https://*.example/\n",
+        "registry=file:///srv/x\n",
+        "registry=https://\n",
+        "registry=${NOPE}\n",
+    ],
+)
+def test_what_is_no_host_or_never_reachable_is_not_found(world: World, text: str) -> None:
+    world.write(world.home / ".npmrc", text)
+    assert found(world, "npm").hosts == ()
+
+
+def test_all_that_was_looked_at_is_told_so_that_a_plan_ends_with_it(world: World) -> None:
+    world.write(world.home / ".npmrc", "registry=https://mirror.example/\n")
+    looked = looked_at()
+    discover(["npm", "debian"], world.origin, Reach(), looked, etc=str(world.system))
+    assert looked.files[str(world.home / ".npmrc")] is not None
+    for absent in (world.work / "package-lock.json", world.work / ".npmrc", world.system / "apt/sources.list.d"):
+        assert looked.files[str(absent)] is None
+
+
+def test_a_file_that_can_not_be_read_is_an_error(world: World) -> None:
+    os.mkfifo(world.work / "yarn.lock")
+    with pytest.raises(PolicyError, match="not a regular file, and a package manager would read it"):
+        found(world, "npm")

@@ -1,0 +1,54 @@
+"""Tool calls as the tests make them: everything allowed that no list denies, unless a test says otherwise."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from paddock import ToolCall, ToolPolicy
+from paddock.approve.inbox import Inbox
+from paddock.approve.model import ToolQuestion, Verdict
+from paddock.tools import ToolResult, Tools
+from paddock.tools.commands import CommandResult
+
+
+def lenient(cwd: Path, **settings: Any) -> ToolPolicy:
+    return ToolPolicy(
+        cwd=cwd, home=cwd, **{"require_approval_for_writes": False, "require_approval_for_execute": False, **settings}
+    )
+
+
+def call(tools: Tools | Path, name: str, **arguments: Any) -> ToolResult:
+    chosen = tools if isinstance(tools, Tools) else Tools(lenient(tools))
+    return asyncio.run(chosen.call(ToolCall(name=name, arguments=arguments)))
+
+
+class Answers:
+    """An approver that gives these answers, one each, and keeps what it was asked."""
+
+    def __init__(self, *verdicts: Verdict) -> None:
+        self._verdicts = list(verdicts)
+        self.asked: list[ToolQuestion] = []
+
+    def serve(self, inbox: Inbox) -> None:
+        while not inbox.closed:
+            inbox.wait()
+            inbox.read()
+            for question in inbox.open():
+                assert isinstance(question, ToolQuestion)
+                self.asked.append(question)
+                inbox.answer(question, self._verdicts.pop(0), "test")
+
+
+class Echo:
+    """Runs nothing: says what it was given."""
+
+    def __init__(self, *, confines_writes: bool = True, result: CommandResult | None = None) -> None:
+        self.confines_writes = confines_writes
+        self.result = result
+        self.ran: list[tuple[str, str, float]] = []
+
+    async def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
+        self.ran.append((command, cwd, timeout_s))
+        return self.result or CommandResult(exit_code=0, stdout=command.encode(), stderr=b"")
