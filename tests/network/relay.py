@@ -29,6 +29,7 @@ from paddock.policy.model import (
     Source,
     Upstream,
 )
+from tests.support.waiting import DEADLINE_S, NeverHappened
 
 SECRET = b"sk-secret/0123456789+abcdef"
 WRITTEN = Source(file="paddock.toml", line=7)
@@ -94,7 +95,8 @@ class Relay:
     def wait_for(self, count: int) -> list[dict[str, Any]]:
         """The events, when there are so many."""
         with self._told:
-            assert self._told.wait_for(lambda: len(self.events) >= count, timeout=60), self.events
+            if not self._told.wait_for(lambda: len(self.events) >= count, timeout=DEADLINE_S):
+                raise NeverHappened(f"{count} events: {self.events}")
             return list(self.events)
 
     def hear(self) -> None:

@@ -8,6 +8,11 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+
+class NeverHappened(AssertionError):  # noqa: N818 (nothing is wrong yet)
+    """What a test waits for, or races for, did not come about: that says nothing of what it would have been."""
+
+
 DEADLINE_S = 60.0  # of a machine that has more to do
 _INTERVAL_S = 0.02
 
@@ -20,5 +25,5 @@ def wait_for(look: Callable[[], T | None], what: str, deadline_s: float = DEADLI
         if found is not None and found is not False:
             return found
         if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline_s} s: {what}")
+            raise NeverHappened(f"not within {deadline_s} s: {what}")
         time.sleep(_INTERVAL_S)

@@ -51,10 +51,14 @@ static void write_here(char *there, int which)
             ((volatile char *)there)[i] = values[which][i];
 }
 
+static int changing; /* a thread that was made has not begun yet on a machine that has more to do */
+
 static void *change_own(void *unused)
 {
-    for (int which = 1;; which = !which)
+    for (int which = 1;; which = !which) {
         write_here(own, which);
+        __atomic_store_n(&changing, 1, __ATOMIC_RELAXED);
+    }
     return unused;
 }
 
@@ -178,7 +182,10 @@ int main(int argc, char **argv)
                 waitpid(child, NULL, 0);
             }
         pthread_t thread;
-        pthread_create(&thread, NULL, change_own, NULL);
+        if (pthread_create(&thread, NULL, change_own, NULL) != 0)
+            stop("pthread_create");
+        while (!__atomic_load_n(&changing, __ATOMIC_RELAXED))
+            sched_yield();
         call(own);
     }
 

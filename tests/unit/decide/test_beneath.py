@@ -16,6 +16,7 @@ from paddock.changes.kernel import exchange
 from paddock.decide import beneath
 from paddock.decide.beneath import open_straight
 from tests.support.features import need
+from tests.support.waiting import NeverHappened
 
 SWAPS = OPENS = 10_000
 
@@ -142,7 +143,7 @@ def test_control_look_then_open_by_name_is_led_outside(tmp_path: Path) -> None:
                 looked = os.path.realpath(work / "d" / "f")
                 if looked.startswith(f"{inside}/") and (work / "d" / "f").read_text() == "OUTSIDE":
                     return
-    pytest.fail(f"not once in {swaps(count)} swaps")
+    raise NeverHappened(f"not once in {swaps(count)} swaps")
 
 
 def test_writing_through_the_race_changes_nothing_outside(tmp_path: Path) -> None:
