@@ -95,6 +95,7 @@ impl Word {
             Word::Cover(Cover { path, identity, directory, kind }) => {
                 let kind = match kind {
                     CoverKind::Mask => b'M',
+                    CoverKind::Stranger => b'S',
                     CoverKind::Lock => b'L',
                     CoverKind::Pin => b'P',
                 };
@@ -146,6 +147,7 @@ fn parse_cover(bytes: &[u8]) -> Option<Cover> {
     let (inode, path) = rest.split_first_chunk()?;
     let kind = match kind {
         b'M' => CoverKind::Mask,
+        b'S' => CoverKind::Stranger,
         b'L' => CoverKind::Lock,
         b'P' => CoverKind::Pin,
         _ => return None,

@@ -7,6 +7,8 @@ use crate::text::AbsPath;
 pub enum CoverKind {
     /// An empty object that nobody may open.
     Mask,
+    /// The same over a socket, unless who made it is inside.
+    Stranger,
     /// The object itself, read-only.
     Lock,
     /// The object itself, as it is: a mount point can not be renamed or removed.
@@ -17,6 +19,7 @@ impl CoverKind {
     pub fn name(self) -> &'static str {
         match self {
             CoverKind::Mask => "mask",
+            CoverKind::Stranger => "stranger",
             CoverKind::Lock => "lock",
             CoverKind::Pin => "pin",
         }

@@ -7,6 +7,7 @@
 //! gains time, and the scan at the end, when nothing runs any more, judges what he leaves.
 
 mod nodes;
+mod strangers;
 #[cfg(test)]
 mod tests;
 mod visit;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{AtFlags, FileType, OFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
@@ -118,6 +119,8 @@ pub struct Guard {
     buffer: Vec<MaybeUninit<u8>>,
     noted: Noted,
     path: Vec<u8>,
+    /// The directory that was opened last, of those whose events are being judged.
+    last: Option<(u32, OwnedFd)>,
     /// Nothing has happened yet that the last scan would have to look at.
     quiet: bool,
     last_patrol: Instant,
@@ -165,6 +168,7 @@ impl Guard {
             buffer: Vec::new(),
             noted: Noted::default(),
             path: Vec::new(),
+            last: None,
             quiet: true,
             last_patrol: Instant::now(),
             since,
@@ -196,7 +200,8 @@ impl Guard {
 
     /// When the next turn is due even if nothing is readable.
     pub fn timeout(&self) -> Option<Duration> {
-        self.post.blind.then(|| PATROL.saturating_sub(self.last_patrol.elapsed()))
+        let patrol = self.post.blind.then(|| PATROL.saturating_sub(self.last_patrol.elapsed()));
+        patrol.into_iter().chain(self.post.silent.next_look()).min()
     }
 
     pub fn is_due(&self) -> bool {
@@ -222,6 +227,9 @@ impl Guard {
             if !any || started.elapsed() > TURN {
                 break;
             }
+        }
+        if self.post.silent.look_again(&self.ground, &mut self.post.covers)? {
+            self.deliver(Instant::now(), put_covers, on_event)?;
         }
         if self.post.blind && self.last_patrol.elapsed() >= PATROL {
             let since = self.last_patrol;
@@ -306,6 +314,7 @@ impl Guard {
             }
             if judge && lost { self.patrol(true) } else { Ok(()) }
         });
+        self.last = None;
         let any = !noted.names.is_empty();
         noted.events.clear();
         noted.names.clear();
@@ -344,10 +353,32 @@ impl Guard {
             self.post.gone(parent, name.to_bytes());
             return Ok(());
         }
-        if !what.contains(ReadFlags::ISDIR) && self.means_nothing(number, name.to_bytes()) {
+        if !what.contains(ReadFlags::ISDIR)
+            && self.means_nothing(number, name.to_bytes())
+            && !self.is_socket(number, name)
+        {
             return Ok(());
         }
         self.look_at(number, name)
+    }
+
+    /// Asked of every new file: the directory is opened once for all that come together.
+    fn is_socket(&mut self, number: u32, name: &CStr) -> bool {
+        let Some(node) = self.post.nodes.get(number).filter(|node| self.ground.trees[node.tree].writable) else {
+            return false;
+        };
+        if self.last.as_ref().is_none_or(|(last, _)| *last != number) {
+            let mut path = std::mem::take(&mut self.path);
+            let known = self.post.nodes.path(number, &mut path);
+            let opened = known.then(|| self.ground.trees[node.tree].open(&path, OFlags::PATH | OFlags::DIRECTORY));
+            let same = |fd: &OwnedFd| rustix::fs::fstat(fd).is_ok_and(|stat| Identity::from(&stat) == node.identity);
+            self.last = opened.and_then(Result::ok).filter(same).map(|fd| (number, fd));
+            self.path = path;
+        }
+        // Where it can not be told, it is looked at.
+        let Some((_, dir)) = &self.last else { return true };
+        let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
+        stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)
     }
 
     /// Nearly every new file is one of those.

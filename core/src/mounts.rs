@@ -126,7 +126,7 @@ pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<(), Er
     }
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     let tree = match cover.kind {
-        CoverKind::Mask => {
+        CoverKind::Mask | CoverKind::Stranger => {
             let source = open_inside(root, if directory { MASK_DIR } else { MASK_FILE })?;
             clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?
         }

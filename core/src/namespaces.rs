@@ -8,22 +8,24 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::channel::{self, Word};
-use crate::cover::Cover;
+use crate::cover::{Cover, CoverKind};
 use crate::fence::{self, Fence, FenceError};
 use crate::jail::JailError;
 use crate::mounts;
+use crate::network::callers::Callers;
 use crate::network::inside::{self, InsideError};
 use crate::notify::Listener;
 use crate::place::Identity;
 use crate::privileges::Privileges;
 use crate::refusal::Refusal;
 use crate::root::{self, Blueprint, RootError};
+use crate::services::{self, SocketFile};
 use crate::session;
 use crate::sys::{self, SignalMask};
 
@@ -213,9 +215,10 @@ pub fn start(
     let refused = match heard {
         Ok(Some((Word::Started, descriptors))) => {
             let mut descriptors = descriptors.into_iter();
-            let known = (descriptors.next(), descriptors.next(), descriptors.next(), descriptors.next());
-            if let (Some(command), Some(user), Some(mount), Some(proc)) = known {
-                let (inside, volatile) = (Inside { user, mount }, descriptors.collect());
+            let mut next = || descriptors.next();
+            let known = (next(), next(), next(), next(), next());
+            if let (Some(command), Some(user), Some(mount), Some(network), Some(proc)) = known {
+                let (inside, volatile) = (Inside { init, user, mount, network }, descriptors.collect());
                 let Handed { listener, sockets } = handed;
                 let sandbox = Sandbox { init, channel, command, proc, listener, sockets, volatile, inside };
                 return Ok(Started::Running(sandbox));
@@ -268,8 +271,8 @@ impl Sandbox {
 
     /// After its end: what its mounts still hang on, to be let go of by who can not wait until they are taken apart.
     pub fn mounts(self) -> impl Iterator<Item = OwnedFd> {
-        let Sandbox { proc, volatile, inside: Inside { user, mount }, .. } = self;
-        [mount, user, proc].into_iter().chain(volatile)
+        let Sandbox { proc, volatile, inside: Inside { user, mount, network, .. }, .. } = self;
+        [mount, user, network, proc].into_iter().chain(volatile)
     }
 }
 
@@ -282,13 +285,16 @@ pub fn pid_of(process: &OwnedFd) -> Option<Pid> {
 
 /// The way into the mounts of a running sandbox, for its owner.
 pub struct Inside {
+    init: Pid,
     user: OwnedFd,
     mount: OwnedFd,
+    network: OwnedFd,
 }
 
 impl Inside {
     /// Covers names in the running sandbox. Each result stands for its cover.
     pub fn cover(&self, covers: &[Cover], copied: bool) -> Result<Vec<Result<(), Errno>>, Errno> {
+        let strangers = self.strangers(covers)?;
         let mut results = vec![Err(Errno::CANCELED); covers.len()];
         let mut entered = Ok(());
         let child = sys::spawn_sharing_memory(|| {
@@ -297,6 +303,10 @@ impl Inside {
             match entered.and_then(|()| rustix::fs::open(c"/", flags, Mode::empty())) {
                 Ok(root) => {
                     for (cover, result) in covers.iter().zip(&mut results) {
+                        if cover.kind == CoverKind::Stranger && !strangers.iter().any(|(other, _)| *other == cover) {
+                            *result = Err(Errno::NOENT);
+                            continue;
+                        }
                         *result = match mounts::cover(root.as_fd(), cover, copied) {
                             Err(Errno::NOENT) if copied => mounts::hide(root.as_fd(), cover),
                             placed => placed,
@@ -309,6 +319,44 @@ impl Inside {
         })?;
         rustix::process::waitpid(Some(child), WaitOptions::empty())?;
         entered.map(|()| results)
+    }
+
+    /// Of those that are covered if they are strangers, the sockets that are: not made in there, if that has a network of its own; else, in
+    /// the hands of nobody there.
+    fn strangers<'c>(&self, covers: &'c [Cover]) -> Result<Vec<(&'c Cover, OwnedFd)>, Errno> {
+        // Held open, no number of theirs becomes another's: who answers before and after it is told who is there, was there.
+        let suspects = covers.iter().filter(|cover| cover.kind == CoverKind::Stranger);
+        let answers = |socket: &OwnedFd| !services::is_silent(socket.as_fd());
+        let mut suspects: Vec<(&Cover, OwnedFd)> =
+            suspects.filter_map(|cover| Some((cover, look(cover).filter(answers)?))).collect();
+        if suspects.is_empty() {
+            return Ok(suspects);
+        }
+        let ours = Identity::from(&rustix::fs::stat(c"/proc/self/ns/net")?);
+        let apart = ours != Identity::from(&rustix::fs::fstat(&self.network)?);
+        let mut bound = Ok(Vec::new());
+        if apart {
+            let child = sys::spawn_sharing_memory(|| {
+                bound = self.enter_network().and_then(|()| services::bound());
+                0
+            })?;
+            rustix::process::waitpid(Some(child), WaitOptions::empty())?;
+        } else {
+            bound = services::bound();
+        }
+        let (bound, mounts) = (bound?, services::mounts()?);
+        let (mut callers, until) = (Callers::of(self.init), Callers::deadline());
+        suspects.retain(|(_, socket)| {
+            let file = SocketFile::of(socket.as_fd(), &mounts);
+            let mut same = bound.iter().filter(|(other, _)| Some(*other) == file).map(|(_, number)| *number);
+            !same.any(|number| apart || callers.find(number, until).is_some()) && answers(socket)
+        });
+        Ok(suspects)
+    }
+
+    fn enter_network(&self) -> Result<(), Errno> {
+        rustix::thread::move_into_link_name_space(self.user.as_fd(), Some(LinkNameSpaceType::User))?;
+        rustix::thread::move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))
     }
 
     /// The namespace that its networks belong to.
@@ -330,6 +378,14 @@ impl Inside {
         rustix::thread::move_into_link_name_space(self.user.as_fd(), Some(LinkNameSpaceType::User))?;
         rustix::thread::move_into_link_name_space(self.mount.as_fd(), Some(LinkNameSpaceType::Mount))
     }
+}
+
+/// What lies where a cover should, if it still does.
+fn look(cover: &Cover) -> Option<OwnedFd> {
+    let (flags, resolve) = (OFlags::PATH | OFlags::CLOEXEC, ResolveFlags::NO_SYMLINKS);
+    let found = rustix::fs::openat2(CWD, cover.path.as_c_str(), flags, Mode::empty(), resolve).ok()?;
+    let stat = rustix::fs::fstat(&found).ok()?;
+    (Identity::from(&stat) == cover.identity).then_some(found)
 }
 
 /// What namespaces give on this machine.
@@ -446,7 +502,10 @@ fn set_up(
         return Ok(Err(errno));
     }
     let handle = rustix::process::pidfd_open(child, PidfdFlags::empty()).map_err(step("the command has no handle"))?;
-    let mut descriptors = vec![handle.as_fd(), user.as_fd(), mount.as_fd(), proc.as_fd()];
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let network = rustix::fs::openat(&proc, c"self/ns/net", flags, Mode::empty())
+        .map_err(step("the network namespace can not be opened"))?;
+    let mut descriptors = vec![handle.as_fd(), user.as_fd(), mount.as_fd(), network.as_fd(), proc.as_fd()];
     descriptors.extend(volatile.iter().map(OwnedFd::as_fd));
     channel::send(channel, &Word::Started, &descriptors).map_err(step("the supervisor is gone"))?;
     Ok(Ok(child))

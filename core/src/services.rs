@@ -1,14 +1,17 @@
 //! Unix sockets of this machine that can be called, by the names they were given (sock_diag(7)). In the trees of profiles nobody looks for them,
 //! which would cost every start; the kernel knows them all, and is asked once.
 //!
+//! Which of them were made in a network, it tells by their files.
+//!
 //! A name that was not a whole path when the socket got it, or that was changed since, says nothing of where it lies.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::net::netlink::{self, SocketAddrNetlink};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::beneath;
 use crate::cover::{Cover, CoverKind};
@@ -17,12 +20,18 @@ use crate::text::{AbsPath, Text};
 
 /// SOCK_DIAG_BY_FAMILY of linux/sock_diag.h.
 const BY_FAMILY: u16 = 20;
+/// Of the kernel's own numbers of devices (MKDEV).
+const MINOR_BITS: u32 = 20;
 /// struct nlmsghdr, and struct unix_diag_msg behind it.
 const HEADER: usize = 16;
 const MESSAGE: usize = HEADER + 16;
-/// UDIAG_SHOW_NAME, UNIX_DIAG_NAME of linux/unix_diag.h.
+/// Where the number of a socket is.
+const SOCKET: usize = HEADER + 4;
+/// UDIAG_SHOW_NAME and UDIAG_SHOW_VFS, UNIX_DIAG_NAME and UNIX_DIAG_VFS of linux/unix_diag.h.
 const SHOW_NAME: u32 = 1;
+const SHOW_FILE: u32 = 2;
 const NAME: u16 = 0;
+const FILE: u16 = 1;
 /// Of net/tcp_states.h: who listens, and who has no peer, as sockets for datagrams, which everybody can send to. Those are said to be connected
 /// as soon as somebody else was once connected to them; so is each connection of one that listens, which has its name too.
 const LISTEN: u32 = 1 << 10;
@@ -65,10 +74,77 @@ fn below(directory: &[u8], name: &[u8]) -> Option<AbsPath> {
 
 /// One that was removed may still have the name of the next.
 fn names() -> Result<BTreeSet<Vec<u8>>, Errno> {
+    let mut names = BTreeSet::new();
+    let mut note = |message: &[u8]| {
+        if is_callable(message) {
+            names.extend(attribute(message, NAME).map(|name| name.strip_suffix(b"\0").unwrap_or(name).to_vec()));
+        }
+    };
+    dump(LISTEN | CLOSE | ESTABLISHED, SHOW_NAME, &mut note)?;
+    Ok(names)
+}
+
+/// The file of a socket, as the kernel tells it (struct unix_diag_vfs): the first half of its number, and its file system's device, which need
+/// not be the one that stat(2) tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SocketFile {
+    inode: u32,
+    device: u32,
+}
+
+impl SocketFile {
+    /// None: where it lies is not told.
+    pub fn of(file: BorrowedFd<'_>, mounts: &[u8]) -> Option<SocketFile> {
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+        let found = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted).ok()?;
+        let mount = found.stx_mnt_id.to_string();
+        let mut lines = mounts.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b' '));
+        let device = lines.find_map(|mut words| (words.next()? == mount.as_bytes()).then(|| words.nth(1))?)?;
+        let (major, minor) = std::str::from_utf8(device).ok()?.split_once(':')?;
+        let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+        Some(SocketFile { inode: found.stx_ino as u32, device: major << MINOR_BITS | minor })
+    }
+}
+
+/// /proc/self/mountinfo.
+pub fn mounts() -> Result<Vec<u8>, Errno> {
+    std::fs::read("/proc/self/mountinfo").map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// Those of all sockets of the network that we are in, each with the socket's own number.
+pub fn bound() -> Result<Vec<(SocketFile, u32)>, Errno> {
+    let mut files = Vec::new();
+    let mut note = |message: &[u8]| {
+        let numbers = |bytes: &[u8]| Some((number(bytes)?, number(bytes.get(4..)?)?));
+        let file = attribute(message, FILE).and_then(numbers);
+        let socket = message.get(SOCKET..).and_then(number);
+        files.extend(file.zip(socket).map(|((inode, device), socket)| (SocketFile { inode, device }, socket)));
+    };
+    dump(u32::MAX, SHOW_FILE, &mut note)?;
+    Ok(files)
+}
+
+fn number(bytes: &[u8]) -> Option<u32> {
+    bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+}
+
+/// Can nobody be called there? Whoever can does not notice: a socket for datagrams that is connected sends nothing, and one of another kind
+/// is refused by its kind. Whom we may not call yet, may be opened to us next.
+pub fn is_silent(file: BorrowedFd<'_>) -> bool {
+    let mut buffer = [0; 32];
+    let called = SocketAddrUnix::new(beneath::link_to(file, &mut buffer)).and_then(|address| {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        rustix::net::connect(&socket, &address)
+    });
+    called == Err(Errno::CONNREFUSED)
+}
+
+/// Tells each socket in one of the states, with what is shown of it.
+fn dump(states: u32, show: u32, each: &mut dyn FnMut(&[u8])) -> Result<(), Errno> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, Some(netlink::SOCK_DIAG))?;
-    rustix::net::sendto(&socket, &request(), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-    let mut names = BTreeSet::new();
+    rustix::net::sendto(&socket, &request(states, show), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let mut answer = vec![0; 16 * 1024];
     loop {
         // Each part is there by the time that the one before it was taken.
@@ -76,16 +152,16 @@ fn names() -> Result<BTreeSet<Vec<u8>>, Errno> {
         if whole > length {
             return Err(Errno::MSGSIZE);
         }
-        if read(&answer[..length], &mut names)? {
-            return Ok(names);
+        if read(&answer[..length], each)? {
+            return Ok(());
         }
     }
 }
 
 /// struct unix_diag_req, behind its header.
-fn request() -> Vec<u8> {
+fn request(states: u32, show: u32) -> Vec<u8> {
     let mut bytes = vec![libc::AF_UNIX as u8, 0, 0, 0];
-    for number in [LISTEN | CLOSE | ESTABLISHED, 0, SHOW_NAME, u32::MAX, u32::MAX] {
+    for number in [states, 0, show, u32::MAX, u32::MAX] {
         bytes.extend(number.to_ne_bytes());
     }
     let mut message = ((HEADER + bytes.len()) as u32).to_ne_bytes().to_vec();
@@ -97,7 +173,7 @@ fn request() -> Vec<u8> {
 }
 
 /// True: it was the last part.
-fn read(mut answer: &[u8], names: &mut BTreeSet<Vec<u8>>) -> Result<bool, Errno> {
+fn read(mut answer: &[u8], each: &mut dyn FnMut(&[u8])) -> Result<bool, Errno> {
     while let Some((length, kind)) = head(answer) {
         let (message, rest) = answer.split_at(length.max(HEADER).min(answer.len()));
         match i32::from(kind) {
@@ -107,8 +183,7 @@ fn read(mut answer: &[u8], names: &mut BTreeSet<Vec<u8>>) -> Result<bool, Errno>
                     message.get(HEADER..).and_then(<[u8]>::first_chunk).map_or(0, |error| i32::from_ne_bytes(*error));
                 return Err(Errno::from_raw_os_error(error.wrapping_neg()));
             }
-            _ if is_callable(message) => names.extend(name(message.get(MESSAGE..).unwrap_or_default())),
-            _ => {}
+            _ => each(message),
         }
         answer = rest.get(length.next_multiple_of(4) - length..).unwrap_or_default();
     }
@@ -127,15 +202,15 @@ fn head(message: &[u8]) -> Option<(usize, u16)> {
     Some((length as usize, kind))
 }
 
-/// Of the attributes of a socket.
-fn name(mut attributes: &[u8]) -> Option<Vec<u8>> {
+/// One attribute of a socket.
+fn attribute(message: &[u8], wanted: u16) -> Option<&[u8]> {
+    let mut attributes = message.get(MESSAGE..)?;
     loop {
         let length = usize::from(u16::from_ne_bytes(*attributes.first_chunk()?));
         let kind = u16::from_ne_bytes(*attributes.get(2..)?.first_chunk()?);
         let value = attributes.get(4..length)?;
-        if kind == NAME {
-            // With the NUL at the end of a path.
-            return Some(value.strip_suffix(b"\0").unwrap_or(value).to_vec());
+        if kind == wanted {
+            return Some(value);
         }
         attributes = attributes.get(length.next_multiple_of(4)..)?;
     }
@@ -145,6 +220,8 @@ fn name(mut attributes: &[u8]) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
     use crate::scene::Scene;
+    use std::os::fd::{AsFd as _, AsRawFd as _};
+    use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 
     fn found(directory: &std::path::Path) -> Vec<String> {
@@ -177,6 +254,37 @@ mod tests {
     }
 
     #[test]
+    fn whether_somebody_is_there_is_told_without_his_noticing() {
+        let scene = Scene::new();
+        let silent = |name: &str| {
+            let file = rustix::fs::open(scene.path(name), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            is_silent(file.as_fd())
+        };
+        let stream = UnixListener::bind(scene.path("stream")).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let datagram = UnixDatagram::bind(scene.path("datagram")).unwrap();
+        datagram.set_nonblocking(true).unwrap();
+        assert!(!silent("stream") && !silent("datagram"));
+        assert_eq!(stream.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(datagram.recv(&mut [0; 8]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
+        drop((stream, datagram));
+        assert!(silent("stream") && silent("datagram"));
+    }
+
+    #[test]
+    fn a_socket_is_known_by_its_file_whatever_its_name() {
+        let scene = Scene::new();
+        let listener = UnixListener::bind(scene.path("first")).unwrap();
+        std::fs::rename(scene.path("first"), scene.path("second")).unwrap();
+        let file = rustix::fs::open(scene.path("second"), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let known = SocketFile::of(file.as_fd(), &mounts().unwrap()).unwrap();
+        let own = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap().ino() as u32;
+        assert!(bound().unwrap().contains(&(known, own)));
+        drop(listener);
+        assert!(bound().unwrap().iter().all(|(other, _)| *other != known));
+    }
+
+    #[test]
     fn more_of_them_than_one_part_of_the_answer_holds_are_all_found() {
         let scene = Scene::new();
         let bind = |number: u32| UnixListener::bind(scene.path(number.to_string())).unwrap();
@@ -187,14 +295,14 @@ mod tests {
     #[test]
     fn what_is_no_answer_holds_no_name() {
         for noise in [&[][..], &[0; 3], &[0; 16], &[0xff; 200], &[16, 0, 0, 0, 20, 0, 0, 0]] {
-            let mut names = BTreeSet::new();
-            assert_eq!(read(noise, &mut names), Ok(false));
-            assert!(names.is_empty());
+            let mut attributes = Vec::new();
+            let outcome = read(noise, &mut |message| attributes.extend(attribute(message, NAME).map(<[u8]>::to_vec)));
+            assert_eq!((outcome, attributes), (Ok(false), Vec::new()));
         }
         let mut refused = 20_u32.to_ne_bytes().to_vec();
         refused.extend([libc::NLMSG_ERROR as u8, 0]);
         refused.extend([0; 10]);
         refused.extend((-libc::ENOENT).to_ne_bytes());
-        assert_eq!(read(&refused, &mut BTreeSet::new()), Err(Errno::NOENT));
+        assert_eq!(read(&refused, &mut |_| ()), Err(Errno::NOENT));
     }
 }

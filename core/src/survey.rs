@@ -98,8 +98,9 @@ pub fn survey<E: From<WalkError>>(
 fn weight(cover: &Cover) -> u8 {
     match cover.kind {
         CoverKind::Mask => 0,
-        CoverKind::Lock => 1,
-        CoverKind::Pin => 2,
+        CoverKind::Stranger => 1,
+        CoverKind::Lock => 2,
+        CoverKind::Pin => 3,
     }
 }
 

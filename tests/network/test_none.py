@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.features import need
 from tests.support.network import MESSAGE, Netted, network, own_address, serving
+from tests.support.waiting import wait_for
 from tests.support.witness import listening
 
 NONE = network("none")
@@ -40,7 +41,8 @@ def test_an_abstract_socket_of_the_host_is_not_there(netted: Netted) -> None:
     words = [netted.python, "-c", script, "paddock-test-net"]
     with listening("\0paddock-test-net") as listener:
         control = netted.run(None, words, **changes)
-        assert (control.exit_code, listener.heard) == (0, [MESSAGE]), str(control)
+        assert control.exit_code == 0, str(control)
+        wait_for(lambda: listener.heard == [MESSAGE], "the control was heard")
         outcome = netted.run(NONE, words, **changes)
         assert outcome.started, str(outcome)
         assert "ConnectionRefusedError" in outcome.stderr

@@ -3,9 +3,12 @@ ones of the same user, and theirs is the verdict."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.features import need
 from tests.support.fence import Fence
 from tests.support.tester import Outcome
 from tests.support.waiting import wait_for
@@ -83,6 +87,7 @@ for name in sys.argv[2:]:
 STREAMS = ("stream", "relative", "linked", "descriptor")
 DATAGRAMS = ("datagram", "sendto", "sendmsg", "pair, send", "pair, connect")
 SAID = b"from inside"
+_CLONE_NEWNET = 0x40000000
 
 
 def ways(path: Path, *names: str) -> list[str]:
@@ -254,6 +259,97 @@ with multiprocessing.Manager() as manager:
 """
     outcome = full.inside(["python3", "-c", script])
     assert outcome.stdout.splitlines() == ["started", "[1, 2]"], str(outcome)
+
+
+_LATER = """
+import sys
+print("started", flush=True)
+sys.stdin.readline()
+""" + _WAYS.replace('print("started", flush=True)\n', "")
+OWN = """
+import os, socket
+print("started", flush=True)
+for _ in range(300):
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind("own.sock")
+        server.listen()
+        client.connect("own.sock")
+    os.rename("own.sock", "stale.sock")
+os.unlink("stale.sock")
+"""
+
+
+@pytest.fixture(params=["this network", "no network"])
+def network(request: pytest.FixtureRequest) -> list[str]:
+    return ["--block-net"] if request.param == "no network" else []
+
+
+@pytest.mark.parametrize("how", ["bound", "relatively", "datagrams", "again", "moved", "linked", "elsewhere"])
+def test_a_service_that_comes_during_the_run_is_covered(full: Fence, how: str, network: list[str]) -> None:
+    """Whatever name it was bound by, and in whatever network."""
+    need("root", how != "elsewhere" or os.getuid() == 0, "only root has a second network for a service")
+    ground = full.ground
+    path = ground.project / "deep" / "service"
+    path.parent.mkdir()
+    ground.tester.give(path.parent)
+    names = DATAGRAMS if how == "datagrams" else STREAMS
+    with contextlib.ExitStack() as stack:
+        if how == "again":
+            with listening(str(path)):
+                pass
+        words = ["python3", "-c", _LATER, str(path), *names]
+        flags = ["--env", f"HERE={ground.project}", "--env", f"PATH={os.environ['PATH']}", *network]
+        inside = stack.enter_context(full.starting(words, *flags, stdin=subprocess.PIPE))
+        assert inside.stdout is not None
+        assert inside.stdout.readline() == "started\n"
+        match how:
+            case "relatively":
+                with contextlib.chdir(path.parent):
+                    service = stack.enter_context(listening(path.name))
+            case "datagrams":
+                service = stack.enter_context(listening(str(path), socket.SOCK_DGRAM))
+            case "again":
+                path.unlink()
+                service = stack.enter_context(listening(str(path)))
+            case "moved" | "linked":
+                service = stack.enter_context(listening(str(ground.outside / "service")))
+                (os.rename if how == "moved" else os.link)(ground.outside / "service", path)
+            case "elsewhere":
+                with another_network():
+                    service = stack.enter_context(listening(str(path)))
+            case _:
+                service = stack.enter_context(listening(str(path)))
+        masked = wait_for(lambda: masked_names(full) or None, "it is covered")
+        assert masked == [str(path)]
+        said, errors = inside.communicate("go\n", timeout=60)
+        assert len(said.splitlines()) == len(names), said + errors
+        assert "ok" not in said.split()
+        assert service.heard == []
+        control = full.outside(ways(path, *names), env={"HERE": str(ground.project)})
+        assert reached(control) == ["ok"] * len(names), str(control)
+        wait_for(lambda: service.heard == [SAID] * len(names), "the control was heard")
+
+
+def masked_names(fence: Fence) -> list[object]:
+    return [event["path"] for event in fence.events() if event["event"] == "name.masked"]
+
+
+@contextmanager
+def another_network() -> Iterator[None]:
+    """This thread's, for a while: what it makes belongs there."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    with open("/proc/thread-self/ns/net") as ours:
+        assert libc.unshare(_CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+        try:
+            yield
+        finally:
+            assert libc.setns(ours.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+
+
+def test_what_is_made_inside_is_never_taken_for_a_service(full: Fence, network: list[str]) -> None:
+    outcome = full.inside(["python3", "-c", OWN], *network)
+    assert (outcome.exit_code, outcome.stdout) == (0, "started\n"), str(outcome)
+    assert masked_names(full) == []
 
 
 def test_a_datagram_socket_on_stdin_could_be_turned_to_anybody(either: Fence) -> None:

@@ -475,9 +475,9 @@ fn names_may_be_any_bytes_and_lie_deep() {
     rustix::fs::mkdirat(&at, c".idea", rustix::fs::Mode::RWXU).unwrap();
     watch.turn();
     assert_eq!(watch.events.len(), 3);
-    assert!(rustix::fs::statat(&at, c".husky", rustix::fs::AtFlags::empty()).is_err());
-    assert!(rustix::fs::statat(&at, c".idea", rustix::fs::AtFlags::empty()).is_err());
-    assert!(rustix::fs::statat(&at, c"husky", rustix::fs::AtFlags::empty()).is_ok());
+    assert!(rustix::fs::statat(&at, c".husky", AtFlags::empty()).is_err());
+    assert!(rustix::fs::statat(&at, c".idea", AtFlags::empty()).is_err());
+    assert!(rustix::fs::statat(&at, c"husky", AtFlags::empty()).is_ok());
     assert!(!watch.exists(&odd) && watch.exists(Path::new(&odd).parent().unwrap()));
 }
 

@@ -15,12 +15,14 @@ use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names, StemId};
 use crate::place::Identity;
+use crate::services;
 use crate::survey::{self, Survey};
 use crate::taken::{Outcome, Store};
 use crate::text::AbsPath;
 use crate::walk::{Below, Dir, Entry, GitParts, LIST, Verdict, Visitor, WalkError};
 
 use super::nodes::{Nodes, UNWATCHED};
+use super::strangers::Silent;
 use super::{APPEAR, DISAPPEAR, GuardError, GuardEvent, MAX_TAKEN, WRITTEN, watch};
 
 /// A name that was locked at the start. Inside it is a mount point, which the command can not replace; so whoever does is outside,
@@ -63,6 +65,8 @@ pub struct Post {
     pub direct: bool,
     /// Events were lost: what was covered may be covered no more.
     pub again: bool,
+    /// Sockets that nobody answers for yet.
+    pub silent: Silent,
     /// The sandbox is gone; nothing is covered any more.
     pub finishing: bool,
 }
@@ -92,6 +96,7 @@ impl Post {
             blind: false,
             direct: false,
             again: false,
+            silent: Silent::default(),
             finishing: false,
         }
     }
@@ -194,6 +199,22 @@ impl Visit<'_> {
         let Some(rule) = rule.filter(|_| dir.tree.writable && !self.post.finishing) else { return Ok(()) };
         for path in survey::pins(names, dir.tree, path, rule, dir.folding)? {
             self.post.covers.extend(survey::pin(dir.tree, &path)?);
+        }
+        Ok(())
+    }
+
+    /// A socket is the command's own, or a way out. Who made it is told inside. In a copy it is reached by nobody.
+    fn question(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat) -> Result<(), WalkError> {
+        if !dir.tree.writable || self.post.finishing {
+            return Ok(());
+        }
+        let Ok(socket) = beneath::look(dir.fd, name) else { return Ok(()) };
+        if !services::is_silent(socket.as_fd()) {
+            return self.cover(dir, name, stat, CoverKind::Stranger);
+        }
+        let place = (dir.tree_index, dir.join(name));
+        if !self.post.silent.remember(place, Identity::from(stat)) {
+            self.post.blind = true;
         }
         Ok(())
     }
@@ -372,7 +393,10 @@ impl Visitor for Visit<'_> {
                 self.take(dir, entry.name, None)?;
                 Ok(None)
             }
-            // A socket made from inside is the command's own, and who made it can not be told.
+            Verdict::Socket if !dir.tree.is_left_out(dir.path, name) => {
+                self.question(dir, name, &stat)?;
+                Ok(None)
+            }
             Verdict::Way | Verdict::Link(_) | Verdict::Socket | Verdict::Free => Ok(None),
         }
     }

@@ -84,7 +84,10 @@ def verdict(policy: Policy, exe: str, argv: str) -> Action:
     """The engine's own; the command can not have made what lies in /usr."""
     plan = compile_plan(world_policy(files(grant(Access.READ, "/usr/**"))), HOST)
     plan = replace(
-        plan, user=User(uid=os.getuid(), name="ada", home="/home/ada"), gate=gate_of(policy, HOST, plan.files)
+        plan,
+        cwd=os.getcwd(),
+        user=User(uid=os.getuid(), name="ada", home="/home/ada"),
+        gate=gate_of(policy, HOST, plan.files),
     )
     decision = judge_exec(plan, Exec(path=exe, argv=tuple(argv.split(" ")), cwd="/")).decision
     assert decision is not None, f"{exe} is needed"
