@@ -1,8 +1,9 @@
 """What the exec gate costs: many starts of /bin/true under twenty rules about arguments, each judged, verified and
 journaled.
 
-In turn with the same without a fence, with the fence and no rules, under `strace -f` and under the sandlock library
-with a policy callback in Python (which sees one rule only). Ratios are taken round by round, and their median shown.
+In turn with the same without a fence, under the smallest gate that there can be (gate.c), with the fence and no rules,
+under `strace -f` and under the sandlock library with a policy callback in Python (which sees one rule only). Ratios are
+taken round by round, and their median shown.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ def execs(bench: Bench, plan: core.Plan, full_plan: core.Plan, rounds: int) -> d
         fds = [stack.enter_context(core.sealed(core.canonical(plan))) for plan in plans]
         cases: dict[str, list[str | Path]] = {
             "bare": many,
+            "the limit: held, traced and compared, no rules (gate.c)": [bench.build / "gate", *many],
             "the fence without rules, landlock tier": bench.through_core(fds[0], many),
             f"{RULES} rules, landlock tier": bench.through_core(fds[1], many),
             f"{RULES} rules, full tier": bench.through_core(fds[2], many),

@@ -503,7 +503,7 @@ def set_up() -> Iterator[Bench]:
                 for tier in ("landlock", "full")
             )
             (build / "rules.h").write_text(rules.header(plan))
-            for name in ("spawn", "crowd", "many", "again", "limit", "unshare", "window", "wire"):
+            for name in ("spawn", "crowd", "many", "again", "limit", "gate", "unshare", "window", "wire"):
                 flags = ["-O2", "-static", "-Wall", "-Wextra", "-Werror", "-I", str(build)]
                 subprocess.run(["cc", *flags, "-o", str(build / name), str(HERE / f"{name}.c")], check=True)
                 if name in ("again", "limit"):

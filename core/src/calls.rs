@@ -13,6 +13,7 @@ use crate::observe::Observer;
 use crate::pin::Pin;
 use crate::plan::Plan;
 use crate::rename::Renames;
+use crate::supervise::Due;
 use crate::sys;
 
 /// So long calls are answered before everything else gets its turn: a path of many links takes long to follow.
@@ -60,7 +61,7 @@ impl Attendants {
             }
             sys::children_heard();
             self.turn(listener);
-            if let Next::Call(call) = listener.next()? {
+            if let Next::Call(call) = listener.next(false)? {
                 self.take(listener, call, None);
             }
         }
@@ -144,20 +145,26 @@ impl<'a> Calls<'a> {
         [gate, observer, pin, self.attendants.desk.deadline()].into_iter().flatten().min()
     }
 
-    pub fn turn(&mut self) -> Result<(), Errno> {
-        if let Some(renames) = &mut self.renames {
-            renames.turn(&self.listener);
-        }
+    pub fn turn(&mut self, due: Due) -> Result<(), Errno> {
         let started = Instant::now();
-        if let Some(observer) = &mut self.attendants.observer {
-            observer.turn();
+        if due == Due::All {
+            if let Some(renames) = &mut self.renames {
+                renames.turn(&self.listener);
+            }
+            if let Some(observer) = &mut self.attendants.observer {
+                observer.turn();
+            }
+            if let Some(pin) = &mut self.attendants.pin {
+                pin.turn(&self.listener);
+            }
         }
-        if let Some(pin) = &mut self.attendants.pin {
-            pin.turn(&self.listener);
-        }
+        let mut seen = due == Due::Calls;
         while started.elapsed() < CALLS_TURN {
             self.attendants.turn(&self.listener);
-            match self.listener.next()? {
+            if due == Due::Traced {
+                break;
+            }
+            match self.listener.next(std::mem::take(&mut seen))? {
                 Next::Call(call) => self.attendants.take(&self.listener, call, self.renames.as_mut()),
                 Next::Nothing => break,
                 Next::Over => {

@@ -20,7 +20,7 @@ use crate::namespaces::Inside;
 use crate::network::outlet::{Heard, Outlet, Told};
 use crate::observe::Observer;
 use crate::stderr::{self, Live};
-use crate::supervise::{CHORES, Chores};
+use crate::supervise::{CHORES, Chores, Due};
 use crate::text::AbsPath;
 use crate::veil::Veil;
 use crate::watch::Watch;
@@ -327,12 +327,12 @@ impl Chores for Duties<'_> {
         [limits, guard, calls, outlet, holder].into_iter().flatten().min()
     }
 
-    fn turn(&mut self) -> ControlFlow<()> {
-        let question = self.holder.as_mut().and_then(Holder::hear);
+    fn turn(&mut self, due: Due) -> ControlFlow<()> {
+        let question = self.holder.as_mut().filter(|_| due == Due::All).and_then(Holder::hear);
         if self.holder.as_ref().and_then(Holder::deadline).is_some_and(|deadline| Instant::now() >= deadline) {
             return ControlFlow::Break(());
         }
-        if let Some(Err(errno)) = self.calls.as_mut().map(Calls::turn) {
+        if let Some(Err(errno)) = self.calls.as_mut().map(|calls| calls.turn(due)) {
             let error = format!("system calls of the command can not be answered: {}", errno_text(errno));
             self.complain(&error, "this is a bug of paddock, or of the kernel");
             return ControlFlow::Break(());
@@ -340,6 +340,9 @@ impl Chores for Duties<'_> {
         self.tell_decided();
         self.tell_refused();
         self.tell_unproxied();
+        if due < Due::All {
+            return ControlFlow::Continue(());
+        }
         self.tell_heard();
         if let (Some(holder), Some(question)) = (&self.holder, question) {
             holder.answer(question);

@@ -55,18 +55,21 @@ impl Listener {
         self.fd.as_fd()
     }
 
-    /// Takes a call, without waiting for one.
-    pub fn next(&self) -> Result<Next, Errno> {
+    /// Takes a call, without waiting for one. `seen`: something is there for us, a call or the end of all; whoever was there and is killed
+    /// meanwhile still counts for the kernel, so that it does not wait then either.
+    pub fn next(&self, mut seen: bool) -> Result<Next, Errno> {
         loop {
             // Receiving waits where nobody calls, whatever the flags of the descriptor are.
             let mut ready = [PollFd::new(&self.fd, PollFlags::IN)];
-            match rustix::event::poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-                Err(Errno::INTR) => continue,
-                polled => polled?,
-            };
-            let seen = ready[0].revents();
-            if !seen.contains(PollFlags::IN) {
-                return Ok(if seen.is_empty() { Next::Nothing } else { Next::Over });
+            if !std::mem::take(&mut seen) {
+                match rustix::event::poll(&mut ready, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
+                    Err(Errno::INTR) => continue,
+                    polled => polled?,
+                };
+                let seen = ready[0].revents();
+                if !seen.contains(PollFlags::IN) {
+                    return Ok(if seen.is_empty() { Next::Nothing } else { Next::Over });
+                }
             }
             match sys::notification(self.fd.as_fd()) {
                 Ok(Notification { id, thread, number, arguments, .. }) => {

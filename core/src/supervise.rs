@@ -160,15 +160,26 @@ pub enum Subject {
     Sandbox(Sandbox),
 }
 
-/// As many descriptors as chores may wait for.
+/// As many descriptors as chores may wait for, and which of them is for calls that wait for an answer.
 pub const CHORES: usize = 9;
+pub const CALLS: usize = 1;
+
+/// What there is to do: each is more than the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Due {
+    /// A process has stopped or ended, perhaps one that is traced.
+    Traced,
+    /// A call waits.
+    Calls,
+    All,
+}
 
 /// Work to be done beside the waiting.
 pub trait Chores {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES];
     fn deadline(&self) -> Option<Instant>;
     /// One of the descriptors can be read, or the deadline has passed. Break: the run has to end.
-    fn turn(&mut self) -> ControlFlow<()>;
+    fn turn(&mut self, due: Due) -> ControlFlow<()>;
     /// The same, but only looking: is there something to be done?
     fn look(&mut self) -> bool;
     /// Is a turn due whenever a process stops or ends, and may we not stop ourselves meanwhile?
@@ -190,8 +201,10 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     // The signal that the command was stopped by, while it is.
     let mut stopped = None;
     let mut ending = false;
+    let mut woken = Woken::UNKNOWN;
     let end = loop {
-        match subject.status().map_err(SuperviseError::Wait)? {
+        let status = if woken.by_signal || woken.by_channel { subject.status() } else { Ok(None) };
+        match status.map_err(SuperviseError::Wait)? {
             Some(Status::Ended(end)) => break end,
             Some(Status::Stopped(_)) if chores.is_held() => subject.send(libc::SIGCONT),
             Some(Status::Stopped(libc::SIGTTIN | libc::SIGTTOU | libc::SIGSTOP)) if chores.is_asking() => {}
@@ -206,23 +219,23 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
         // Whoever is on his way through needs us until he is.
         let delayed = stopped.is_some() && chores.is_tracing();
         let lookout = if delayed { None } else { stopped.and_then(|signal| stop(signal, &signals, chores)) };
-        let mut due = match lookout {
-            Some(_) => true,
+        woken = match lookout {
+            Some(_) => Woken::UNKNOWN,
             None => sleep(signals.as_fd(), subject.channel(), chores).map_err(SuperviseError::Wait)?,
         };
         let mut called = false;
-        while let Some(arrival) = sys::next_signal(Some(Duration::ZERO)) {
+        for arrival in woken.by_signal.then(|| sys::arrivals(signals.as_fd())).into_iter().flatten() {
             let by_lookout = lookout.is_some_and(|pid| arrival.sender == Some(pid.as_raw_nonzero().get()));
             if by_lookout && arrival.signal == libc::SIGCONT {
                 called = true;
             } else if arrival.signal == libc::SIGCHLD {
-                due |= chores.is_tracing();
+                woken.due = woken.due.max(chores.is_tracing().then_some(Due::Traced));
             } else {
                 subject.pass_on(&arrival, &mut foreground);
             }
         }
         stopped = stopped.filter(|_| called || delayed);
-        if due && chores.turn().is_break() {
+        if woken.due.is_some_and(|due| chores.turn(due).is_break()) {
             stopped = None;
             ending = true;
             subject.kill();
@@ -273,7 +286,7 @@ fn look_out(supervisor: Pid, signals: &OwnedFd, chores: &mut dyn Chores) -> i32 
     while rustix::process::getppid() == Some(supervisor) {
         let due = sleep(signals.as_fd(), None, chores);
         while sys::next_signal(Some(Duration::ZERO)).is_some() {}
-        if !matches!(due, Ok(false)) && chores.look() {
+        if !due.is_ok_and(|woken| woken.due.is_none()) && chores.look() {
             // Once is not enough: a call that comes before the stop is lost.
             let _ = rustix::process::kill_process(supervisor, Signal::CONT);
             sys::next_signal(Some(REAP_PAUSE));
@@ -282,8 +295,20 @@ fn look_out(supervisor: Pid, signals: &OwnedFd, chores: &mut dyn Chores) -> i32 
     0
 }
 
-/// Until a signal waits, init has something to say, or the chores are due. True: they are.
-fn sleep(signals: BorrowedFd<'_>, channel: Option<BorrowedFd<'_>>, chores: &mut dyn Chores) -> Result<bool, Errno> {
+/// What ended a sleep.
+struct Woken {
+    by_signal: bool,
+    by_channel: bool,
+    due: Option<Due>,
+}
+
+impl Woken {
+    /// By somebody who does not say: everything is looked at.
+    const UNKNOWN: Woken = Woken { by_signal: true, by_channel: true, due: Some(Due::All) };
+}
+
+/// Until a signal waits, init has something to say, or the chores are due.
+fn sleep(signals: BorrowedFd<'_>, channel: Option<BorrowedFd<'_>>, chores: &mut dyn Chores) -> Result<Woken, Errno> {
     let deadline = chores.deadline();
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let left = left.and_then(|left| Timespec::try_from(left).ok());
@@ -292,13 +317,19 @@ fn sleep(signals: BorrowedFd<'_>, channel: Option<BorrowedFd<'_>>, chores: &mut 
         descriptors.push(channel);
     }
     let own = descriptors.used;
-    chores.descriptors().into_iter().flatten().for_each(|chore| descriptors.push(chore));
+    let waited_for = chores.descriptors();
+    let calls = waited_for[CALLS].map(|_| own + waited_for[..CALLS].iter().flatten().count());
+    waited_for.into_iter().flatten().for_each(|chore| descriptors.push(chore));
     match rustix::event::poll(descriptors.as_mut_slice(), left.as_ref()) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(errno) => return Err(errno),
     }
-    let readable = descriptors.as_mut_slice()[own..].iter().any(|chore| !chore.revents().is_empty());
-    Ok(readable || deadline.is_some_and(|deadline| Instant::now() >= deadline))
+    let seen = |index: usize| !descriptors.descriptors[index].revents().is_empty();
+    let called = calls.filter(|index| descriptors.descriptors[*index].revents() == PollFlags::IN);
+    let other = (own..descriptors.used).any(|index| Some(index) != called && seen(index));
+    let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+    let due = if other || late { Some(Due::All) } else { called.map(|_| Due::Calls) };
+    Ok(Woken { by_signal: seen(0), by_channel: own > 1 && seen(1), due })
 }
 
 /// A few descriptors to poll, without asking for memory: this runs for as long as the command does.

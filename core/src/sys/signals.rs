@@ -114,13 +114,28 @@ pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
     }
 }
 
-/// A descriptor that can be read when a held signal waits; it is taken by [`next_signal`].
+/// A descriptor that can be read when a held signal waits; it is taken by [`arrivals`] or [`next_signal`].
 pub fn signal_descriptor() -> Result<OwnedFd> {
     // SAFETY: makes a new descriptor; the set is valid and copied.
     let fd = unsafe { libc::signalfd(-1, &every_signal(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) };
     check(fd.into())?;
     // SAFETY: the kernel just made this descriptor for us; nobody else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Those that wait, as far as they are taken at once; the descriptor stays readable for the rest.
+pub fn arrivals(signals: BorrowedFd<'_>) -> impl Iterator<Item = Arrival> {
+    const AT_ONCE: usize = 8;
+    let mut taken: [MaybeUninit<libc::signalfd_siginfo>; AT_ONCE] = [const { MaybeUninit::uninit() }; AT_ONCE];
+    // SAFETY: the kernel writes whole records, and no more than there is room for.
+    let read = unsafe { libc::read(signals.as_raw_fd(), taken.as_mut_ptr().cast(), size_of_val(&taken)) };
+    let count = usize::try_from(read).unwrap_or(0) / size_of::<libc::signalfd_siginfo>();
+    taken.into_iter().take(count).map(|taken| {
+        // SAFETY: so many were written.
+        let taken = unsafe { taken.assume_init() };
+        let sent = matches!(taken.ssi_code, libc::SI_USER | libc::SI_TKILL | libc::SI_QUEUE);
+        Arrival { signal: taken.ssi_signo as i32, sender: sent.then_some(taken.ssi_pid as i32) }
+    })
 }
 
 /// The same for nothing but the end or the stop of a child; [`children_heard`] takes them.
