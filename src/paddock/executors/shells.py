@@ -121,6 +121,7 @@ class Shell:
     async def _start(
         self, executor: CommandExecutor, *, cwd: str | None, env: Mapping[str, str] | None, tty: Size | None
     ) -> None:
+        self.log.touch()  # whoever has the shell has its log
         try:
             self._process = await executor.spawn(self.command, cwd=cwd, env=env, stdin=True, tty=tty)
         except NotStarted as error:
