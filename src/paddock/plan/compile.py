@@ -150,7 +150,10 @@ LOST = {
 
 _UNIX = "every service of yours with a socket file (D-Bus, docker, tmux, ssh-agent) can be reached"
 _TRACED = "programs may trace each other: one that was allowed can be made to do what no exec rule would allow"
-_NESTED = "the command may make user namespaces: more of the kernel can be reached than a fence needs"
+_NESTED = (
+    "the command may make user namespaces: more of the kernel can be reached than a fence needs, and what the host "
+    "creates or replaces meanwhile is not covered in them"
+)
 
 
 def _warnings(policy: Policy, tier: Tier, landlock: Landlock | None) -> Iterator[Notice]:
