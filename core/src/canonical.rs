@@ -33,9 +33,10 @@ impl de::Error for CanonicalError {
 type Result<T> = std::result::Result<T, CanonicalError>;
 
 pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T> {
-    let mut reader = Reader { text, at: 0, depth: 0 };
     // All of them, without looking for the first: that is done for many bytes at once.
-    if text.iter().fold(0, |odd, byte| odd | u8::from(byte.wrapping_sub(b' ') > b'~' - b' ')) != 0 {
+    let odd = text.iter().fold(0, |odd, byte| odd | u8::from(byte.wrapping_sub(b' ') > b'~' - b' ')) != 0;
+    let mut reader = Reader { text, at: 0, depth: 0, escape: scan::position(text, [b'\\']).unwrap_or(text.len()) };
+    if odd {
         return Err(reader.fail("a letter that is not written so"));
     }
     let value = T::deserialize(&mut reader).map_err(|error| reader.located(error))?;
@@ -46,6 +47,8 @@ struct Reader<'de> {
     text: &'de [u8],
     at: usize,
     depth: u32,
+    /// Where the first one is: most plans have none, and strings before it end with the first quote.
+    escape: usize,
 }
 
 impl<'de> Reader<'de> {
@@ -95,7 +98,8 @@ impl<'de> Reader<'de> {
         self.take(b'"')?;
         let text = self.text;
         let rest = &text[self.at..];
-        match scan::position(rest, *b"\"\\") {
+        let plain = scan::position(&text[self.at..self.escape.max(self.at)], [b'"']);
+        match plain.or_else(|| scan::position(rest, *b"\"\\")) {
             Some(end) if rest[end] == b'"' => {
                 self.at += end + 1;
                 Ok(Cow::Borrowed(&rest[..end]))

@@ -27,7 +27,7 @@ use crate::root::Blueprint;
 use crate::services;
 use crate::session::{Session, SessionError};
 use crate::sys::SignalMask;
-use crate::text::{AbsPath, Text};
+use crate::text::{self, AbsPath, Text};
 use crate::veil::{self, Veil};
 
 pub struct Enclosure<'p> {
@@ -233,9 +233,9 @@ fn arm(
     left_out.extend(files.sockets().into_iter().map(|(path, _)| path));
     // What can only be read has nothing to protect; it is looked through only where a deny may lie in it.
     let written = |placed: &Placed<'_>| files.writing(&placed.real).next().is_some();
-    let concerned = |placed: &&Placed<'_>| {
-        written(placed) || requested.deny.iter().any(|pattern| may_lie_in(pattern, &placed.real))
-    };
+    let denied: Vec<_> = requested.deny.iter().map(fixed_part).collect();
+    let concerned =
+        |placed: &&Placed<'_>| written(placed) || denied.iter().any(|fixed| may_lie_in(fixed, &placed.real));
     let directories = files.placed.iter().filter(|placed| placed.directory).filter(concerned);
     let trees: Vec<Tree> = directories
         .map(|placed| Tree {
@@ -343,12 +343,16 @@ fn weave(
     Ok(veil)
 }
 
-/// By the part of a pattern before its first wildcard. A floating one has none, and may lie anywhere.
-fn may_lie_in(pattern: &Text, tree: &AbsPath) -> bool {
-    let fixed = pattern.as_bytes().split(|byte| *byte == b'*').next().unwrap_or_default();
-    let whole = &fixed[..fixed.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash.max(1))];
+/// The directories of a pattern before its first wildcard. A floating one has none.
+fn fixed_part(pattern: &Text) -> &[u8] {
+    let (fixed, _) = text::split(pattern.as_bytes(), b'*');
+    &fixed[..fixed.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash.max(1))]
+}
+
+/// By the fixed part of a pattern; without one it may lie anywhere.
+fn may_lie_in(fixed: &[u8], tree: &AbsPath) -> bool {
     let (short, long) =
-        if whole.len() < tree.as_bytes().len() { (whole, tree.as_bytes()) } else { (tree.as_bytes(), whole) };
+        if fixed.len() < tree.as_bytes().len() { (fixed, tree.as_bytes()) } else { (tree.as_bytes(), fixed) };
     long.strip_prefix(short)
         .is_some_and(|rest| rest.is_empty() || rest[0] == b'/' || short.ends_with(b"/") || short.is_empty())
 }
@@ -372,7 +376,8 @@ mod tests {
             ("/home/a/secret", "/home/b", false),
             ("/*/x", "/opt", true),
         ] {
-            assert_eq!(may_lie_in(&text(pattern), &AbsPath::new(text(tree)).unwrap()), expected, "{pattern} {tree}");
+            let (pattern, tree) = (text(pattern), AbsPath::new(text(tree)).unwrap());
+            assert_eq!(may_lie_in(fixed_part(&pattern), &tree), expected, "{pattern} {tree}");
         }
     }
 }

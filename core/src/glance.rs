@@ -66,7 +66,8 @@ impl<'p> Glance<'p> {
     fn entry(&self, below: &[u8]) -> Option<(Option<FileType>, bool)> {
         let inside = |dir: &str| match dir {
             "" => Some(below),
-            dir => below.strip_prefix(dir.as_bytes())?.strip_prefix(b"/"),
+            dir if below.get(dir.len()) != Some(&b'/') => None,
+            dir => Some(&below.strip_prefix(dir.as_bytes())?[1..]),
         };
         let innermost = self.listings.iter().rev().find_map(|(dir, listing)| Some((listing, inside(dir)?)));
         let (listing, rest) = innermost?;

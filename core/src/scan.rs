@@ -1,7 +1,7 @@
 //! Looks for bytes, eight at a time: a plan's strings are short, and what is written for long ones takes long to get going.
 
-/// The first place that has one of the two bytes.
-pub fn position(text: &[u8], bytes: [u8; 2]) -> Option<usize> {
+/// The first place that has one of the bytes.
+pub fn position<const N: usize>(text: &[u8], bytes: [u8; N]) -> Option<usize> {
     const LOWEST: u64 = u64::from_le_bytes([0x01; 8]);
     const HIGHEST: u64 = u64::from_le_bytes([0x80; 8]);
     let patterns = bytes.map(|byte| u64::from(byte) * LOWEST);
@@ -10,7 +10,7 @@ pub fn position(text: &[u8], bytes: [u8; 2]) -> Option<usize> {
         let word = u64::from_le_bytes(*word);
         // The lowest byte that becomes zero keeps its highest bit; those above it may as well, and do not matter.
         let zeros = patterns.map(|pattern| (word ^ pattern).wrapping_sub(LOWEST) & !(word ^ pattern));
-        let found = (zeros[0] | zeros[1]) & HIGHEST;
+        let found = zeros.iter().fold(0, |all, zeros| all | zeros) & HIGHEST;
         if found != 0 {
             return Some(index * 8 + found.trailing_zeros() as usize / 8);
         }
@@ -21,6 +21,18 @@ pub fn position(text: &[u8], bytes: [u8; 2]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_byte_is_found_wherever_it_is() {
+        for length in 0..20 {
+            assert_eq!(position(&vec![b'/' ^ 1; length], [b'/']), None);
+            for at in 0..length {
+                let mut text = vec![b'/' + 0x80; length];
+                text[at] = b'/';
+                assert_eq!(position(&text, [b'/']), Some(at), "{length} {at}");
+            }
+        }
+    }
 
     #[test]
     fn the_first_of_the_two_is_found_wherever_it_is() {

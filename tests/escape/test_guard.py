@@ -210,3 +210,26 @@ def test_a_command_can_not_use_up_the_watches_of_the_user(full: Fence) -> None:
     assert done.stdout == f"{most // 2}\n", str(done)
     if most // 2 < 60_000:  # there are as many files to try it with
         assert int(full.inside([sys.executable, "-c", EXHAUST]).answer) <= most // 2
+
+
+# Waits as READER does, in a mount namespace of its own and beside it.
+TWO_READERS = """
+echo started
+unshare -U -m --propagation unchanged sh -c '
+    touch ready; while ! test -e done; do sleep 0.05; done; sleep 0.5
+    echo "its own: $(cat .env 2>&1)"' &
+wait
+echo "the sandbox: $(cat .env 2>&1)"; rm -f ready done
+"""
+
+
+def test_a_mount_namespace_of_the_command_s_own_has_nothing_that_is_covered_later(full: Fence) -> None:
+    """Not held, and SECURITY.md says so: whoever makes a namespace can cut what comes to it. The run warns of it."""
+    policy = full.ground.put(full.ground.root / "nested.toml", "[syscalls]\nnamespaces = true\n")
+    with running(full, ["sh", "-c", TWO_READERS], "--policy", policy) as process:
+        by_host(full, "echo new-secret > .env")
+        answers = dict(line.split(": ", 1) for line in said(process).splitlines())
+        assert process.stderr is not None
+        assert "creates or replaces meanwhile is not covered in them" in process.stderr.read()
+    assert answers["its own"] == "new-secret", "if this begins to fail, the page has become too modest"
+    assert "new-secret" not in answers["the sandbox"]

@@ -3,7 +3,8 @@
 //! `*` stands for any text inside one name, `**` alone between slashes for any number of whole names, also none. Nothing else is
 //! special. schema/examples/globs.json is the table that the tests of both languages read.
 
-use crate::text::Text;
+use crate::scan;
+use crate::text::{self, Text};
 
 use super::words::{WordId, Words};
 
@@ -67,15 +68,21 @@ pub fn parse_name(text: &Text, words: &mut Words, parts: &mut Vec<Part>) -> Resu
 }
 
 fn parse_parts(text: &Text, rest: &[u8], words: &mut Words, parts: &mut Vec<Part>) -> Result<(), PatternError> {
-    for part in rest.split(|byte| *byte == b'/') {
+    let mut rest = Some(rest);
+    while let Some(names) = rest {
+        let (part, others) = text::split(names, b'/');
+        rest = others;
+        let star = scan::position(part, [b'*']);
         match part {
             b"" | b"." => {}
             b".." => return Err(PatternError::Up(text.clone())),
             b"**" if parts.last() == Some(&Part::AnyDepth) => {}
             b"**" => parts.push(Part::AnyDepth),
             _ if part.len() > usize::from(u16::MAX) => return Err(PatternError::TooLong),
-            _ if part.windows(2).any(|pair| pair == b"**") => return Err(PatternError::AnyDepthInside(text.clone())),
-            _ => parts.push(Part::Name(words.intern(part, part.contains(&b'*')))),
+            _ if star.is_some() && part.windows(2).any(|pair| pair == b"**") => {
+                return Err(PatternError::AnyDepthInside(text.clone()));
+            }
+            _ => parts.push(Part::Name(words.intern(part, star.is_some()))),
         }
     }
     Ok(())
@@ -83,7 +90,14 @@ fn parse_parts(text: &Text, rest: &[u8], words: &mut Words, parts: &mut Vec<Part
 
 /// Adds the parts of one path, in which a `*` is a letter.
 pub fn literal(path: &[u8], words: &mut Words, parts: &mut Vec<Part>) {
-    parts.extend(components(path).map(|name| Part::Name(words.intern(name, false))));
+    let mut rest = Some(path);
+    while let Some(names) = rest {
+        let (name, others) = text::split(names, b'/');
+        rest = others;
+        if !matches!(name, b"" | b".") {
+            parts.push(Part::Name(words.intern(name, false)));
+        }
+    }
 }
 
 fn split_root(text: &[u8]) -> (Option<Root>, &[u8]) {

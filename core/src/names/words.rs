@@ -19,9 +19,8 @@ struct Word {
 pub struct Words {
     bytes: Vec<u8>,
     list: Vec<Word>,
-    /// Literal words by hash, open addressing; 0 is free, n stands for word n - 1.
+    /// By hash, open addressing; 0 is free, n stands for word n - 1.
     table: Vec<u16>,
-    literals: usize,
     /// The word `.git`.
     pub git: WordId,
     /// Wild words by the letter they end with, or begin with, or neither: most names are told apart by one letter.
@@ -39,7 +38,6 @@ impl Words {
             bytes: Vec::with_capacity(4096),
             list: Vec::with_capacity(512),
             table: vec![0; 1024],
-            literals: 0,
             git: STAR,
             by_last: Vec::new(),
             by_first: Vec::new(),
@@ -47,8 +45,9 @@ impl Words {
             folded: None,
             scratch: Vec::new(),
         };
-        words.bytes.push(b'*');
-        words.list.push(Word { start: 0, length: 1, wild: true });
+        if let Err(slot) = words.find(b"*", true) {
+            words.table[slot] = words.push(b"*", true) + 1;
+        }
         words.git = words.intern(b".git", false);
         words
     }
@@ -65,58 +64,55 @@ impl Words {
 
     /// The number of a word. A `*` in it is a letter unless it is wild.
     pub fn intern(&mut self, text: &[u8], wild: bool) -> WordId {
-        let known = match wild {
-            true => {
-                (0..self.list.len() as u16).find(|word| self.list[usize::from(*word)].wild && self.text(*word) == text)
-            }
-            false => self.literal(text),
+        let slot = match self.find(text, wild) {
+            Ok(known) => return known,
+            Err(slot) => slot,
         };
-        if let Some(word) = known {
-            return word;
-        }
-        let word = self.list.len() as WordId;
-        self.list.push(Word { start: self.bytes.len() as u32, length: text.len() as u16, wild });
-        self.bytes.extend_from_slice(text);
+        let word = self.push(text, wild);
         self.folded = None;
         match (wild, text) {
-            (false, _) => self.file(word),
+            (false, _) => {}
             (true, [.., last]) if *last != b'*' => insert(&mut self.by_last, *last, word),
             (true, [first, ..]) if *first != b'*' => insert(&mut self.by_first, *first, word),
             (true, _) => self.others.push(word),
         }
+        self.table[slot] = word + 1;
+        if self.list.len() * 2 > self.table.len() {
+            self.lengthen_table();
+        }
         word
     }
 
-    fn file(&mut self, word: WordId) {
-        self.literals += 1;
-        if self.literals * 2 > self.table.len() {
-            let longer = self.table.len() * 2;
-            self.table = vec![0; longer];
-            let literals = (0..word).filter(|word| !self.list[usize::from(*word)].wild).collect::<Vec<_>>();
-            literals.into_iter().for_each(|word| self.enter(word));
-        }
-        self.enter(word);
+    fn push(&mut self, text: &[u8], wild: bool) -> WordId {
+        self.list.push(Word { start: self.bytes.len() as u32, length: text.len() as u16, wild });
+        self.bytes.extend_from_slice(text);
+        (self.list.len() - 1) as WordId
     }
 
-    fn enter(&mut self, word: WordId) {
-        let mask = self.table.len() - 1;
-        let mut slot = hash(self.text(word)) as usize & mask;
-        while self.table[slot] != 0 {
-            slot = (slot + 1) & mask;
+    fn lengthen_table(&mut self) {
+        self.table = vec![0; self.table.len() * 2];
+        for word in 0..self.list.len() as WordId {
+            if let Err(slot) = self.find(self.text(word), self.list[usize::from(word)].wild) {
+                self.table[slot] = word + 1;
+            }
         }
-        self.table[slot] = word + 1;
     }
 
-    fn literal(&self, name: &[u8]) -> Option<WordId> {
+    /// The word, or where in the table it would be.
+    fn find(&self, text: &[u8], wild: bool) -> Result<WordId, usize> {
         let mask = self.table.len() - 1;
-        let mut slot = hash(name) as usize & mask;
+        let mut slot = hash(text) as usize & mask;
         while let Some(word) = self.table[slot].checked_sub(1) {
-            if self.text(word) == name {
-                return Some(word);
+            if self.list[usize::from(word)].wild == wild && self.text(word) == text {
+                return Ok(word);
             }
             slot = (slot + 1) & mask;
         }
-        None
+        Err(slot)
+    }
+
+    fn literal(&self, name: &[u8]) -> Option<WordId> {
+        self.find(name, false).ok()
     }
 
     /// The words that a name is, all but [`STAR`]. `folding`: names that differ only in case are one.
@@ -135,7 +131,7 @@ impl Words {
     fn matching_folded(&mut self, name: &[u8], found: &mut Vec<WordId>) {
         let mut own = std::mem::take(&mut self.scratch);
         if self.folded.is_none() {
-            let mut literals = Vec::with_capacity(self.literals);
+            let mut literals = Vec::with_capacity(self.list.len());
             for word in (1..self.list.len() as WordId).filter(|word| !self.list[usize::from(*word)].wild) {
                 fold(self.text(word), &mut own);
                 literals.push((hash(&own), word));
@@ -190,13 +186,16 @@ fn starting(list: &[(u8, WordId)], letter: u8) -> impl Iterator<Item = WordId> {
     list[first..].iter().take_while(move |(other, _)| *other == letter).map(|(_, word)| *word)
 }
 
-/// FNV-1a. Who makes names collide here makes his own lookups slow, by as many comparisons as there are words.
+/// Eight letters at a time, each with a multiplication that spreads it. Who makes names collide here makes his own lookups slow, by as
+/// many comparisons as there are words.
 fn hash(name: &[u8]) -> u64 {
-    let mut value: u64 = 0xcbf2_9ce4_8422_2325;
-    for byte in name {
-        value = (value ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    }
-    value ^ (value >> 29)
+    let (words, rest) = name.as_chunks::<8>();
+    let mix = |value: u64, letters: u64| {
+        let mixed = (value ^ letters).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        mixed ^ (mixed >> 32)
+    };
+    let value = words.iter().fold(name.len() as u64, |value, word| mix(value, u64::from_le_bytes(*word)));
+    mix(value, rest.iter().fold(0, |letters, letter| letters << 8 | u64::from(*letter)))
 }
 
 /// `*` against one name. Only the last `*` is ever taken back, which keeps it quadratic at worst.

@@ -80,10 +80,10 @@ class Channel:
         except TimeoutError:
             raise NotDialled("the relay does not answer", denied=False) from None
         except OSError:
+            _let_go(answer)
             raise NotDialled("the relay is gone", denied=False) from None
         except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled() and answer.exception() is None:
-                answer.result()[0].close()  # it came at that very moment
+            _let_go(answer)
             raise
         finally:
             del self._dialling[number]
@@ -155,6 +155,12 @@ class Channel:
         for waiting in self._dialling.values():
             if not waiting.done():
                 waiting.set_exception(NotDialled("the relay is gone", denied=False))
+
+
+def _let_go(answer: asyncio.Future[tuple[socket.socket, str]]) -> None:
+    """Nobody waits for it any more, and yet it may have come at that very moment."""
+    if answer.done() and not answer.cancelled() and answer.exception() is None:
+        answer.result()[0].close()
 
 
 def _taken(ends: list[socket.socket]) -> socket.socket:

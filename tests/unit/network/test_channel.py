@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 
@@ -37,15 +38,19 @@ def test_who_dials_while_the_line_is_full_waits_for_room() -> None:
 
 def test_who_waits_for_room_hears_that_the_relay_is_gone() -> None:
     async def scenario() -> None:
+        complaints: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context))
         ours, relays = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours:
             channel = Channel(ours, lambda _handed, _end: None)
             waiting = [asyncio.create_task(channel.dial("127.0.0.1", 80)) for _ in range(MANY)]
             await asyncio.sleep(0)
             relays.close()
-            for task in waiting:
+            while waiting:
                 with pytest.raises(NotDialled, match="the relay is gone"):
-                    await task
+                    await waiting.pop()
             channel.close()
+        gc.collect()
+        assert not complaints, "of answers that nobody took"
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
