@@ -30,8 +30,8 @@ SCRIPT = HERE.parent / "core" / "launch.ld"
 TOP = """\
 /* What a start runs through lies side by side. The kernel maps a program's file in pieces of 64 KiB, each when it is
    first touched: spread over two megabytes a start touched thirteen of them, and one in namespaces thirty in each of
-   its processes. Written by bench/layout.py, from what single steps tell; a name that is not there any more changes nothing
-   but the time. */
+   its processes. Written by bench/layout.py, from what single steps tell; a name that is not there any more changes
+   nothing but the time. */
 SECTIONS
 {
   .text.launch :
