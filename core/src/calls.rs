@@ -165,7 +165,13 @@ impl<'a> Calls<'a> {
                 break;
             }
             match self.listener.next(std::mem::take(&mut seen))? {
-                Next::Call(call) => self.attendants.take(&self.listener, call, self.renames.as_mut()),
+                Next::Call(call) => {
+                    self.attendants.take(&self.listener, call, self.renames.as_mut());
+                    // What comes next is its exec stop, most likely, and that is heard of elsewhere.
+                    if self.attendants.gate.as_ref().is_some_and(Gate::only_traces) {
+                        break;
+                    }
+                }
                 Next::Nothing => break,
                 Next::Over => {
                     self.over = true;

@@ -153,10 +153,9 @@ impl<'a> Duties<'a> {
         let Some(gate) = self.calls.as_mut().and_then(|calls| calls.attendants.gate.as_mut()) else { return };
         for decided in gate.decided() {
             self.append(&Event::Exec(&decided));
-            if decided.refusal().is_some() {
-                self.tell_holder(&Event::Exec(&decided), decided.branch);
-            }
-            if let Some(line) = decided.refusal().filter(|_| !self.quiet) {
+            let Some(line) = decided.refusal() else { continue };
+            self.tell_holder(&Event::Exec(&decided), decided.branch);
+            if !self.quiet {
                 self.say_now(decided.process.pid, line);
             }
         }

@@ -18,6 +18,11 @@ impl Utc {
         Utc { days: millis.div_euclid(86_400_000), millis_of_day: millis.rem_euclid(86_400_000) }
     }
 
+    /// Since 1970.
+    pub fn day(&self) -> i64 {
+        self.days
+    }
+
     /// `2026-11-15`.
     pub fn date(&self) -> String {
         // Howard Hinnant, "chrono-compatible low-level date algorithms", civil_from_days: years begin in March.

@@ -120,7 +120,7 @@ pub enum Event<'a> {
 impl Event<'_> {
     /// `"event":"…",…`, at most [`BODY_LIMIT`] ASCII characters.
     pub fn body(&self) -> String {
-        let mut out = String::with_capacity(1024);
+        let mut out = String::with_capacity(512);
         match self {
             Event::Start(start) => start.write(&mut out),
             Event::End { exit_code, signal, duration_ms } => {

@@ -157,13 +157,18 @@ impl Gate {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        let now = Instant::now();
-        self.asked.iter().map(|asked| asked.deadline.min(now + ROLL_CALL)).min()
+        let first = self.asked.iter().map(|asked| asked.deadline).min()?;
+        Some(first.min(Instant::now() + ROLL_CALL))
     }
 
     /// Somebody is on his way through, and we are told of it by SIGCHLD.
     pub fn is_tracing(&self) -> bool {
         !self.traced.is_empty()
+    }
+
+    /// The same, and nobody waits for a person.
+    pub fn only_traces(&self) -> bool {
+        self.is_tracing() && self.asked.is_empty()
     }
 
     pub fn decided(&mut self) -> Vec<Decided> {

@@ -8,6 +8,7 @@
 use std::cell::RefCell;
 use std::ffi::CString;
 use std::fmt::Write as _;
+use std::io::Write as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir, Stat};
@@ -86,7 +87,15 @@ pub struct Journal {
     session: String,
     to_stderr: bool,
     /// The file written last, kept open: the command may own it, and could change its mode before the end is written.
-    file: RefCell<Option<(CString, OwnedFd)>>,
+    file: RefCell<Option<Written>>,
+}
+
+#[derive(Debug)]
+struct Written {
+    /// None: its name stays.
+    day: Option<i64>,
+    name: CString,
+    file: OwnedFd,
 }
 
 /// Where the chain stands.
@@ -132,9 +141,8 @@ impl Journal {
 
     pub fn append(&self, event: &Event<'_>) -> Result<(), JournalError> {
         let body = event.body();
-        let head_path = self.path(&self.head_name);
         rustix::fs::flock(&self.head, FlockOperation::LockExclusive)
-            .map_err(|source| JournalError::Lock { path: head_path, source })?;
+            .map_err(|source| JournalError::Lock { path: self.path(&self.head_name), source })?;
         let line = self.append_locked(&body);
         let _ = rustix::fs::flock(&self.head, FlockOperation::Unlock);
         let line = line?;
@@ -146,16 +154,19 @@ impl Journal {
 
     fn append_locked(&self, body: &str) -> Result<String, JournalError> {
         let now = Utc::now();
-        let name = match &self.fixed_name {
-            Some(name) => name.as_c_str().into_owned(),
-            None => CString::from_name(&format!("{}.jsonl", now.date())),
+        let written = match self.file.take() {
+            Some(written) if written.day.is_none_or(|day| day == now.day()) => written,
+            _ => {
+                let (day, name) = match &self.fixed_name {
+                    Some(name) => (None, name.as_c_str().into_owned()),
+                    None => (Some(now.day()), CString::from_name(&format!("{}.jsonl", now.date()))),
+                };
+                let file = open_file(&self.dir, &self.dir_path, &name, OFlags::RDWR | OFlags::APPEND, self.uid)?;
+                Written { day, name, file }
+            }
         };
-        let file = match self.file.take() {
-            Some((known, file)) if known == name => file,
-            _ => open_file(&self.dir, &self.dir_path, &name, OFlags::RDWR | OFlags::APPEND, self.uid)?,
-        };
-        let line = self.append_to(&file, &name, now, body)?;
-        self.file.replace(Some((name, file)));
+        let line = self.append_to(&written.file, &written.name, now, body)?;
+        self.file.replace(Some(written));
         Ok(line)
     }
 
@@ -177,7 +188,7 @@ impl Journal {
         }
         self.catch_up(&mut head, file)?;
 
-        let mut line = String::with_capacity(LINE_LIMIT);
+        let mut line = String::with_capacity(PREFIX_LIMIT + body.len() + 2);
         let _ = write!(
             line,
             "{{\"seq\":{},\"prev\":\"{}\",\"ts\":\"{}\",\"session\":\"{}\",",
@@ -326,16 +337,20 @@ impl Head {
     }
 
     fn line(&self) -> Vec<u8> {
-        let front = format!("{} {} ", self.seq, self.hash);
-        [front.as_bytes(), self.file.as_bytes(), format!(" {}\n", self.size).as_bytes()].concat()
+        let mut line = Vec::with_capacity(self.hash.len() + self.file.as_bytes().len() + 44);
+        let _ = write!(line, "{} {} ", self.seq, self.hash);
+        line.extend_from_slice(self.file.as_bytes());
+        let _ = writeln!(line, " {}", self.size);
+        line
     }
 }
 
 /// SHA-256 in hexadecimal.
 pub fn hash(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut hex = String::with_capacity(FIRST_HASH.len());
     for byte in Sha256::digest(bytes) {
-        let _ = write!(hex, "{byte:02x}");
+        hex.extend([byte >> 4, byte & 15].map(|digit| char::from(DIGITS[usize::from(digit)])));
     }
     hex
 }

@@ -7,37 +7,73 @@ use crate::sys;
 
 /// Read at once. More would be slower: the kernel brings every page in first, also those that nobody asked for.
 const WINDOW: usize = 4096;
-const PAGE: u64 = WINDOW as u64;
+pub const PAGE: u64 = WINDOW as u64;
 
-/// A page of it is kept: strings lie side by side.
+/// Two pages of it are kept: strings lie side by side, and the list of them in another place.
 pub struct Memory {
     thread: u32,
-    window: Vec<u8>,
+    windows: [Window; 2],
+    /// The one that was read last.
+    newest: usize,
+}
+
+#[derive(Default)]
+struct Window {
+    /// Of a whole page, once it was needed; as much as `length` says is known.
+    bytes: Vec<u8>,
+    length: usize,
     start: u64,
+}
+
+impl Window {
+    /// Room for the page that an address lies in.
+    fn turn_to(&mut self, address: u64) -> (u64, &mut [u8]) {
+        (self.start, self.length) = (address - address % PAGE, 0);
+        self.bytes.resize(WINDOW, 0);
+        (self.start, &mut self.bytes)
+    }
+
+    fn from(&self, address: u64) -> Option<&[u8]> {
+        let offset = usize::try_from(address.checked_sub(self.start)?).ok()?;
+        self.bytes[..self.length].get(offset..).filter(|rest| !rest.is_empty())
+    }
 }
 
 impl Memory {
     pub fn of(thread: u32) -> Memory {
-        Memory { thread, window: Vec::new(), start: 0 }
+        Memory { thread, windows: Default::default(), newest: 0 }
     }
 
     /// The same room for another look, or another's memory.
     pub fn turn_to(&mut self, thread: u32) {
         self.thread = thread;
-        self.window.clear();
+        self.windows.iter_mut().for_each(|window| window.length = 0);
+    }
+
+    /// The pages of two addresses that are about to be asked for, in one call. One that is not there is a fault when it is.
+    pub fn look_at_both(&mut self, one: u64, other: u64) {
+        if one / PAGE == other / PAGE {
+            return;
+        }
+        let [first, second] = &mut self.windows;
+        let read = sys::read_memory(self.thread, [first.turn_to(one), second.turn_to(other)]).unwrap_or(0);
+        first.length = read.min(WINDOW);
+        second.length = read - first.length;
     }
 
     /// From an address to the end of its page: the next one may not be there, and need not be.
     fn rest(&mut self, address: u64) -> Result<&[u8], Errno> {
-        let known = self.start..self.start + self.window.len() as u64;
-        if !known.contains(&address) {
-            self.start = address - address % PAGE;
-            self.window.resize(WINDOW, 0);
-            let read = sys::read_memory(self.thread, self.start, &mut self.window);
-            self.window.truncate(*read.as_ref().unwrap_or(&0));
-            read?;
-        }
-        self.window.get((address - self.start) as usize..).filter(|rest| !rest.is_empty()).ok_or(Errno::FAULT)
+        let known = self.windows.iter().position(|window| window.from(address).is_some());
+        let index = match known {
+            Some(index) => index,
+            None => {
+                self.newest = 1 - self.newest;
+                let window = &mut self.windows[self.newest];
+                window.length = sys::read_memory(self.thread, [window.turn_to(address)])?;
+                self.newest
+            }
+        };
+        self.windows[index].from(address).ok_or(Errno::FAULT)
     }
 
     /// Appends a string without its NUL. `longest`: with it; what is longer is `too_long`.
@@ -108,6 +144,26 @@ mod tests {
         assert_eq!(memory.string(long.as_ptr() as u64, LONG, Errno::TOOBIG, &mut out), Err(Errno::TOOBIG));
         out.clear();
         assert_eq!(memory.string(long.as_ptr() as u64, LONG + 1, Errno::TOOBIG, &mut out), Ok(()));
+    }
+
+    #[test]
+    fn two_pages_are_read_at_once_and_what_is_not_there_later() {
+        let text = [vec![b'x'; LONG], vec![0]].concat();
+        let (first, last) = (text.as_ptr() as u64, text.as_ptr() as u64 + LONG as u64 - 3);
+        for (one, other) in [(first, last), (last, first), (first, 8), (8, first), (first, first), (first, u64::MAX)] {
+            let mut memory = own();
+            memory.look_at_both(one, other);
+            let mut out = Vec::new();
+            assert_eq!(memory.string(last, 4, Errno::TOOBIG, &mut out), Ok(()));
+            assert_eq!(memory.string(first, LONG + 1, Errno::TOOBIG, &mut out), Ok(()));
+            assert_eq!(out, vec![b'x'; 3 + LONG], "{one:x} {other:x}");
+            assert_eq!(memory.word(8), Err(Errno::FAULT));
+        }
+        // Another's memory is another's.
+        let mut memory = own();
+        memory.look_at_both(first, last);
+        memory.turn_to(u32::MAX >> 1);
+        assert_eq!(memory.word(first), Err(Errno::SRCH));
     }
 
     #[test]

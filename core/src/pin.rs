@@ -320,7 +320,7 @@ fn address_of(call: &Call) -> Result<Vec<u8>, Errno> {
         return Err(Errno::INVAL);
     }
     let mut address = vec![0; length];
-    match sys::read_memory(call.thread, call.arguments[1], &mut address)? {
+    match sys::read_memory(call.thread, [(call.arguments[1], &mut address[..])])? {
         read if read == length => Ok(address),
         _ => Err(Errno::FAULT),
     }

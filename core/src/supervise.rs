@@ -203,7 +203,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     let mut ending = false;
     let mut woken = Woken::UNKNOWN;
     let end = loop {
-        let status = if woken.by_signal || woken.by_channel { subject.status() } else { Ok(None) };
+        let status = if subject.speaks(&woken) { subject.status() } else { Ok(None) };
         match status.map_err(SuperviseError::Wait)? {
             Some(Status::Ended(end)) => break end,
             Some(Status::Stopped(_)) if chores.is_held() => subject.send(libc::SIGCONT),
@@ -356,6 +356,11 @@ impl<'fd, const N: usize> ArrayOf<'fd, N> {
 }
 
 impl Subject {
+    /// Is there something to be heard of the command? Who stands before it tells it; the end of a child is a signal.
+    fn speaks(&self, woken: &Woken) -> bool {
+        if self.channel().is_some() { woken.by_channel } else { woken.by_signal }
+    }
+
     fn status(&self) -> Result<Option<Status>, Errno> {
         match self {
             Subject::Child(command) => reap(*command),

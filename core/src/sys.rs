@@ -539,12 +539,18 @@ pub fn is_process(thread: u32) -> bool {
     check(unsafe { libc::syscall(libc::SYS_tgkill, thread, thread, 0) }).is_ok()
 }
 
-/// Copies from another process's memory: as much as there is, up to the length of the buffer.
-pub fn read_memory(thread: u32, address: u64, buffer: &mut [u8]) -> Result<usize> {
-    let ours = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-    let theirs = libc::iovec { iov_base: address as usize as *mut c_void, iov_len: buffer.len() };
-    // SAFETY: the kernel writes at most the length of `buffer` to it; the other address is only looked up in the other process.
-    let read = unsafe { libc::process_vm_readv(thread as i32, &ours, 1, &theirs, 1, 0) };
+/// Copies pieces of another process's memory, each by its address, one after the other: as much as there is, up to the length of
+/// the buffers.
+pub fn read_memory<const N: usize>(thread: u32, pieces: [(u64, &mut [u8]); N]) -> Result<usize> {
+    let theirs = pieces
+        .each_ref()
+        .map(|(address, buffer)| libc::iovec { iov_base: *address as usize as *mut c_void, iov_len: buffer.len() });
+    let ours = pieces.map(|(_, buffer)| libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
+    // SAFETY: the kernel writes at most the length of each buffer to it, and they live longer than the call; the other addresses are
+    // only looked up in the other process.
+    let read = unsafe {
+        libc::process_vm_readv(thread as i32, ours.as_ptr(), N as libc::c_ulong, theirs.as_ptr(), N as libc::c_ulong, 0)
+    };
     check(read as libc::c_long).map(|read| read as usize)
 }
 

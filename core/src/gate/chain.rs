@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
+use rustix::path::DecInt;
 
 use super::judge;
 use super::places::Places;
@@ -59,6 +60,8 @@ pub struct Known {
     programs: HashMap<State, Program>,
     /// Loaders start any file under their own name. Those that programs name are known by what they are.
     loaders: Vec<Loader>,
+    /// Our own descriptors in /proc: what is open there has its path.
+    descriptors: Option<OwnedFd>,
 }
 
 /// What a program names as its loader: the kernel starts that, and no rule is asked.
@@ -90,7 +93,7 @@ pub fn follow(
     let Start { mut named, mut file, by_descriptor } = start;
     let mut argument = None;
     loop {
-        let link = Link::of(named, argument, file)?;
+        let link = Link::of(named, argument, file, known.descriptors()?)?;
         let unseen = |why| Broken::Unseen { named: link.real.clone(), why };
         let program = match known.programs.get(&link.state) {
             Some(program) => program.clone(),
@@ -144,6 +147,15 @@ pub fn through_descriptor(path: &[u8]) -> impl FnOnce(Errno) -> Broken {
 }
 
 impl Known {
+    fn descriptors(&mut self) -> Result<&OwnedFd, Errno> {
+        const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+        let opened = match self.descriptors.take() {
+            Some(opened) => opened,
+            None => rustix::fs::open(c"/proc/self/fd", PATH_DIR, Mode::empty())?,
+        };
+        Ok(self.descriptors.insert(opened))
+    }
+
     fn remember(&mut self, link: &Link, program: &Program) {
         const MOST_PROGRAMS: usize = 1024;
         if self.programs.len() >= MOST_PROGRAMS {
@@ -163,7 +175,8 @@ impl Known {
         if let Some(known) = self.loaders.iter().find(|loader| loader.named == named) {
             return Ok(known.flaw);
         }
-        let link = Link::of(named.to_vec(), None, open(named).map_err(through_descriptor(named))?)?;
+        let file = open(named).map_err(through_descriptor(named))?;
+        let link = Link::of(named.to_vec(), None, file, self.descriptors()?)?;
         let is_one = link
             .content()
             .and_then(Program::of)
@@ -189,15 +202,16 @@ impl Known {
 }
 
 impl Link {
-    fn of(named: Vec<u8>, argument: Option<Vec<u8>>, file: OwnedFd) -> Result<Link, Errno> {
+    /// `descriptors`: our own in /proc.
+    fn of(named: Vec<u8>, argument: Option<Vec<u8>>, file: OwnedFd, descriptors: &OwnedFd) -> Result<Link, Errno> {
         let stat = rustix::fs::fstat(&file)?;
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => {}
             FileType::Symlink => return Err(Errno::LOOP),
             _ => return Err(Errno::ACCESS),
         }
-        let mut buffer = [0; 32];
-        let found = rustix::fs::readlink(beneath::link_to(&file, &mut buffer), Vec::with_capacity(256))?.into_bytes();
+        let number = DecInt::from_fd(&file);
+        let found = rustix::fs::readlinkat(descriptors, number, Vec::with_capacity(256))?.into_bytes();
         let (real, kept) = original(&found).map_or_else(|| (found.clone(), false), |path| (path.to_vec(), true));
         Ok(Link { named, real, kept, argument, identity: Identity::from(&stat), state: State::from(&stat), file })
     }

@@ -37,6 +37,11 @@ impl Decided {
     /// What people are told at once; None: there is nothing wrong.
     pub fn refusal(&self) -> Option<String> {
         const SHOWN: usize = 200;
+        let changed = match self.outcome {
+            Outcome::Ran { .. } | Outcome::Failed => return None,
+            Outcome::Denied => None,
+            Outcome::Attack(what) => Some(what),
+        };
         let mut line = match &self.argv[..] {
             [] => self.exe.clone(),
             argv => words::joined(expect::words(argv)),
@@ -49,12 +54,9 @@ impl Decided {
         let rule = self.rule.as_ref().map(|rule| format!("rule {}", String::from_utf8_lossy(rule)));
         let because = [rule, self.reason.clone()].into_iter().flatten().collect::<Vec<_>>().join(": ");
         let because = if because.is_empty() { "no rule allows it".to_owned() } else { because };
-        match self.outcome {
-            Outcome::Denied => Some(format!("denied: {line} ({because})")),
-            Outcome::Attack(what) => {
-                Some(format!("killed: {line} ({what} changed after it was judged, before it ran)"))
-            }
-            Outcome::Ran { .. } | Outcome::Failed => None,
-        }
+        Some(match changed {
+            None => format!("denied: {line} ({because})"),
+            Some(what) => format!("killed: {line} ({what} changed after it was judged, before it ran)"),
+        })
     }
 }

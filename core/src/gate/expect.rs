@@ -106,6 +106,7 @@ impl Expected {
         let memory = &mut sight.memory;
         let mut unseen = Unseen { process: Process { pid: call.thread, ..Process::default() }, ..Unseen::default() };
         memory.turn_to(call.thread);
+        memory.look_at_both(asked.path, asked.argv);
         let mut path = Vec::with_capacity(256);
         let read = memory.string(asked.path, LONGEST_PATH, Errno::NAMETOOLONG, &mut path);
         let argv = read.and_then(|()| arguments(memory, asked.argv));

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::chain::Link;
 use super::expect::{self, Expected};
 use crate::caller::{Caller, Standing};
-use crate::memory::Memory;
+use crate::memory::{Memory, PAGE};
 use crate::notify::LONGEST_PATH;
 use crate::place::Identity;
 use crate::sys::trace;
@@ -59,7 +59,10 @@ fn compare(
         return Err(Difference::In("the program"));
     }
     memory.turn_to(pid);
-    compare_stack(expected, trace::stack_pointer(pid)?, memory)?;
+    let stack = trace::stack_pointer(pid)?;
+    // The texts lie above the addresses, most of them in the next page.
+    memory.look_at_both(stack, stack.saturating_add(PAGE));
+    compare_stack(expected, stack, memory)?;
     // Its other threads could move it until now, and are dead.
     match &expected.standing {
         Some(standing) if standing.place != behind(c"cwd").ok() => {

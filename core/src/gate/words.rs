@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 
 pub fn joined<'a>(arguments: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
-    let mut text = Vec::new();
+    let mut text = Vec::with_capacity(64);
     for (index, argument) in arguments.into_iter().enumerate() {
         if index > 0 {
             text.push(b' ');
