@@ -1,8 +1,8 @@
 //! The journal: one JSON object a line, each line naming the hash of the one before.
 //!
-//! One writer at a time: whoever holds the lock on `head`, which says where the chain stands (`seq hash file size`). A line
-//! is appended with one write, then `head` is rewritten. A crash between the two leaves whole lines that chain on, and they
-//! are adopted; a crash inside the first leaves a torn line, and it is cut off. Anything else at the end of a file is not
+//! One writer at a time: whoever holds the lock on `head`, which says where the chain stands (`seq hash file size`). Lines
+//! that come together are appended with one write, then `head` is rewritten. A crash between the two leaves whole lines that
+//! chain on, and they are adopted; a crash inside the first leaves a torn line, and it is cut off. Anything else at the end of a file is not
 //! ours, and then nothing runs: a journal that can not be continued truthfully is not continued.
 
 use std::cell::RefCell;
@@ -131,20 +131,26 @@ impl Journal {
     }
 
     pub fn append(&self, event: &Event<'_>) -> Result<(), JournalError> {
-        let body = event.body();
-        let head_path = self.path(&self.head_name);
+        self.append_all(std::slice::from_ref(event))
+    }
+
+    /// Those that were heard of together: all of them are written, or none.
+    pub fn append_all(&self, events: &[Event<'_>]) -> Result<(), JournalError> {
+        if events.is_empty() {
+            return Ok(());
+        }
         rustix::fs::flock(&self.head, FlockOperation::LockExclusive)
-            .map_err(|source| JournalError::Lock { path: head_path, source })?;
-        let line = self.append_locked(&body);
+            .map_err(|source| JournalError::Lock { path: self.path(&self.head_name), source })?;
+        let lines = self.append_locked(events);
         let _ = rustix::fs::flock(&self.head, FlockOperation::Unlock);
-        let line = line?;
+        let lines = lines?;
         if self.to_stderr {
-            stderr::say("paddock", &format!("audit {}", line.trim_end()));
+            lines.lines().for_each(|line| stderr::say("paddock", &format!("audit {line}")));
         }
         Ok(())
     }
 
-    fn append_locked(&self, body: &str) -> Result<String, JournalError> {
+    fn append_locked(&self, events: &[Event<'_>]) -> Result<String, JournalError> {
         let now = Utc::now();
         let name = match &self.fixed_name {
             Some(name) => name.as_c_str().into_owned(),
@@ -154,12 +160,18 @@ impl Journal {
             Some((known, file)) if known == name => file,
             _ => open_file(&self.dir, &self.dir_path, &name, OFlags::RDWR | OFlags::APPEND, self.uid)?,
         };
-        let line = self.append_to(&file, &name, now, body)?;
+        let lines = self.append_to(&file, &name, &now, events)?;
         self.file.replace(Some((name, file)));
-        Ok(line)
+        Ok(lines)
     }
 
-    fn append_to(&self, file: &OwnedFd, name: &CString, now: Utc, body: &str) -> Result<String, JournalError> {
+    fn append_to(
+        &self,
+        file: &OwnedFd,
+        name: &CString,
+        now: &Utc,
+        events: &[Event<'_>],
+    ) -> Result<String, JournalError> {
         let (mut head, head_length) = self.read_head(name)?;
         if head_length == 0 {
             self.refuse_headless()?;
@@ -177,38 +189,41 @@ impl Journal {
         }
         self.catch_up(&mut head, file)?;
 
-        let mut line = String::with_capacity(LINE_LIMIT);
-        let _ = write!(
-            line,
-            "{{\"seq\":{},\"prev\":\"{}\",\"ts\":\"{}\",\"session\":\"{}\",",
-            head.seq + 1,
-            head.hash,
-            now.timestamp(),
-            self.session
-        );
-        if opens && head.size == 0 {
-            // The first line says so: lines taken from the front of a file are then missed.
-            line.push_str("\"opens\":true,");
+        let before = head.size;
+        let ts = now.timestamp();
+        let mut lines = String::with_capacity(LINE_LIMIT);
+        for event in events {
+            let start = lines.len();
+            let _ = write!(
+                lines,
+                "{{\"seq\":{},\"prev\":\"{}\",\"ts\":\"{ts}\",\"session\":\"{}\",",
+                head.seq + 1,
+                head.hash,
+                self.session
+            );
+            if opens && head.size == 0 {
+                // The first line says so: lines taken from the front of a file are then missed.
+                lines.push_str("\"opens\":true,");
+            }
+            lines.push_str(&event.body());
+            lines.push('}');
+            head.seq += 1;
+            head.hash = hash(&lines.as_bytes()[start..]);
+            lines.push('\n');
+            head.size += (lines.len() - start) as u64;
         }
-        line.push_str(body);
-        line.push('}');
-        head.seq += 1;
-        head.hash = hash(line.as_bytes());
-        line.push('\n');
         let path = || self.path_of(&head.file);
-        match rustix::io::write(file, line.as_bytes()) {
-            Ok(count) if count == line.len() => {}
+        match rustix::io::write(file, lines.as_bytes()) {
+            Ok(count) if count == lines.len() => {}
             Ok(_) => {
                 // A full disk. What did get there would be half a line.
-                rustix::fs::ftruncate(file, head.size)
-                    .map_err(|source| JournalError::Write { path: path(), source })?;
+                rustix::fs::ftruncate(file, before).map_err(|source| JournalError::Write { path: path(), source })?;
                 return Err(JournalError::ShortWrite { path: path() });
             }
             Err(source) => return Err(JournalError::Write { path: path(), source }),
         }
-        head.size += line.len() as u64;
         self.write_head(&head, head_length)?;
-        Ok(line)
+        Ok(lines)
     }
 
     /// Also returns how long the stored head is.
@@ -333,9 +348,10 @@ impl Head {
 
 /// SHA-256 in hexadecimal.
 pub fn hash(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut hex = String::with_capacity(FIRST_HASH.len());
     for byte in Sha256::digest(bytes) {
-        let _ = write!(hex, "{byte:02x}");
+        hex.extend([byte >> 4, byte & 15].map(|digit| char::from(DIGITS[usize::from(digit)])));
     }
     hex
 }
