@@ -152,7 +152,7 @@ impl<'a> Duties<'a> {
     fn tell_decided(&mut self) {
         let Some(gate) = self.calls.as_mut().and_then(|calls| calls.attendants.gate.as_mut()) else { return };
         for decided in gate.decided() {
-            self.append(&Event::Exec(&decided));
+            self.append(&[Event::Exec(&decided)]);
             let Some(line) = decided.refusal() else { continue };
             self.tell_holder(&Event::Exec(&decided), decided.branch);
             if !self.quiet {
@@ -180,16 +180,19 @@ impl<'a> Duties<'a> {
         for heard in outlet.turn(self.calls.as_mut().map(|calls| &mut calls.attendants.desk)) {
             match heard {
                 Heard::Told(told) => {
-                    let (denial, branch) = (outlet.denial(&told), outlet.branch_of(&told));
-                    self.tell_network(&told, denial, branch);
+                    self.append(&told.iter().map(Event::Network).collect::<Vec<_>>());
+                    for told in told.iter().filter(|told| told.is_denial()) {
+                        let (denial, branch) = (outlet.denial(told), outlet.branch_of(told));
+                        self.tell_denied(told, denial, branch);
+                    }
                 }
                 Heard::Mute(reason) => {
                     let reason = format!("what speaks HTTP: {reason}");
-                    self.append(&Event::NetworkLost { reason: &reason });
+                    self.append(&[Event::NetworkLost { reason: &reason }]);
                     self.say_at_once(&format!("no route and no inspected host is reached any more: {reason}"));
                 }
                 Heard::Lost(reason) => {
-                    self.append(&Event::NetworkLost { reason: &reason });
+                    self.append(&[Event::NetworkLost { reason: &reason }]);
                     self.say_at_once(&format!("the relay is gone, and nothing is reached any more: {reason}"));
                 }
             }
@@ -198,18 +201,22 @@ impl<'a> Duties<'a> {
     }
 
     fn tell_network(&mut self, told: &Told, denial: Option<String>, branch: Option<u32>) {
-        self.append(&Event::Network(told));
+        self.append(&[Event::Network(told)]);
         if told.is_denial() {
-            self.tell_holder(&Event::Network(told), branch);
+            self.tell_denied(told, denial, branch);
         }
+    }
+
+    fn tell_denied(&mut self, told: &Told, denial: Option<String>, branch: Option<u32>) {
+        self.tell_holder(&Event::Network(told), branch);
         if let Some(line) = denial.filter(|_| !self.quiet) {
             self.say_at_once(&line);
         }
     }
 
-    fn append(&mut self, event: &Event<'_>) {
+    fn append(&mut self, events: &[Event<'_>]) {
         if let Some(journal) = self.journal
-            && let Err(error) = journal.append(event)
+            && let Err(error) = journal.append_all(events)
         {
             self.complain(&error.to_string(), error.hint());
         }
@@ -225,7 +232,7 @@ impl<'a> Duties<'a> {
     fn tell_refused(&mut self) {
         let observer = self.calls.as_mut().and_then(|calls| calls.attendants.observer.as_mut());
         for refused in observer.map(Observer::refused).unwrap_or_default() {
-            self.append(&Event::FileRefused(&refused));
+            self.append(&[Event::FileRefused(&refused)]);
             self.tell_holder(&Event::FileRefused(&refused), None);
             if !self.quiet {
                 self.say(&refused.line());
@@ -267,7 +274,7 @@ impl<'a> Duties<'a> {
                 Event::NameLeft { path: path.as_bytes(), errno: *source }
             }
         };
-        self.append(&event);
+        self.append(&[event]);
     }
 
     fn say(&mut self, line: &str) {

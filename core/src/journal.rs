@@ -1,8 +1,8 @@
 //! The journal: one JSON object a line, each line naming the hash of the one before.
 //!
-//! One writer at a time: whoever holds the lock on `head`, which says where the chain stands (`seq hash file size`). A line
-//! is appended with one write, then `head` is rewritten. A crash between the two leaves whole lines that chain on, and they
-//! are adopted; a crash inside the first leaves a torn line, and it is cut off. Anything else at the end of a file is not
+//! One writer at a time: whoever holds the lock on `head`, which says where the chain stands (`seq hash file size`). Lines
+//! that come together are appended with one write, then `head` is rewritten. A crash between the two leaves whole lines that
+//! chain on, and they are adopted; a crash inside the first leaves a torn line, and it is cut off. Anything else at the end of a file is not
 //! ours, and then nothing runs: a journal that can not be continued truthfully is not continued.
 
 use std::cell::RefCell;
@@ -140,19 +140,26 @@ impl Journal {
     }
 
     pub fn append(&self, event: &Event<'_>) -> Result<(), JournalError> {
-        let body = event.body();
+        self.append_all(std::slice::from_ref(event))
+    }
+
+    /// Those that were heard of together: all of them are written, or none.
+    pub fn append_all(&self, events: &[Event<'_>]) -> Result<(), JournalError> {
+        if events.is_empty() {
+            return Ok(());
+        }
         rustix::fs::flock(&self.head, FlockOperation::LockExclusive)
             .map_err(|source| JournalError::Lock { path: self.path(&self.head_name), source })?;
-        let line = self.append_locked(&body);
+        let lines = self.append_locked(events);
         let _ = rustix::fs::flock(&self.head, FlockOperation::Unlock);
-        let line = line?;
+        let lines = lines?;
         if self.to_stderr {
-            stderr::say("paddock", &format!("audit {}", line.trim_end()));
+            lines.lines().for_each(|line| stderr::say("paddock", &format!("audit {line}")));
         }
         Ok(())
     }
 
-    fn append_locked(&self, body: &str) -> Result<String, JournalError> {
+    fn append_locked(&self, events: &[Event<'_>]) -> Result<String, JournalError> {
         let now = Utc::now();
         let written = match self.file.take() {
             Some(written) if written.day.is_none_or(|day| day == now.day()) => written,
@@ -165,12 +172,18 @@ impl Journal {
                 Written { day, name, file }
             }
         };
-        let line = self.append_to(&written.file, &written.name, now, body)?;
+        let lines = self.append_to(&written.file, &written.name, &now, events)?;
         self.file.replace(Some(written));
-        Ok(line)
+        Ok(lines)
     }
 
-    fn append_to(&self, file: &OwnedFd, name: &CString, now: Utc, body: &str) -> Result<String, JournalError> {
+    fn append_to(
+        &self,
+        file: &OwnedFd,
+        name: &CString,
+        now: &Utc,
+        events: &[Event<'_>],
+    ) -> Result<String, JournalError> {
         let (mut head, head_length) = self.read_head(name)?;
         if head_length == 0 {
             self.refuse_headless()?;
@@ -188,38 +201,41 @@ impl Journal {
         }
         self.catch_up(&mut head, file)?;
 
-        let mut line = String::with_capacity(PREFIX_LIMIT + body.len() + 2);
-        let _ = write!(
-            line,
-            "{{\"seq\":{},\"prev\":\"{}\",\"ts\":\"{}\",\"session\":\"{}\",",
-            head.seq + 1,
-            head.hash,
-            now.timestamp(),
-            self.session
-        );
-        if opens && head.size == 0 {
-            // The first line says so: lines taken from the front of a file are then missed.
-            line.push_str("\"opens\":true,");
+        let before = head.size;
+        let ts = now.timestamp();
+        let mut lines = String::with_capacity(events.len() * (PREFIX_LIMIT + 512));
+        for event in events {
+            let start = lines.len();
+            let _ = write!(
+                lines,
+                "{{\"seq\":{},\"prev\":\"{}\",\"ts\":\"{ts}\",\"session\":\"{}\",",
+                head.seq + 1,
+                head.hash,
+                self.session
+            );
+            if opens && head.size == 0 {
+                // The first line says so: lines taken from the front of a file are then missed.
+                lines.push_str("\"opens\":true,");
+            }
+            lines.push_str(&event.body());
+            lines.push('}');
+            head.seq += 1;
+            head.hash = hash(&lines.as_bytes()[start..]);
+            lines.push('\n');
+            head.size += (lines.len() - start) as u64;
         }
-        line.push_str(body);
-        line.push('}');
-        head.seq += 1;
-        head.hash = hash(line.as_bytes());
-        line.push('\n');
         let path = || self.path_of(&head.file);
-        match rustix::io::write(file, line.as_bytes()) {
-            Ok(count) if count == line.len() => {}
+        match rustix::io::write(file, lines.as_bytes()) {
+            Ok(count) if count == lines.len() => {}
             Ok(_) => {
                 // A full disk. What did get there would be half a line.
-                rustix::fs::ftruncate(file, head.size)
-                    .map_err(|source| JournalError::Write { path: path(), source })?;
+                rustix::fs::ftruncate(file, before).map_err(|source| JournalError::Write { path: path(), source })?;
                 return Err(JournalError::ShortWrite { path: path() });
             }
             Err(source) => return Err(JournalError::Write { path: path(), source }),
         }
-        head.size += line.len() as u64;
         self.write_head(&head, head_length)?;
-        Ok(line)
+        Ok(lines)
     }
 
     /// Also returns how long the stored head is.

@@ -22,6 +22,16 @@ pub fn string(out: &mut String, bytes: &[u8], invalid: Invalid) {
 /// Appends `bytes` as a JSON string of at most `room` characters between its quotes; what does not fit is counted.
 pub fn string_within(out: &mut String, bytes: &[u8], invalid: Invalid, room: usize) {
     out.push('"');
+    // Most are like this, and stand there as they are.
+    let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\');
+    if bytes.len() <= room
+        && bytes.iter().all(is_plain)
+        && let Ok(plain) = std::str::from_utf8(bytes)
+    {
+        out.push_str(plain);
+        out.push('"');
+        return;
+    }
     let start = out.len();
     let cut_at = room.saturating_sub(MARK_ROOM);
     // The last point up to which everything fits and the mark still would.

@@ -83,6 +83,22 @@ fn lines_chain_over_sessions() {
 }
 
 #[test]
+fn lines_that_come_together_chain_like_others() {
+    let place = Place::new();
+    let dir = place.0.join("audit");
+    let journal = open(&dir, None).unwrap();
+    journal.append_all(&[]).unwrap();
+    assert!(!today(&dir).exists());
+    journal.append_all(&[end(0), end(1), end(2)]).unwrap();
+    journal.append(&end(3)).unwrap();
+    open(&dir, None).unwrap().append_all(&[end(4), end(5)]).unwrap();
+    assert_eq!(verified(&today(&dir)), [0, 1, 2, 3, 4, 5]);
+    let lines = fs::read_to_string(today(&dir)).unwrap();
+    let opening = |line: &str| line.contains("\"opens\":true");
+    assert!(lines.lines().next().is_some_and(opening) && !lines.lines().skip(1).any(opening));
+}
+
+#[test]
 fn the_first_line_has_the_fields_of_the_golden_example() {
     let place = Place::new();
     let dir = place.0.join("audit");

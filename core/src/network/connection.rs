@@ -348,7 +348,9 @@ impl<'t> Connection<'t> {
                 if !server.writable {
                     return self.wait_for_server();
                 }
-                match sockopt::socket_error(&server.socket) {
+                // What can be written and was neither closed nor broken since is connected.
+                let connected = if server.hung_up { sockopt::socket_error(&server.socket) } else { Ok(Ok(())) };
+                match connected {
                     Ok(Ok(())) => {
                         let _ = sockopt::set_tcp_nodelay(&server.socket, true);
                         let _ = sockopt::set_socket_keepalive(&server.socket, true);
@@ -380,12 +382,15 @@ impl<'t> Connection<'t> {
             Some(sight) if sight.awaits_answer() => hear_answer(sight, server, self.down.total, tools),
             _ => true,
         };
+        // When both directions have ended the sockets are closed, and that says the same.
+        self.down.leaves_open |= self.up.is_done();
         let pumped = if is_answered { self.down.pump(server, &mut self.client, None, tools) } else { Ok(false) };
         let down = match pumped {
             Ok(again) => again,
             // Nobody is there to read what else comes, or there is nobody from whom it could come.
             Err(_) => return self.break_off(),
         };
+        self.up.leaves_open |= self.down.is_done();
         let up = match self.up.pump(&mut self.client, server, self.sight.as_mut(), tools) {
             Ok(again) => again,
             Err(Stop::Read) => return self.break_off(),

@@ -81,7 +81,7 @@ pub struct Flow {
     bulk: bool,
     /// The source has said all.
     ended: bool,
-    /// And the destination was told so, unless something else is to be said to it.
+    /// And the destination was told so, unless something else is to be said to it or it is closed at once.
     shut: bool,
     pub leaves_open: bool,
 }

@@ -165,11 +165,18 @@ mod nfta {
     pub const EXPRESSION_NAME: u16 = 1;
     pub const EXPRESSION_DATA: u16 = 2;
     pub const VALUE: u16 = 1;
+    pub const VERDICT: u16 = 2;
+    pub const VERDICT_CODE: u16 = 1;
     pub const META_REGISTER: u16 = 1;
     pub const META_KEY: u16 = 2;
     pub const COMPARE_REGISTER: u16 = 1;
     pub const COMPARE_HOW: u16 = 2;
     pub const COMPARE_WITH: u16 = 3;
+    pub const BITWISE_FROM: u16 = 1;
+    pub const BITWISE_TO: u16 = 2;
+    pub const BITWISE_LENGTH: u16 = 3;
+    pub const BITWISE_MASK: u16 = 4;
+    pub const BITWISE_XOR: u16 = 5;
     pub const PAYLOAD_REGISTER: u16 = 1;
     pub const PAYLOAD_BASE: u16 = 2;
     pub const PAYLOAD_OFFSET: u16 = 3;
@@ -181,12 +188,14 @@ mod nfta {
     pub const TPROXY_PORT: u16 = 3;
 }
 
-/// Every connection to the listeners, but those to loopback itself:
+/// Every connection to the listeners, but those to loopback itself. It is turned with its first packet; all others find the socket that it led
+/// to by themselves, and looking for that here as well would cost each of them more than the rest of its way in here.
 ///
 /// ```text
 /// table inet paddock {
 ///   chain turn {
 ///     type filter hook prerouting priority mangle; policy accept;
+///     meta l4proto tcp tcp flags & (syn | ack) != syn accept
 ///     meta l4proto tcp meta nfproto ipv4 ip  daddr != 127.0.0.0/8 tproxy ip  to 127.255.255.254:1
 ///     meta l4proto tcp meta nfproto ipv6 ip6 daddr != ::1         tproxy ip6 to [::1]:1
 ///   }
@@ -206,6 +215,7 @@ fn turn_connections(families: usize) -> Result<()> {
         hook.number(nfta::HOOK_NUMBER, libc::NF_INET_PRE_ROUTING);
         hook.number(nfta::HOOK_PRIORITY, libc::NF_IP_PRI_MANGLE);
     });
+    rules.leave_to_itself();
     // The address of the destination is at byte 16 of an IPv4 header, and at byte 24 of an IPv6 one.
     rules.turn(libc::NFPROTO_IPV4, 16, &[127], LISTENERS[0]);
     if families > 1 {
@@ -279,21 +289,54 @@ impl Rules {
         });
     }
 
-    /// One line of the table above. What the address of a destination begins with, `loopback`, is left alone.
-    fn turn(&mut self, family: i32, offset: i32, loopback: &[u8], to: SocketAddr) {
+    fn payload(&mut self, header: i32, offset: i32, length: usize) {
+        self.expression("payload", |data| {
+            data.number(nfta::PAYLOAD_REGISTER, libc::NFT_REG_1);
+            data.number(nfta::PAYLOAD_BASE, header);
+            data.number(nfta::PAYLOAD_OFFSET, offset);
+            data.number(nfta::PAYLOAD_LENGTH, length as i32);
+        });
+    }
+
+    /// The first line of the table above: what begins no connection.
+    fn leave_to_itself(&mut self) {
+        // In byte 13 of a TCP header (RFC 9293, 3.1).
+        const SYN: u8 = 0x02;
+        const ACK: u8 = 0x10;
+        self.rule(|rule| {
+            rule.meta(libc::NFT_META_L4PROTO, libc::IPPROTO_TCP);
+            rule.payload(libc::NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1);
+            rule.expression("bitwise", |data| {
+                data.number(nfta::BITWISE_FROM, libc::NFT_REG_1);
+                data.number(nfta::BITWISE_TO, libc::NFT_REG_1);
+                data.number(nfta::BITWISE_LENGTH, 1);
+                data.value(nfta::BITWISE_MASK, &[SYN | ACK]);
+                data.value(nfta::BITWISE_XOR, &[0]);
+            });
+            rule.compare(libc::NFT_CMP_NEQ, &[SYN]);
+            rule.expression("immediate", |data| {
+                data.number(nfta::IMMEDIATE_REGISTER, libc::NFT_REG_VERDICT);
+                data.nested(nfta::IMMEDIATE_VALUE, |value| {
+                    value.nested(nfta::VERDICT, |verdict| verdict.number(nfta::VERDICT_CODE, libc::NF_ACCEPT));
+                });
+            });
+        });
+    }
+
+    fn rule(&mut self, expressions: impl FnOnce(&mut Rules)) {
         const NLM_F_APPEND: i32 = 0x800;
         self.add(libc::NFT_MSG_NEWRULE, libc::NLM_F_CREATE | NLM_F_APPEND);
         self.text(nfta::RULE_TABLE, "paddock");
         self.text(nfta::RULE_CHAIN, "turn");
-        self.nested(nfta::RULE_EXPRESSIONS, |rule| {
+        self.nested(nfta::RULE_EXPRESSIONS, expressions);
+    }
+
+    /// One of the other lines. What the address of a destination begins with, `loopback`, is left alone.
+    fn turn(&mut self, family: i32, offset: i32, loopback: &[u8], to: SocketAddr) {
+        self.rule(|rule| {
             rule.meta(libc::NFT_META_L4PROTO, libc::IPPROTO_TCP);
             rule.meta(libc::NFT_META_NFPROTO, family);
-            rule.expression("payload", |data| {
-                data.number(nfta::PAYLOAD_REGISTER, libc::NFT_REG_1);
-                data.number(nfta::PAYLOAD_BASE, libc::NFT_PAYLOAD_NETWORK_HEADER);
-                data.number(nfta::PAYLOAD_OFFSET, offset);
-                data.number(nfta::PAYLOAD_LENGTH, loopback.len() as i32);
-            });
+            rule.payload(libc::NFT_PAYLOAD_NETWORK_HEADER, offset, loopback.len());
             rule.compare(libc::NFT_CMP_NEQ, loopback);
             match to.ip() {
                 IpAddr::V4(address) => rule.immediate(libc::NFT_REG_1, &address.octets()),

@@ -1,5 +1,5 @@
 //! What relay and supervisor ask each other, beside the decisions that are told ([`super::told`], [`super::outlet`]). One message each, on the
-//! same line; a question has the number that its asker gave it.
+//! same line; a question has the number that its asker gave it. Decisions may share a message, one a line of it: JSON has none inside.
 
 use std::fmt::Write as _;
 
@@ -8,6 +8,9 @@ use serde::Deserialize;
 use crate::companion::Answer;
 use crate::json::{self, Invalid};
 use crate::plan::present;
+
+/// The longest message. A host has 253 letters and a path a thousand, and what is odd about them takes six for one.
+pub const LONGEST: usize = 16 * 1024;
 
 /// The longest path of a program that is told; what does not fit is counted.
 const EXE_ROOM: usize = 512;

@@ -44,7 +44,8 @@ const AGAIN: Duration = Duration::from_millis(10);
 const MOST_DENIED: usize = 1024;
 
 pub enum Heard {
-    Told(Box<Told>),
+    /// In the order in which it was decided.
+    Told(Vec<Told>),
     /// The relay is gone, and how.
     Lost(String),
     /// What speaks HTTP is.
@@ -207,9 +208,14 @@ impl<'a> Outlet<'a> {
         self.hand_over();
         let State::Running(relay) = &mut self.state else { return };
         let until = Callers::deadline();
-        for _ in 0..MOST_HEARD {
+        let mut count = 0;
+        while count < MOST_HEARD {
+            count += 1;
             match relay.hear() {
-                Said::Told(told) => heard.push(Heard::Told(told)),
+                Said::Told(told) => {
+                    count += told.len();
+                    hear_of(heard, told);
+                }
                 Said::Asked(Request::Who { id, socket }) => {
                     relay.reply(&Reply::Who { id, process: self.callers.find(socket, until) });
                 }
@@ -259,7 +265,7 @@ impl<'a> Outlet<'a> {
         for _ in 0..MOST_HEARD {
             let end = match http.hear() {
                 Said::Told(told) => {
-                    heard.push(Heard::Told(told));
+                    hear_of(heard, told);
                     continue;
                 }
                 Said::Nothing => return,
@@ -308,6 +314,14 @@ impl<'a> Outlet<'a> {
         let line = format!("denied: {place} ({})", told.why(&place));
         let key = if told.request.is_some() { line.clone() } else { place };
         (self.denied.len() < MOST_DENIED && self.denied.insert(key)).then_some(line)
+    }
+}
+
+/// What is heard of together is written together.
+fn hear_of(heard: &mut Vec<Heard>, told: Vec<Told>) {
+    match heard.last_mut() {
+        Some(Heard::Told(before)) => before.extend(told),
+        _ => heard.push(Heard::Told(told)),
     }
 }
 

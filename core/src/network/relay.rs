@@ -250,6 +250,7 @@ impl<'t> Relay<'t> {
             self.resolver.expire(self.now, &resolve::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) });
             self.hand_out_names();
             self.sweep();
+            self.told.flush();
         }
     }
 

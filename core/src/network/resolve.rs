@@ -143,7 +143,7 @@ impl Resolver {
         now: Instant,
         loop_: &Loop<'_>,
     ) -> Option<Result<Addresses, Failure>> {
-        if let Some(addresses) = self.hosts.current().get(name) {
+        if let Some(addresses) = self.hosts.current(now).get(name) {
             return Some(Ok(in_order(addresses)));
         }
         if let Some((addresses, until)) = self.cache.get(name)
@@ -171,7 +171,7 @@ impl Resolver {
         let question =
             |kind| Question { kind, id: 0, tries: 0, deadline: now, last: false, link: Link::None, answer: None };
         let mut lookup = Lookup { name, waiters: vec![waiter], questions: [question(Kind::A), question(Kind::Aaaa)] };
-        let servers = self.servers.current();
+        let servers = self.servers.current(now);
         for (which, question) in lookup.questions.iter_mut().enumerate() {
             question.ask(&lookup.name, servers, self.port, now, &loop_.at(index, which));
         }
@@ -493,6 +493,8 @@ fn read_hosts(text: &[u8]) -> HashMap<Name, Vec<IpAddr>> {
 struct Watched<T> {
     path: PathBuf,
     read: fn(&[u8]) -> T,
+    /// When it was looked at last. A turn of the relay's loop is one moment, however many connections begin in it.
+    looked: Option<Instant>,
     stamp: Option<Stamp>,
     value: T,
 }
@@ -507,10 +509,13 @@ struct Stamp {
 
 impl<T> Watched<T> {
     fn new(path: PathBuf, read: fn(&[u8]) -> T) -> Watched<T> {
-        Watched { path, read, stamp: None, value: read(b"") }
+        Watched { path, read, looked: None, stamp: None, value: read(b"") }
     }
 
-    fn current(&mut self) -> &T {
+    fn current(&mut self, now: Instant) -> &T {
+        if self.looked.replace(now) == Some(now) {
+            return &self.value;
+        }
         let stamp = std::fs::metadata(&self.path).ok().map(|file| Stamp {
             device: file.dev(),
             inode: file.ino(),

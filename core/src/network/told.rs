@@ -1,5 +1,8 @@
-//! What the relay tells the supervisor: one message for each decision, and its questions ([`super::line`]). It never waits for the supervisor:
+//! What the relay tells the supervisor: its decisions, and its questions ([`super::line`]). It never waits for the supervisor:
 //! when that does not listen, the oldest decisions are dropped and counted.
+//!
+//! Connections that end in the same turn of the relay are told together: waking the supervisor for each costs both more than all else that is
+//! done about its end. Whatever else was decided is told before anybody can see it.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -11,12 +14,15 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::door::{self, Received};
-use super::line::{Process, Reply, Request};
+use super::line::{LONGEST, Process, Reply, Request};
 use crate::canonical;
 use crate::json::{self, Invalid};
 
 /// So many decisions wait at most; the socket holds some more.
 const WAITING: usize = 1024;
+
+/// So many are not kept back for the end of a turn.
+const TOGETHER: usize = 32;
 
 /// Hosts come from inside. The longest name fits; what does not is cut.
 const TEXT_ROOM: usize = 512;
@@ -146,7 +152,9 @@ impl Told {
             self.dropped += 1;
         }
         self.waiting.push_back(decision.message());
-        self.flush();
+        if decision.outcome != Outcome::Allowed || self.waiting.len() >= TOGETHER {
+            self.flush();
+        }
     }
 
     pub fn ask(&mut self, request: &Request) {
@@ -170,11 +178,21 @@ impl Told {
             }
             self.dropped = 0;
         }
-        while let Some(message) = self.waiting.pop_front() {
+        while let Some(first) = self.waiting.front() {
+            let mut message = first.clone();
+            let mut count = 1;
+            for next in self.waiting.iter().skip(1) {
+                if message.len() + 1 + next.len() > LONGEST {
+                    break;
+                }
+                message.push('\n');
+                message.push_str(next);
+                count += 1;
+            }
             if !self.send(&message) {
-                self.waiting.push_front(message);
                 return;
             }
+            self.waiting.drain(..count);
         }
     }
 
@@ -256,14 +274,15 @@ mod tests {
         (Told::new(ours), theirs)
     }
 
-    fn heard(socket: &OwnedFd) -> Option<Value> {
-        let mut message = [0; 4096];
-        let (length, _) = rustix::net::recv(socket, &mut message, RecvFlags::empty()).ok()?;
-        (length > 0).then(|| serde_json::from_slice(&message[..length]).unwrap())
+    fn heard(socket: &OwnedFd) -> Vec<Value> {
+        let mut message = [0; LONGEST];
+        let length = rustix::net::recv(socket, &mut message, RecvFlags::empty()).map_or(0, |(length, _)| length);
+        let lines = message[..length].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
     }
 
     #[test]
-    fn a_decision_is_one_message_with_every_field() {
+    fn a_decision_is_one_line_with_every_field() {
         let (mut told, theirs) = pair();
         let traffic = Some(Traffic { sent: 5, received: 7, ms: 9 });
         let address = Some("192.0.2.1".parse().unwrap());
@@ -285,7 +304,9 @@ mod tests {
             "address": "192.0.2.1", "rule": "paddock.toml:12", "reason": null, "sent": 5, "received": 7, "ms": 9,
             "pid": 11, "exe": "/usr/bin/curl", "by": "terminal", "asked_ms": 1200,
         });
-        assert_eq!(heard(&theirs).unwrap(), expected);
+        assert_eq!(heard(&theirs), [Value::Null; 0], "it waits for others");
+        told.flush();
+        assert_eq!(heard(&theirs), [expected]);
         assert!(matches!(told.hear(), Heard::Nothing));
         drop(theirs);
         assert!(matches!(told.hear(), Heard::Over));
@@ -298,7 +319,7 @@ mod tests {
             told.ask(&Request::Withdrawn { id });
         }
         for id in 0..5000 {
-            assert_eq!(heard(&theirs).unwrap()["withdrawn"]["id"], id);
+            assert_eq!(heard(&theirs)[0]["withdrawn"]["id"], id);
             told.flush();
         }
         let reply = Reply::Who { id: 3, process: None };
@@ -317,15 +338,49 @@ mod tests {
             told.say(&Decision { port: Some(port as u16), ..Decision::about_nobody(Layer::Name) });
         }
         let (mut ports, mut lost) = (Vec::new(), 0);
-        while let Some(message) = heard(&theirs) {
-            match message["reason"].as_str() {
-                Some(reason) => lost += reason.split(' ').next().unwrap().parse::<u32>().unwrap(),
-                None => ports.push(message["port"].as_u64().unwrap() as u32),
+        loop {
+            let message = heard(&theirs);
+            if message.is_empty() {
+                break;
+            }
+            for one in message {
+                match one["reason"].as_str() {
+                    Some(reason) => lost += reason.split(' ').next().unwrap().parse::<u32>().unwrap(),
+                    None => ports.push(one["port"].as_u64().unwrap() as u32),
+                }
             }
             told.flush();
         }
         assert!(lost > 0 && ports.is_sorted(), "{lost}");
         assert_eq!(ports.len() as u32 + lost, said);
         assert_eq!(*ports.last().unwrap(), said - 1);
+    }
+
+    #[test]
+    fn ends_are_told_together_and_refusals_at_once() {
+        let (mut told, theirs) = pair();
+        let ended = |port| Decision {
+            outcome: Outcome::Allowed,
+            port: Some(port),
+            reason: Some("long enough for several messages, if there are so many of it: ........................"),
+            ..Decision::about_nobody(Layer::Connect)
+        };
+        let ports = |theirs| heard(theirs).iter().map(|one| one["port"].as_u64().unwrap()).collect::<Vec<u64>>();
+        told.say(&ended(1));
+        told.say(&ended(2));
+        assert_eq!(ports(&theirs), [0; 0]);
+        told.say(&Decision { port: Some(3), ..Decision::about_nobody(Layer::Connect) });
+        assert_eq!(ports(&theirs), [1, 2, 3]);
+        (0..TOGETHER as u16).for_each(|port| told.say(&ended(port)));
+        assert_eq!(ports(&theirs).len(), TOGETHER);
+        // What has to wait because nobody listens is told in messages that are not too long.
+        (0..900).for_each(|port| told.say(&ended(port)));
+        let (mut all, mut messages) = (Vec::new(), 0);
+        while all.len() < 900 {
+            all.extend(ports(&theirs));
+            messages += 1;
+            told.flush();
+        }
+        assert!(all.is_sorted() && messages < 100, "{messages}");
     }
 }

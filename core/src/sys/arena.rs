@@ -2,7 +2,10 @@
 //!
 //! The core allocates some tens of kilobytes, starts one command and waits; what it would free on the way is not worth the
 //! bookkeeping, and with the small allocator of a static C library, which asks the kernel for pages again and again, that
-//! bookkeeping is a fifth of a launch. What is freed or grown last is reused; what does not fit goes to the system's allocator.
+//! bookkeeping is a fifth of a launch. What is freed or grown last is reused; what does not fit comes from the system's allocator.
+//!
+//! Those who go on for long, the relay and its supervisor, free and want the same sizes over and over. So what came from the system and is
+//! freed is kept for whoever wants as much next, by powers of two and up to a bound.
 //!
 //! While the command runs, what was freed is wanted by others: each page knows how many pieces lie in it, and those without any go
 //! back to the kernel (`give_back`). That is half of what a waiting supervisor would keep.
@@ -16,6 +19,16 @@ const SIZE: usize = 512 * 1024;
 
 /// The smallest page there is; the kernel's may be several of these.
 const PAGE: usize = 4096;
+
+/// The sizes in which the system is asked for memory, if not for more: 32 bytes, and its doubles up to 32 KiB.
+const SMALLEST: usize = 32;
+const SIZES: usize = 11;
+
+/// What is kept of each of them, in bytes.
+const KEPT: usize = 64 * 1024;
+
+/// Aligned as every piece of the system's is.
+const ALIGNED: usize = 16;
 
 #[repr(C, align(4096))]
 struct Buffer(UnsafeCell<[u8; SIZE]>);
@@ -37,9 +50,61 @@ struct State {
     fresh: usize,
     /// How many pieces lie in each page, or in a part of it.
     pieces: [u16; SIZE / PAGE],
+    /// Of the system's pieces, those that nobody has now.
+    kept: [Kept; SIZES],
+}
+
+/// Pieces of one size. Each begins with where the next is.
+#[derive(Clone, Copy)]
+struct Kept {
+    first: *mut u8,
+    count: usize,
 }
 
 impl State {
+    const fn new(fresh: usize) -> State {
+        let none = Kept { first: std::ptr::null_mut(), count: 0 };
+        State { used: 0, fresh, pieces: [0; SIZE / PAGE], kept: [none; SIZES] }
+    }
+
+    /// A piece of the system's, at least as large as asked for.
+    ///
+    /// # Safety
+    /// As for `GlobalAlloc::alloc`.
+    unsafe fn take(&mut self, layout: Layout) -> *mut u8 {
+        let Some((index, rounded)) = size_of(layout) else {
+            // SAFETY: the caller's contract is handed on.
+            return unsafe { System.alloc(layout) };
+        };
+        let kept = &mut self.kept[index];
+        let piece = kept.first;
+        if piece.is_null() {
+            // SAFETY: the size is not zero.
+            return unsafe { System.alloc(rounded) };
+        }
+        // SAFETY: it was put there by `keep`, which wrote this, and nobody had it since.
+        kept.first = unsafe { piece.cast::<*mut u8>().read() };
+        kept.count -= 1;
+        piece
+    }
+
+    /// # Safety
+    /// The piece is one of `take` for the same layout, or for one of the same size as [`size_of`] has it, and nobody uses it any more.
+    unsafe fn keep(&mut self, piece: *mut u8, layout: Layout) {
+        let Some((index, rounded)) = size_of(layout) else {
+            // SAFETY: the system was asked for it with this layout.
+            return unsafe { System.dealloc(piece, layout) };
+        };
+        let kept = &mut self.kept[index];
+        if (kept.count + 1) * rounded.size() > KEPT {
+            // SAFETY: the system was asked for it with this layout.
+            return unsafe { System.dealloc(piece, rounded) };
+        }
+        // SAFETY: it has room for a pointer, is aligned for one, and is nobody's.
+        unsafe { piece.cast::<*mut u8>().write(kept.first) };
+        *kept = Kept { first: piece, count: kept.count + 1 };
+    }
+
     fn pages(piece: Range<usize>) -> Range<usize> {
         piece.start / PAGE..piece.end.div_ceil(PAGE)
     }
@@ -57,14 +122,23 @@ impl State {
     }
 }
 
+/// Which of the sizes a piece of the system's has, and its layout. None: that of what is asked for.
+fn size_of(layout: Layout) -> Option<(usize, Layout)> {
+    let size = layout.size().max(SMALLEST).checked_next_power_of_two()?;
+    let index = (size / SMALLEST).trailing_zeros() as usize;
+    if index >= SIZES || layout.align() > ALIGNED {
+        return None;
+    }
+    Some((index, Layout::from_size_align(size, ALIGNED).ok()?))
+}
+
 // SAFETY: the program has one thread. A process that shares its memory (`sys::spawn_sharing_memory`) runs only while that
 // thread sleeps.
 unsafe impl Sync for Arena {}
 
 impl Arena {
     pub const fn new() -> Arena {
-        let state = State { used: 0, fresh: 0, pieces: [0; SIZE / PAGE] };
-        Arena { state: UnsafeCell::new(state) }
+        Arena { state: UnsafeCell::new(State::new(0)) }
     }
 
     fn start(&self) -> *mut u8 {
@@ -105,7 +179,7 @@ impl Arena {
     pub unsafe fn forget(&self) {
         // SAFETY: single-threaded, see Sync above.
         let state = unsafe { &mut *self.state.get() };
-        *state = State { used: 0, fresh: SIZE, pieces: [0; SIZE / PAGE] };
+        *state = State::new(SIZE);
         self.give_back();
     }
 }
@@ -128,7 +202,7 @@ unsafe impl GlobalAlloc for Arena {
                 unsafe { self.start().add(start) }
             }
             // SAFETY: the caller's contract is handed on.
-            _ => unsafe { System.alloc(layout) },
+            _ => unsafe { state.take(layout) },
         }
     }
 
@@ -147,17 +221,17 @@ unsafe impl GlobalAlloc for Arena {
 
     #[inline(never)]
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: single-threaded, see Sync above.
+        let state = unsafe { &mut *self.state.get() };
         match self.offset_of(pointer) {
             Some(offset) => {
-                // SAFETY: single-threaded, see Sync above.
-                let state = unsafe { &mut *self.state.get() };
                 state.leave(offset..offset + layout.size());
                 if offset + layout.size() == state.used {
                     state.used = offset;
                 }
             }
-            // SAFETY: what is not in the buffer came from the system.
-            None => unsafe { System.dealloc(pointer, layout) },
+            // SAFETY: what is not in the buffer is one of the system's.
+            None => unsafe { state.keep(pointer, layout) },
         }
     }
 
@@ -165,6 +239,8 @@ unsafe impl GlobalAlloc for Arena {
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: single-threaded, see Sync above.
         let state = unsafe { &mut *self.state.get() };
+        // SAFETY: align is valid since the old layout was, and new_size is not 0 by the caller's contract.
+        let wanted = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
         match self.offset_of(pointer) {
             Some(offset) if offset + layout.size() == state.used && offset + new_size <= SIZE => {
                 state.leave(offset..offset + layout.size());
@@ -173,9 +249,14 @@ unsafe impl GlobalAlloc for Arena {
                 state.enter(offset..state.used);
                 pointer
             }
-            Some(_) => {
-                // SAFETY: align is valid since the old layout was, and new_size is not 0 by the caller's contract.
-                let new = unsafe { self.alloc(Layout::from_size_align_unchecked(new_size, layout.align())) };
+            None if size_of(layout) == size_of(wanted) => match size_of(layout) {
+                Some(_) => pointer,
+                // SAFETY: the system was asked for it with this layout.
+                None => unsafe { System.realloc(pointer, layout, new_size) },
+            },
+            _ => {
+                // SAFETY: the caller's contract is handed on.
+                let new = unsafe { self.alloc(wanted) };
                 if !new.is_null() {
                     // SAFETY: both pieces are at least this long and do not overlap.
                     unsafe { pointer.copy_to_nonoverlapping(new, layout.size().min(new_size)) };
@@ -184,8 +265,6 @@ unsafe impl GlobalAlloc for Arena {
                 }
                 new
             }
-            // SAFETY: what is not in the buffer came from the system.
-            None => unsafe { System.realloc(pointer, layout, new_size) },
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A program of ours beside the run, and the line on which it tells what it decided.
 
 use std::collections::VecDeque;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,8 @@ use rustix::process::{Signal, WaitId, WaitIdOptions};
 use super::told::Told;
 use crate::canonical;
 use crate::kernel_names;
-use crate::network::line::{Reply, Request};
+use crate::network::line::{LONGEST, Reply, Request};
 
-/// Of a message. A host has 253 letters and a path a thousand, and what is odd about them takes six for one.
-const LONGEST: usize = 16 * 1024;
 /// For what it still has to say when everything inside has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -27,7 +26,8 @@ pub struct Partner {
 }
 
 pub enum Said {
-    Told(Box<Told>),
+    /// At least one.
+    Told(Vec<Told>),
     Asked(Request),
     Nothing,
     End,
@@ -44,17 +44,23 @@ impl Partner {
     }
 
     pub fn hear(&self) -> Said {
-        let mut buffer = [0; LONGEST];
+        let mut buffer = [MaybeUninit::<u8>::uninit(); LONGEST];
         loop {
             match rustix::net::recv(&self.line, &mut buffer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Said::Nothing,
                 Ok((_, 0)) | Err(_) => return Said::End,
                 // The whole length, also of one that does not fit.
-                Ok((_, length)) if length <= LONGEST => {
-                    let message = &buffer[..length];
-                    let request = |_| canonical::from_slice(message).map_or(Said::Nonsense, Said::Asked);
-                    return canonical::from_slice(message).map_or_else(request, |told| Said::Told(Box::new(told)));
+                Ok(((message, _), length)) if length <= LONGEST => {
+                    let count = 1 + message.iter().filter(|byte| **byte == b'\n').count();
+                    let mut told = Vec::with_capacity(count);
+                    for line in message.split(|byte| *byte == b'\n') {
+                        match canonical::from_slice(line) {
+                            Ok(one) => told.push(one),
+                            Err(_) => return canonical::from_slice(message).map_or(Said::Nonsense, Said::Asked),
+                        }
+                    }
+                    return Said::Told(told);
                 }
                 Ok(_) => return Said::Nonsense,
             }
@@ -83,7 +89,7 @@ impl Partner {
         let _ = rustix::net::shutdown(&self.line, Shutdown::Write);
         loop {
             match self.hear() {
-                Said::Told(told) => hear(&told),
+                Said::Told(told) => told.iter().for_each(&mut hear),
                 // It is too late for that.
                 Said::Asked(_) => {}
                 Said::End | Said::Nonsense => return,
@@ -134,6 +140,8 @@ mod tests {
     use crate::channel;
     use rustix::process::PidfdFlags;
 
+    const WHO: &str = "{\"who\":{\"id\":1,\"socket\":2}}";
+
     #[test]
     fn a_relay_that_talks_nonsense_or_too_much_is_not_believed() {
         let (ours, theirs) = channel::pair().unwrap();
@@ -142,12 +150,20 @@ mod tests {
         let say = |text: &[u8]| rustix::net::send(&theirs, text, SendFlags::NOSIGNAL).unwrap();
         assert!(matches!(relay.hear(), Said::Nothing));
         say(MESSAGE.as_bytes());
-        assert!(matches!(relay.hear(), Said::Told(_)));
+        assert!(matches!(relay.hear(), Said::Told(told) if told.len() == 1));
+        say(format!("{MESSAGE}\n{MESSAGE}").as_bytes());
+        assert!(matches!(relay.hear(), Said::Told(told) if told.len() == 2));
+        for nonsense in
+            [format!("{MESSAGE}\n"), format!("{MESSAGE}\n{{}}"), format!("{MESSAGE}\n{WHO}"), format!("{WHO}\n{WHO}")]
+        {
+            say(nonsense.as_bytes());
+            assert!(matches!(relay.hear(), Said::Nonsense), "{nonsense}");
+        }
         say(b"{}");
         assert!(matches!(relay.hear(), Said::Nonsense));
         say(&[b' '; LONGEST + 1]);
         assert!(matches!(relay.hear(), Said::Nonsense));
-        say(b"{\"who\":{\"id\":1,\"socket\":2}}");
+        say(WHO.as_bytes());
         assert!(matches!(relay.hear(), Said::Asked(Request::Who { id: 1, socket: 2 })));
         drop(theirs);
         assert!(matches!(relay.hear(), Said::End));

@@ -32,11 +32,14 @@ fn the_hosts_file_is_read_with_all_its_names() {
 fn a_file_that_changes_is_read_again() {
     let path = std::env::temp_dir().join(format!("paddock-hosts-{}", std::process::id()));
     let mut hosts = Watched::new(path.clone(), read_hosts);
-    assert!(hosts.current().is_empty());
+    let start = Instant::now();
+    let at = |ms| start + Duration::from_millis(ms);
+    assert!(hosts.current(start).is_empty());
     std::fs::write(&path, "10.0.0.1 a\n").unwrap();
-    assert_eq!(hosts.current().len(), 1);
+    assert_eq!(hosts.current(at(1)).len(), 1);
     std::fs::write(&path, "10.0.0.1 a b\n").unwrap();
-    assert_eq!(hosts.current().len(), 2);
+    assert_eq!(hosts.current(at(2)).len(), 2);
     std::fs::remove_file(&path).unwrap();
-    assert!(hosts.current().is_empty());
+    assert_eq!(hosts.current(at(2)).len(), 2, "it is the same moment");
+    assert!(hosts.current(at(3)).is_empty());
 }

@@ -21,6 +21,7 @@ use rustix::thread::LinkNameSpaceType;
 use serde_json::{Value, json};
 
 use super::super::{Sockets, run_with};
+use crate::network::line::LONGEST;
 use crate::network::resolve::Sources;
 use crate::network::token::Token;
 use crate::plan::Network;
@@ -303,15 +304,17 @@ impl World {
         let process = json!({ "pid": std::process::id(), "exe": "/usr/bin/test" });
         let identified = Arc::clone(&self.identified);
         std::thread::spawn(move || {
-            let mut buffer = [0; 4096];
+            let mut buffer = [0; LONGEST];
             while let Ok((length @ 1.., _)) = rustix::net::recv(&*line, &mut buffer, RecvFlags::empty()) {
-                let message: Value = serde_json::from_slice(&buffer[..length]).unwrap();
-                match message.get("who") {
-                    Some(who) => {
-                        say(&line, &json!({ "who": { "id": who["id"], "process": process } }));
-                        identified.fetch_add(1, Ordering::SeqCst);
+                for one in buffer[..length].split(|byte| *byte == b'\n') {
+                    let message: Value = serde_json::from_slice(one).unwrap();
+                    match message.get("who") {
+                        Some(who) => {
+                            say(&line, &json!({ "who": { "id": who["id"], "process": process } }));
+                            identified.fetch_add(1, Ordering::SeqCst);
+                        }
+                        None => hear.send(message).unwrap(),
                     }
-                    None => hear.send(message).unwrap(),
                 }
             }
         });
