@@ -36,6 +36,8 @@ fn lay_out() {
         && let Ok(here) = env::var("CARGO_MANIFEST_DIR")
     {
         println!("cargo::rustc-link-arg-bin=paddock-core=-Wl,-T,{here}/{LAYOUT}");
+        // In two pieces and not in four: each is mapped, and faulted in, by itself.
+        println!("cargo::rustc-link-arg-bin=paddock-core=-Wl,-z,noseparate-code");
     }
 }
 

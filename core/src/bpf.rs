@@ -3,7 +3,8 @@
 //! Check the architecture, load the number, then find its leaf in a search tree. The kernel walks the filter once for every
 //! number when it is installed, and on every call that is not always allowed: a tree costs six steps where a list of sixty
 //! comparisons costs thirty on average, and one whose sides have as many numbers, rather than as many ranges, a step less.
-//! It also translates every instruction to machine code on each launch, so equal answers share their leaf.
+//! It also translates every instruction to machine code on each launch, so equal answers share their leaf, and single numbers among
+//! others are looked for one after the other.
 
 use crate::syscalls::Arch;
 
@@ -164,10 +165,14 @@ fn tree(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
 
 /// A comparison, before it is known how far its jumps have to go.
 struct Node {
-    pivot: u32,
-    at_least: Target,
-    below: Target,
+    code: u16,
+    with: u32,
+    yes: Target,
+    no: Target,
 }
+
+/// So many single numbers are looked for in a row: more would be more steps than a search takes.
+const IN_A_ROW: usize = 3;
 
 #[derive(Clone, Copy)]
 enum Target {
@@ -183,7 +188,7 @@ struct Block<'a> {
 
 fn block(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
     let mut block = Block { nodes: Vec::with_capacity(ranges.len()), leaves: Vec::new() };
-    let root = block.search(ranges);
+    let root = block.search(ranges, None);
     let Block { nodes, leaves } = block;
     debug_assert!(matches!(root, Target::Node(0)) || nodes.is_empty());
     let mut tail = Vec::with_capacity(2 * leaves.len());
@@ -199,25 +204,43 @@ fn block(ranges: &[Range<'_>]) -> Result<Vec<Instruction>, BpfError> {
     let mut program = Vec::with_capacity(nodes.len() + tail.len());
     for (index, node) in nodes.iter().enumerate() {
         let next = index + 1;
-        program.push(jump(JUMP_AT_LEAST, node.pivot, position(node.at_least) - next, position(node.below) - next)?);
+        program.push(jump(node.code, node.with, position(node.yes) - next, position(node.no) - next)?);
     }
     program.extend(tail);
     Ok(program)
 }
 
 impl<'a> Block<'a> {
-    /// Nodes in preorder: every jump goes forward, as BPF demands.
-    fn search(&mut self, ranges: &[Range<'a>]) -> Target {
+    /// Nodes in preorder: every jump goes forward, as BPF demands. `end`: where the last range ends, if it does.
+    fn search(&mut self, ranges: &[Range<'a>], end: Option<u32>) -> Target {
         let (lower, upper) = match ranges {
             [] => return self.leaf(Action::Allow),
             [range] => return self.leaf(range.action),
             _ => ranges.split_at(middle(ranges)),
         };
+        if let Some(common) = common_action(ranges, end) {
+            return self.row(ranges, common);
+        }
         let index = self.nodes.len();
-        self.nodes.push(Node { pivot: upper[0].first, at_least: Target::Node(0), below: Target::Node(0) });
-        self.nodes[index].below = self.search(lower);
-        self.nodes[index].at_least = self.search(upper);
+        let pivot = upper[0].first;
+        self.nodes.push(Node { code: JUMP_AT_LEAST, with: pivot, yes: Target::Node(0), no: Target::Node(0) });
+        self.nodes[index].no = self.search(lower, Some(pivot));
+        self.nodes[index].yes = self.search(upper, end);
         Target::Node(index as u16)
+    }
+
+    /// One comparison for each number that is not answered as all others are.
+    fn row(&mut self, ranges: &[Range<'a>], common: Action<'a>) -> Target {
+        let first = self.nodes.len();
+        for range in ranges.iter().filter(|range| range.action != common) {
+            let (yes, no) = (self.leaf(range.action), Target::Node(self.nodes.len() as u16 + 1));
+            self.nodes.push(Node { code: JUMP_EQUAL, with: range.first, yes, no });
+        }
+        let otherwise = self.leaf(common);
+        if let Some(last) = self.nodes.last_mut() {
+            last.no = otherwise;
+        }
+        Target::Node(first as u16)
     }
 
     fn leaf(&mut self, action: Action<'a>) -> Target {
@@ -227,6 +250,16 @@ impl<'a> Block<'a> {
             self.leaves.len() - 1
         }) as u16)
     }
+}
+
+/// What all numbers are answered with but for a few single ones.
+fn common_action<'a>(ranges: &[Range<'a>], end: Option<u32>) -> Option<Action<'a>> {
+    let ends = ranges.iter().skip(1).map(|range| Some(range.first)).chain([end]);
+    let wide = ranges.iter().zip(ends).filter(|(range, end)| *end != Some(range.first.wrapping_add(1)));
+    let mut actions = wide.map(|(range, _)| range.action);
+    let common = actions.next()?;
+    let single = ranges.iter().filter(|range| range.action != common).count();
+    (actions.all(|action| action == common) && (1..=IN_A_ROW).contains(&single)).then_some(common)
 }
 
 /// Where as many numbers lie below as above, of those that are walked: there are no more.

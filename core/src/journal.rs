@@ -19,7 +19,7 @@ use crate::clock::Utc;
 use crate::event::{BODY_LIMIT, Event};
 use crate::plan;
 use crate::stderr;
-use crate::text::{AbsPath, Text};
+use crate::text::{self, AbsPath, Text};
 
 pub const LINE_LIMIT: usize = 4096;
 const HEAD_LIMIT: usize = 512;
@@ -363,12 +363,7 @@ impl Head {
 
 /// SHA-256 in hexadecimal.
 pub fn hash(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let mut hex = String::with_capacity(FIRST_HASH.len());
-    for byte in Sha256::digest(bytes) {
-        hex.extend([byte >> 4, byte & 15].map(|digit| char::from(DIGITS[usize::from(digit)])));
-    }
-    hex
+    text::hex(&Sha256::digest(bytes))
 }
 
 trait FromName {

@@ -1,7 +1,6 @@
 //! `run`: one story from the plan to the command and, when something has to outlive the start, to its end.
 
 use std::ffi::{CStr, CString};
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
 use std::time::Instant;
@@ -47,6 +46,7 @@ use crate::stderr;
 use crate::supervise::{self, Subject, SuperviseError};
 use crate::sys::{self, SignalMask};
 use crate::temp::Temp;
+use crate::text;
 use crate::veil::Veil;
 
 pub const EXIT_NOT_EXECUTABLE: i32 = 126;
@@ -430,7 +430,10 @@ fn command(
     let inherited = sys::inherited_environment();
     let mut environment = match &plan.environment {
         Some(requested) => {
-            let placeholder = format!("paddock-placeholder-{}{}", random_name()?, random_name()?);
+            let placeholder = match &requested.set[..] {
+                [] => String::new(), // nobody would see it
+                _ => format!("paddock-placeholder-{}{}", random_name()?, random_name()?),
+            };
             environment::build(requested, inherited, temp.map(|temp| temp.path().to_bytes()), placeholder.as_bytes())
         }
         None => inherited,
@@ -585,9 +588,5 @@ fn standard_descriptors() -> [(BorrowedFd<'static>, &'static str); 3] {
 pub fn random_name() -> Result<String, Refusal> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Refusal::Random)?;
-    let mut name = String::with_capacity(16);
-    for byte in bytes {
-        let _ = write!(name, "{byte:02x}");
-    }
-    Ok(name)
+    Ok(text::hex(&bytes))
 }

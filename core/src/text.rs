@@ -173,6 +173,13 @@ impl<'de> Deserialize<'de> for Text {
     }
 }
 
+/// Two digits a byte, without the detours of a format.
+pub fn hex(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let digit = |value: u8| char::from(DIGITS[usize::from(value)]);
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+}
+
 /// What comes before the first such byte, and what comes behind it, if there is one.
 pub fn split(text: &[u8], byte: u8) -> (&[u8], Option<&[u8]>) {
     match scan::position(text, [byte]) {
@@ -221,8 +228,9 @@ fn may_be_odd(path: &[u8]) -> bool {
     let odd = |first: u8, second: u8, third: u8| {
         is(first, b'/') & (is(second, b'/') | is(second, b'.') & (is(third, b'.') | is(third, b'/')))
     };
-    let triples = path.iter().zip(path.iter().skip(1)).zip(path.iter().skip(2));
-    let found = triples.fold(0, |found, ((first, second), third)| found | odd(*first, *second, *third));
+    let places = path.len().saturating_sub(2);
+    let [first, second, third] = [0, 1, 2].map(|skipped| &path[path.len().min(skipped)..][..places]);
+    let found = (0..places).fold(0, |found, at| found | odd(first[at], second[at], third[at]));
     found != 0 || path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
