@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from tests.support.clients import ALLOWED, OTHER, SIXTH, Clients
 from tests.support.clients import serving_site as serve
 from tests.support.features import need_program
 from tests.support.fence import Word
+from tests.support.network import own_address
 
 # Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does not close it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
@@ -108,6 +111,65 @@ def test_requests_for_another_host_that_look_like_something_else(clients: Client
         outcome = clients.inside(words, site.port)
         assert (outcome.started, outcome.exit_code) == (True, 0), str(outcome)
         assert site.seen == [ALLOWED]
+
+
+CUT = """
+import socket, sys
+print("started", flush=True)
+name, port, other = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+for request in (f"GET http://{other}/hello HTTP/1.0", f"GET http://{other}/hello HTTP/1.1\\r", f"GET //{other}/hello"):
+    with socket.create_connection((name, port), timeout=20) as client:
+        try:
+            client.sendall(request.encode())
+            client.shutdown(socket.SHUT_WR)
+            print(client.recv(4096)[:5])
+        except ConnectionError:
+            print("reset")
+"""
+
+
+def test_a_request_line_that_only_the_end_of_the_stream_ends(clients: Clients, tmp_path: Path) -> None:
+    """Python's own server takes it for a whole one."""
+    with serve(tmp_path) as site:
+        words = ["python3", "-c", CUT, ALLOWED, str(site.port), OTHER]
+        served = clients.outside(words).stdout.split()[1:]
+        assert len(served) == 3
+        assert "b'paddo" not in str(served), "the control"
+        assert len(site.seen) == 3, "the control"
+        site.seen.clear()
+        outcome = clients.inside(words, site.port)
+        assert (outcome.started, outcome.exit_code) == (True, 0), str(outcome)
+        assert site.seen == []
+        assert clients.decided().count(("request", "deny", ALLOWED)) == 3
+
+
+LEFT = """
+import os, socket, sys
+print("started", flush=True)
+address = sys.argv[1], int(sys.argv[2])
+ends = [socket.socket() for _ in range(40)]
+for end in ends:
+    end.setblocking(False)
+    end.connect_ex(address)
+os._exit(0)
+"""
+
+
+def test_who_leaves_while_somebody_is_dialled_is_in_the_journal(clients: Clients) -> None:
+    address = own_address()
+    with socket.create_server((address, 0), backlog=128) as server:
+        server.setblocking(False)
+        port = server.getsockname()[1]
+        flags = ("--allow-domain", f"{address}:{port}")
+        outcome = clients.inside(["python3", "-c", LEFT, address, str(port)], port, *flags)
+        assert (outcome.started, outcome.exit_code) == (True, 0), str(outcome)
+        reached = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                server.accept()[0].close()
+                reached += 1
+        told = sum(action == "allow" for _, action, _ in clients.decided())
+        assert told >= reached > 0, (told, reached)
 
 
 def test_encrypted_connections_are_held_to_the_name_they_ask_for(

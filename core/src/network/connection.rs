@@ -286,8 +286,10 @@ impl<'t> Connection<'t> {
     }
 
     /// Was there a server at the other end?
+    /// Somebody was called. Who is still being dialled when its client leaves may have heard of it.
     pub fn has_flowed(&self) -> bool {
-        self.up.total + self.down.total > 0 || matches!(self.state, State::Flowing) && !self.was_refused
+        let is_outside = matches!(self.state, State::Flowing | State::Dialling(_)) && !self.was_refused;
+        self.up.total + self.down.total > 0 || is_outside
     }
 
     pub fn sent(&self) -> u64 {

@@ -137,8 +137,9 @@ impl Flow {
                     return Ok(false);
                 }
                 if let Some(sight) = sight
+                    && !self.shut
+                    && sight.judge_end(&self.held).map_err(Stop::Refused)?
                     && !self.held.is_empty()
-                    && sight.may_end_with(&self.held)
                 {
                     self.free = ALL;
                     if !self.deliver(to, None, tools)? {

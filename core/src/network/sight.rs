@@ -176,10 +176,24 @@ impl Sight {
         }
     }
 
-    /// The stream ends behind bytes that could have become a request or TLS. One line that never ended is neither.
-    pub fn may_end_with(&self, bytes: &[u8]) -> bool {
-        matches!(self.stage, Stage::First) && hello::read(bytes) == Hello::NotTls && !bytes.contains(&b'\n')
+    /// The stream ends behind these bytes, which could have become a request or TLS. May they go on? A line that never ended is a request to
+    /// Python, which reads one up to there.
+    pub fn judge_end(&self, bytes: &[u8]) -> Result<bool, Refusal> {
+        match &self.stage {
+            Stage::First if hello::read(bytes) != Hello::NotTls || bytes.contains(&b'\n') => Ok(false),
+            Stage::First if request::is_request(bytes) => {
+                Err(Refusal::of_request(None, "the line of the request does not end".into()))
+            }
+            Stage::First if matches!(self.port, 80 | 443) => Err(self.strange()),
+            Stage::First => Ok(true),
+            Stage::Line(line) if !line.contains(&b'\n') && request::is_request(line) => Err(could_be_read()),
+            _ => Ok(false),
+        }
     }
+}
+
+fn could_be_read() -> Refusal {
+    Refusal::of_tls("somebody could read it as a request of HTTP, for any host".into())
 }
 
 /// More of a first line that is no request so far. It ends with LF, and once more with CR and LF.
@@ -191,7 +205,7 @@ fn go_on(line: &mut Vec<u8>, bytes: &[u8]) -> Result<Seen, Refusal> {
     let reads = end.is_some_and(|end| request::is_request(&line[..end]))
         || last.is_some_and(|last| request::is_request_to_java(&line[..last]));
     if reads {
-        return Err(Refusal::of_tls("somebody could read it as a request of HTTP, for any host".into()));
+        return Err(could_be_read());
     }
     let is_free = last.is_some() || line.len() >= request::HEAD_LIMIT;
     Ok(Seen::Pass(if is_free { u64::MAX } else { bytes.len() as u64 }))
@@ -235,6 +249,36 @@ mod tests {
             let usual = [&good[..], CHANGE_CIPHER_SPEC, &good, DATA, b"anything"].concat();
             assert_eq!(passed(8443, &usual, size), (usual.len(), Ok(true)), "{size}");
         }
+    }
+
+    #[test]
+    fn a_line_that_the_stream_ends_is_no_request() {
+        let ends = |port, said: &[u8]| {
+            let mut sight = Sight::of(Name::read(b"good.example").unwrap(), port);
+            let held = match sight.judge(said) {
+                Ok(Seen::More) => said,
+                Ok(Seen::Pass(_)) => b"",
+                other => panic!("{other:?}"),
+            };
+            sight.judge_end(held).map_err(|refusal| refusal.reason)
+        };
+        for said in [
+            "GET http://evil.example/ HTTP/1.0",
+            "GET http://evil.example/ HTTP/1.1\r",
+            "GET /old",
+            "GET //evil.example/x",
+            " \tGET /x",
+            "put /x HTTP/1.1",
+            "G(T / HTTP/1.1",
+        ] {
+            assert!(ends(8080, said.as_bytes()).is_err(), "{said}");
+        }
+        for said in ["hello", "GET", "EHLO me", "003bgit-upload-pack /project\0host=x", "PING"] {
+            assert!(ends(8080, said.as_bytes()).is_ok(), "{said}");
+        }
+        assert_eq!(ends(8080, b"hello"), Ok(true));
+        assert!(ends(80, b"hello").is_err());
+        assert_eq!(ends(80, b""), Ok(false));
     }
 
     #[test]
