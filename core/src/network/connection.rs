@@ -430,6 +430,7 @@ impl<'t> Connection<'t> {
 
     /// Refused before anything was dialled, or because nothing could be: with `answer` for whoever speaks HTTP, or asked the proxy.
     pub fn refuse(&mut self, answer: Vec<u8>, tools: &mut Tools, now: Instant) -> Turn {
+        self.was_refused = true;
         self.server = None;
         if self.form.is_some() {
             self.last_words = Some(answer);
