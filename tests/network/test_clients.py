@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import select
+import signal
 import socket
 import ssl
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +17,7 @@ import pytest
 from tests.support.clients import ALLOWED, OTHER, SIXTH, Clients
 from tests.support.clients import serving_site as serve
 from tests.support.features import need_program
-from tests.support.fence import Word
+from tests.support.fence import Fence, Word
 from tests.support.network import own_address
 
 # Who hangs up while Python wraps the socket leaves the half-made one to the collector: ssl.py does not close it.
@@ -170,6 +174,49 @@ def test_who_leaves_while_somebody_is_dialled_is_in_the_journal(clients: Clients
                 reached += 1
         told = sum(action == "allow" for _, action, _ in clients.decided())
         assert told >= reached > 0, (told, reached)
+
+
+FLOOD = """
+import socket, struct, sys, threading
+names = [f"n{number}.flood.example" for number in range(int(sys.argv[1]))]
+asked = [b"".join(bytes([len(label)]) + label.encode() for label in name.split(".")) + bytes(1) for name in names]
+questions = [struct.pack(">6H", number % 65536, 0x100, 1, 0, 0, 0) + name + struct.pack(">2H", 1, 1)
+             for number, name in enumerate(asked)]
+said = [struct.pack(">H", len(question)) + question for question in questions]
+with socket.create_connection(("192.0.2.53", 53), timeout=60) as server:
+    answers = server.makefile("rb")
+    refused = 0
+    def hear():
+        global refused
+        refused += answers.read(struct.unpack(">H", answers.read(2))[0])[3] & 15 == 3
+    server.sendall(said[0])
+    hear()
+    print("started", flush=True)
+    sys.stdin.readline()
+    threading.Thread(target=server.sendall, args=(b"".join(said[1:]),), daemon=True).start()
+    for _ in said[1:]:
+        hear()
+print(refused, flush=True)
+"""
+
+
+def test_every_denial_of_a_flood_is_in_the_journal(full: Fence) -> None:
+    """Asked for while nobody writes it down. There is nobody to ask outside (tests/escape/test_network.py)."""
+    count = 10_000
+    words: list[Word] = ["python3", "-c", FLOOD, str(count)]
+    with full.starting(words, "--allow-domain", ALLOWED, stdin=subprocess.PIPE) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "started\n"
+        os.kill(process.pid, signal.SIGSTOP)
+        print(file=process.stdin, flush=True)
+        # Those who are refused unseen would all be by now.
+        assert select.select([process.stdout], [], [], 2)[0] == [], "all of them got their answers"
+        os.kill(process.pid, signal.SIGCONT)
+        assert process.stdout.readline() == f"{count}\n"
+        assert process.wait(timeout=60) == 0
+    denied = [event["host"] for event in full.events() if event["event"] == "network"]
+    assert denied == [f"n{number}.flood.example" for number in range(count)]
 
 
 def test_encrypted_connections_are_held_to_the_name_they_ask_for(

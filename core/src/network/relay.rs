@@ -36,7 +36,7 @@ use super::pipes::Pipes;
 use super::published::Within;
 use super::request::HEAD_LIMIT;
 use super::resolve::{self, Addresses, Resolver, Sources};
-use super::stub::{Stream, Stub};
+use super::stub::{Next, Stream, Stub};
 use super::table::Table;
 use super::token::Token;
 use super::told::{Decision, Heard, Layer, Outcome, Told, Traffic};
@@ -228,7 +228,14 @@ impl<'t> Relay<'t> {
 
     fn serve(mut self) -> Result<(), Errno> {
         let mut events = Vec::with_capacity(256);
-        loop {
+        'run: loop {
+            while self.told.is_behind() {
+                self.told.wait()?;
+                self.now = Instant::now();
+                if !self.happened(event(TOLD, 0, 0), EventFlags::empty()) {
+                    break 'run;
+                }
+            }
             events.clear();
             let timeout = self.timeout();
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()) {
@@ -240,8 +247,7 @@ impl<'t> Relay<'t> {
             let again = std::mem::take(&mut self.again);
             for Event { flags, data } in events.iter().copied() {
                 if !self.happened(data.u64(), flags) {
-                    self.take_leave();
-                    return Ok(());
+                    break 'run;
                 }
             }
             for number in again {
@@ -252,6 +258,8 @@ impl<'t> Relay<'t> {
             self.sweep();
             self.told.flush();
         }
+        self.take_leave();
+        Ok(())
     }
 
     /// The run has ended, and connections of it had not.
@@ -307,6 +315,9 @@ impl<'t> Relay<'t> {
         use std::os::fd::AsFd as _;
         let socket = &self.datagrams[index];
         for _ in 0..IN_A_ROW {
+            if self.told.is_behind() {
+                return;
+            }
             let Ok((length, sender)) = sys::receive_datagram(socket.as_fd(), &mut self.tools.scratch) else { break };
             if let Some(answer) = self.stub.answer(&self.tools.scratch[..length], &mut self.told, self.now) {
                 let _ = sys::answer_datagram(socket.as_fd(), &sender, &answer);
@@ -318,6 +329,9 @@ impl<'t> Relay<'t> {
         for _ in 0..IN_A_ROW {
             if self.slots.len() - self.free.len() >= self.most {
                 return self.stop_accepting();
+            }
+            if self.told.is_behind() {
+                return;
             }
             let listener = &self.listeners[index];
             match rustix::net::accept_with(&listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -400,11 +414,12 @@ impl<'t> Relay<'t> {
             Some(Peer::Upstream(upstream)) => self.upstream_happened(upstream, flags, index),
             Some(Peer::Asking(mut stream)) => {
                 stream.note(flags);
-                if stream.turn(&mut self.stub, &mut self.told, &mut self.tools.scratch, self.now) {
-                    self.slots[index].peer = Some(Peer::Asking(stream));
-                } else {
-                    self.vacate(index);
+                match stream.turn(&mut self.stub, &mut self.told, &mut self.tools.scratch, self.now) {
+                    Next::Over => return self.vacate(index),
+                    Next::Again => self.again.push(event(CLIENT, generation, index)),
+                    Next::Wait => {}
                 }
+                self.slots[index].peer = Some(Peer::Asking(stream));
             }
         }
     }

@@ -25,6 +25,9 @@ const REMEMBERED: usize = 4096;
 /// A stream on which nothing is asked for so long is closed.
 const IDLE: Duration = Duration::from_secs(30);
 
+/// So many questions of one stream are answered before others get their turn.
+const IN_A_ROW: usize = 64;
+
 /// Names of addresses. Programs ask for them on their own account; nobody has to hear that they do not exist.
 const REVERSE: [&[u8]; 2] = [b".in-addr.arpa", b".ip6.arpa"];
 
@@ -101,6 +104,15 @@ pub struct Stream {
     pub deadline: Instant,
 }
 
+/// What becomes of it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next {
+    Wait,
+    /// It could go on at once, but others come first.
+    Again,
+    Over,
+}
+
 impl Stream {
     pub fn new(socket: OwnedFd, now: Instant) -> Stream {
         Stream { end: End::new(socket), received: Vec::new(), answers: Vec::new(), deadline: now + IDLE }
@@ -110,37 +122,42 @@ impl Stream {
         self.end.note(flags);
     }
 
-    /// False: it is over.
-    pub fn turn(&mut self, stub: &mut Stub<'_>, told: &mut Told, scratch: &mut [u8], now: Instant) -> bool {
+    pub fn turn(&mut self, stub: &mut Stub<'_>, told: &mut Told, scratch: &mut [u8], now: Instant) -> Next {
+        let mut answered = 0;
         loop {
             while !self.answers.is_empty() {
                 match rustix::net::send(&self.end.socket, &self.answers, SendFlags::NOSIGNAL) {
                     Ok(sent) => drop(self.answers.drain(..sent)),
                     Err(Errno::INTR) => {}
                     // Nobody is asked anything by who does not read the answers.
-                    Err(errno) => return errno == Errno::AGAIN,
+                    Err(Errno::AGAIN) => return Next::Wait,
+                    Err(_) => return Next::Over,
                 }
+            }
+            if answered == IN_A_ROW {
+                return Next::Again;
             }
             if let Some((length, rest)) = self.received.split_first_chunk::<2>()
                 && let Some(message) = rest.get(..u16::from_be_bytes(*length).into())
             {
                 let length = 2 + message.len();
-                let Some(answer) = stub.answer(message, told, now) else { return false };
+                let Some(answer) = stub.answer(message, told, now) else { return Next::Over };
                 self.answers.extend_from_slice(&(answer.len() as u16).to_be_bytes());
                 self.answers.extend_from_slice(&answer);
                 self.received.drain(..length);
                 self.deadline = now + IDLE;
+                answered += 1;
                 continue;
             }
             if !self.end.readable {
-                return true;
+                return Next::Wait;
             }
             match rustix::net::recv(&self.end.socket, &mut *scratch, RecvFlags::empty()) {
-                Ok((0, _)) => return false,
+                Ok((0, _)) => return Next::Over,
                 Ok((length, _)) => self.received.extend_from_slice(&scratch[..length]),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.end.readable = false,
-                Err(_) => return false,
+                Err(_) => return Next::Over,
             }
         }
     }

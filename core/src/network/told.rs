@@ -1,5 +1,5 @@
-//! What the relay tells the supervisor: its decisions, and its questions ([`super::line`]). It never waits for the supervisor:
-//! when that does not listen, the oldest decisions are dropped and counted.
+//! What the relay tells the supervisor: its decisions, and its questions ([`super::line`]). All of them: when the supervisor writes slower than
+//! is decided, nobody is served until it has caught up. Otherwise a flood could hide in its own noise what it was made for.
 //!
 //! Connections that end in the same turn of the relay are told together: waking the supervisor for each costs both more than all else that is
 //! done about its end. Whatever else was decided is told before anybody can see it.
@@ -18,8 +18,11 @@ use super::line::{LONGEST, Process, Reply, Request};
 use crate::canonical;
 use crate::json::{self, Invalid};
 
-/// So many decisions wait at most; the socket holds some more.
-const WAITING: usize = 1024;
+/// When so many decisions wait, nobody gets another one; the socket holds some more.
+const BEHIND: usize = 1024;
+
+/// Who takes nothing for so long at the end takes nothing any more.
+const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// So many are not kept back for the end of a turn.
 const TOGETHER: usize = 32;
@@ -134,26 +137,35 @@ pub enum Heard {
 
 pub struct Told {
     socket: OwnedFd,
-    /// One for each connection at most, so none is dropped.
+    /// One for each connection at most.
     requests: VecDeque<String>,
     waiting: VecDeque<String>,
-    dropped: u64,
     over: bool,
 }
 
 impl Told {
     pub fn new(socket: OwnedFd) -> Told {
-        Told { socket, requests: VecDeque::new(), waiting: VecDeque::new(), dropped: 0, over: false }
+        Told { socket, requests: VecDeque::new(), waiting: VecDeque::new(), over: false }
     }
 
     pub fn say(&mut self, decision: &Decision<'_>) {
-        if self.waiting.len() == WAITING {
-            self.waiting.pop_front();
-            self.dropped += 1;
-        }
         self.waiting.push_back(decision.message());
-        if decision.outcome != Outcome::Allowed || self.waiting.len() >= TOGETHER {
+        let due = decision.outcome != Outcome::Allowed || self.waiting.len() >= TOGETHER;
+        // Who does not listen is not tried for each.
+        if due && !self.is_behind() {
             self.flush();
+        }
+    }
+
+    pub fn is_behind(&self) -> bool {
+        self.waiting.len() >= BEHIND && !self.over
+    }
+
+    /// Until the supervisor listens, or says something itself.
+    pub fn wait(&self) -> Result<(), Errno> {
+        match rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT)], None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
         }
     }
 
@@ -168,15 +180,6 @@ impl Told {
             if !self.send(&message) {
                 return self.requests.push_front(message);
             }
-        }
-        if self.dropped > 0 {
-            // Before those that came later, and in the form that all have.
-            let reason = format!("{} decisions before this were not told in time", self.dropped);
-            let lost = Decision { reason: Some(&reason), ..Decision::about_nobody(Layer::Connect) };
-            if !self.send(&lost.message()) {
-                return;
-            }
-            self.dropped = 0;
         }
         while let Some(first) = self.waiting.front() {
             let mut message = first.clone();
@@ -209,13 +212,15 @@ impl Told {
 
     /// The last words, for as long as the supervisor listens.
     pub fn finish(&mut self) {
-        const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
-        for _ in 0..8 {
+        loop {
             self.flush();
-            if self.waiting.is_empty() {
+            if self.waiting.is_empty() || self.over {
                 return;
             }
-            let _ = rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&PATIENCE));
+            match rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&PATIENCE)) {
+                Ok(1..) | Err(Errno::INTR) => {}
+                Ok(0) | Err(_) => return,
+            }
         }
     }
 
@@ -331,29 +336,30 @@ mod tests {
     }
 
     #[test]
-    fn a_supervisor_that_does_not_listen_loses_the_oldest_and_hears_how_many() {
+    fn nothing_is_lost_on_a_supervisor_that_does_not_listen() {
         let (mut told, theirs) = pair();
-        let said = 5000_u32;
-        for port in 0..said {
-            told.say(&Decision { port: Some(port as u16), ..Decision::about_nobody(Layer::Name) });
+        let mut said = 0_u16;
+        while !told.is_behind() {
+            told.say(&Decision { port: Some(said), ..Decision::about_nobody(Layer::Name) });
+            said += 1;
         }
-        let (mut ports, mut lost) = (Vec::new(), 0);
-        loop {
-            let message = heard(&theirs);
-            if message.is_empty() {
-                break;
-            }
-            for one in message {
-                match one["reason"].as_str() {
-                    Some(reason) => lost += reason.split(' ').next().unwrap().parse::<u32>().unwrap(),
-                    None => ports.push(one["port"].as_u64().unwrap() as u32),
-                }
+        assert!(usize::from(said) > BEHIND, "the socket holds some");
+        // Those who are served together may get theirs all the same.
+        for port in said..said + 500 {
+            told.say(&Decision { port: Some(port), ..Decision::about_nobody(Layer::Name) });
+        }
+        let mut ports = Vec::new();
+        while ports.len() < usize::from(said) + 500 {
+            match heard(&theirs) {
+                lines if lines.is_empty() => told.wait().unwrap(),
+                lines => ports.extend(lines.iter().map(|one| one["port"].as_u64().unwrap())),
             }
             told.flush();
         }
-        assert!(lost > 0 && ports.is_sorted(), "{lost}");
-        assert_eq!(ports.len() as u32 + lost, said);
-        assert_eq!(*ports.last().unwrap(), said - 1);
+        assert!(ports.iter().copied().eq(0..u64::from(said) + 500), "{ports:?}");
+        assert!(!told.is_behind());
+        drop(theirs);
+        told.finish();
     }
 
     #[test]
