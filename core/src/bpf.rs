@@ -254,6 +254,10 @@ impl<'a> Block<'a> {
 
 /// What all numbers are answered with but for a few single ones.
 fn common_action<'a>(ranges: &[Range<'a>], end: Option<u32>) -> Option<Action<'a>> {
+    // So many single ones have at most one range more between and around them than there are of themselves.
+    if ranges.len() > 2 * IN_A_ROW + 1 {
+        return None;
+    }
     let ends = ranges.iter().skip(1).map(|range| Some(range.first)).chain([end]);
     let wide = ranges.iter().zip(ends).filter(|(range, end)| *end != Some(range.first.wrapping_add(1)));
     let mut actions = wide.map(|(range, _)| range.action);

@@ -13,6 +13,9 @@ use serde::forward_to_deserialize_any;
 
 use crate::scan;
 
+/// Is looked at in one go.
+const PART: usize = 256;
+
 /// Deeper than anything that is read here.
 const DEEPEST: u32 = 32;
 
@@ -33,10 +36,16 @@ impl de::Error for CanonicalError {
 type Result<T> = std::result::Result<T, CanonicalError>;
 
 pub fn from_slice<'de, T: Deserialize<'de>>(text: &'de [u8]) -> Result<T> {
-    // All of them, without looking for the first: that is done for many bytes at once.
-    let odd = text.iter().fold(0, |odd, byte| odd | u8::from(byte.wrapping_sub(b' ') > b'~' - b' ')) != 0;
-    let mut reader = Reader { text, at: 0, depth: 0, escape: scan::position(text, [b'\\']).unwrap_or(text.len()) };
-    if odd {
+    // All of some, without looking for the first: that is done for many bytes at once.
+    let (mut odd, mut escape) = (0, text.len());
+    for (index, part) in text.chunks(PART).enumerate() {
+        odd |= part.iter().fold(0, |odd, byte| odd | u8::from(byte.wrapping_sub(b' ') > b'~' - b' '));
+        if part.iter().fold(0, |any, byte| any | u8::from(*byte == b'\\')) != 0 {
+            escape = escape.min(index * PART);
+        }
+    }
+    let mut reader = Reader { text, at: 0, depth: 0, escape };
+    if odd != 0 {
         return Err(reader.fail("a letter that is not written so"));
     }
     let value = T::deserialize(&mut reader).map_err(|error| reader.located(error))?;
@@ -47,7 +56,7 @@ struct Reader<'de> {
     text: &'de [u8],
     at: usize,
     depth: u32,
-    /// Where the first one is: most plans have none, and strings before it end with the first quote.
+    /// Where the part begins that has the first one: most plans have none, and strings before it end with the first quote.
     escape: usize,
 }
 
@@ -63,10 +72,12 @@ impl<'de> Reader<'de> {
         if error.at == 0 { CanonicalError { at: self.at, ..error } } else { error }
     }
 
+    #[inline]
     fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }
 
+    #[inline]
     fn take(&mut self, byte: u8) -> Result<()> {
         if self.peek() != Some(byte) {
             return Err(self.fail(&format!("no {:?}", char::from(byte))));
@@ -344,6 +355,7 @@ struct Members<'a, 'de> {
 }
 
 impl Members<'_, '_> {
+    #[inline]
     fn has_next(&mut self, end: u8) -> Result<bool> {
         if self.reader.peek() == Some(end) {
             return Ok(false);

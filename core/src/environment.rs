@@ -91,28 +91,28 @@ fn expand(value: &[u8], temp: &[u8], placeholder: &[u8]) -> Vec<u8> {
     expanded
 }
 
-/// Some patterns, and the first letter of each: nearly every one differs from nearly every name there.
+/// Some patterns, those apart that begin with a star: nearly every other differs from nearly every name in its first letter.
 struct Patterns<'p> {
-    letters: Vec<u8>,
-    patterns: &'p [Text],
+    starred: Vec<&'p [u8]>,
+    others: Vec<&'p [u8]>,
+    letters: [bool; 256],
 }
 
 impl<'p> Patterns<'p> {
     fn of(patterns: &'p [Text]) -> Patterns<'p> {
+        let (starred, others): (Vec<_>, Vec<_>) =
+            patterns.iter().map(Text::as_bytes).partition(|one| one.first() == Some(&b'*'));
+        let mut letters = [false; 256];
         // An empty one matches an empty name only, and there is none.
-        Patterns {
-            letters: patterns.iter().map(|one| one.as_bytes().first().copied().unwrap_or(b'=')).collect(),
-            patterns,
-        }
+        others.iter().filter_map(|one| one.first()).for_each(|letter| letters[usize::from(*letter)] = true);
+        Patterns { starred, others, letters }
     }
 
     fn list(&self, name: &[u8]) -> bool {
-        let mut likely = self
-            .letters
-            .iter()
-            .zip(self.patterns)
-            .filter(|(letter, _)| **letter == b'*' || name.first() == Some(letter));
-        likely.any(|(_, pattern)| matches(pattern.as_bytes(), name))
+        let Some(first) = name.first() else { return false };
+        let likely = self.letters[usize::from(*first)];
+        (likely && self.others.iter().any(|pattern| pattern.first() == Some(first) && matches(pattern, name)))
+            || self.starred.iter().any(|pattern| matches(pattern, name))
     }
 }
 

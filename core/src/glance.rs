@@ -24,8 +24,14 @@ pub struct Glance<'p> {
     listings: Vec<(&'static str, Listing)>,
 }
 
-/// In the order of their names.
-type Listing = Vec<(Box<[u8]>, FileType)>;
+/// In the order of their names. With the first letters of each: a number is compared in one step, and hundreds of places are looked for.
+type Listing = Vec<(u64, Box<[u8]>, FileType)>;
+
+fn first_letters(name: &[u8]) -> u64 {
+    let mut letters = [0; 8];
+    letters.iter_mut().zip(name).for_each(|(letter, of_name)| *letter = *of_name);
+    u64::from_be_bytes(*name.first_chunk().unwrap_or(&letters))
+}
 
 /// What the listings say of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +78,9 @@ impl<'p> Glance<'p> {
         let innermost = self.listings.iter().rev().find_map(|(dir, listing)| Some((listing, inside(dir)?)));
         let (listing, rest) = innermost?;
         let (first, others) = text::split(rest, b'/');
-        let found = listing.binary_search_by(|(name, _)| (**name).cmp(first));
-        Some((found.ok().map(|at| listing[at].1), others.is_none()))
+        let letters = first_letters(first);
+        let found = listing.binary_search_by(|(known, name, _)| known.cmp(&letters).then_with(|| (**name).cmp(first)));
+        Some((found.ok().map(|at| listing[at].2), others.is_none()))
     }
 }
 
@@ -87,12 +94,13 @@ fn list(dir: &OwnedFd, buffer: &mut Vec<u8>) -> Option<Listing> {
     let mut entries: Listing = Vec::with_capacity(32);
     while let Some(entry) = listing.next() {
         let entry = entry.ok()?;
-        entries.push((entry.file_name().to_bytes().into(), entry.file_type()));
+        let name = entry.file_name().to_bytes();
+        entries.push((first_letters(name), name.into(), entry.file_type()));
         if entries.len() > MOST_ENTRIES {
             return None;
         }
     }
-    entries.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+    entries.sort_unstable_by(|(first, one, _), (second, other, _)| first.cmp(second).then_with(|| one.cmp(other)));
     Some(entries)
 }
 
@@ -103,6 +111,13 @@ mod tests {
 
     fn path(text: &str) -> AbsPath {
         AbsPath::new(Text::from_bytes(text.as_bytes().to_vec()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn first_letters_are_ordered_as_names_are() {
+        let names: [&[u8]; 9] = [b"", b"\x01", b"a", b"a\x01", b"ab", b"abcdefgh", b"abcdefghi", b"b", b"\xff"];
+        assert!(names.is_sorted_by_key(|name| first_letters(name)));
+        assert_eq!(first_letters(b"abcdefgh"), first_letters(b"abcdefghi"));
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod sockets;
 use self::sockets::Sockets;
 use crate::bpf::{self, Action, BpfError, Instruction, Look, Range, Test};
 use crate::plan;
-use crate::syscalls::{self, Arch, Syscall};
+use crate::syscalls::{self, Arch, Finder, Syscall};
 
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;
@@ -153,7 +153,8 @@ impl Filter {
 /// fifth, and each launch compiles a filter.
 fn calls(requested: &plan::Seccomp, arch: Arch) -> Vec<(u32, &'static Syscall)> {
     let mut wanted = vec![requested.default == plan::Default::Deny; syscalls::TABLE.len()];
-    let special = SPECIAL.iter().filter_map(|name| syscalls::find(name));
+    let mut finder = Finder::new();
+    let special = SPECIAL.iter().filter_map(|name| finder.find(name.as_bytes()));
     requested.syscalls.iter().copied().chain(special).for_each(|syscall| wanted[syscall.row] = true);
     arch.rows().iter().filter(|(_, row)| wanted[*row]).map(|(number, row)| (*number, &syscalls::TABLE[*row])).collect()
 }
@@ -174,7 +175,7 @@ pub fn notifying(arch: Arch, names: &[&str]) -> Result<Vec<Instruction>, BpfErro
     bpf::assemble(arch, ranges)
 }
 
-/// Those that are not simply allowed or refused, below and in [`Filter::compile`].
+/// Those that are not simply allowed or refused, below and in [`Filter::compile`]. In their order.
 const SPECIAL: [&str; 16] = [
     "clone",
     "clone3",

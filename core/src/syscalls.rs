@@ -76,12 +76,13 @@ impl Finder {
         Finder { ahead: TABLE.iter() }
     }
 
-    pub fn find(&mut self, name: &str) -> Option<&'static Syscall> {
-        match self.ahead.find(|syscall| syscall.name == name) {
+    pub fn find(&mut self, name: &[u8]) -> Option<&'static Syscall> {
+        let is_it = |syscall: &&Syscall| syscall.name.as_bytes() == name;
+        match self.ahead.find(is_it) {
             Some(syscall) => Some(syscall),
             None => {
                 *self = Finder::new();
-                find(name)
+                self.ahead.find(is_it)
             }
         }
     }

@@ -66,8 +66,9 @@ pub fn syscall_set<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<&'s
     let mut found = Vec::with_capacity(128);
     let mut finder = Finder::new();
     for name in Vec::<Text>::deserialize(deserializer)? {
-        let known = std::str::from_utf8(name.as_bytes()).ok().and_then(|name| finder.find(name));
-        let syscall = known.ok_or_else(|| de::Error::custom(format_args!("unknown system call \"{name}\"")))?;
+        let syscall = finder
+            .find(name.as_bytes())
+            .ok_or_else(|| de::Error::custom(format_args!("unknown system call \"{name}\"")))?;
         if std::mem::replace(&mut listed[syscall.row], true) {
             return Err(de::Error::custom(format_args!("\"{name}\" is listed twice")));
         }
