@@ -70,19 +70,25 @@ pub fn parse_name(text: &Text, words: &mut Words, parts: &mut Vec<Part>) -> Resu
 fn parse_parts(text: &Text, rest: &[u8], words: &mut Words, parts: &mut Vec<Part>) -> Result<(), PatternError> {
     let mut rest = Some(rest);
     while let Some(names) = rest {
-        let (part, others) = text::split(names, b'/');
+        let (part, others, wild) = match scan::position(names, *b"/*") {
+            Some(at) if names[at] == b'/' => (&names[..at], Some(&names[at + 1..]), false),
+            Some(_) => {
+                let (part, others) = text::split(names, b'/');
+                (part, others, true)
+            }
+            None => (names, None, false),
+        };
         rest = others;
-        let star = scan::position(part, [b'*']);
         match part {
             b"" | b"." => {}
             b".." => return Err(PatternError::Up(text.clone())),
             b"**" if parts.last() == Some(&Part::AnyDepth) => {}
             b"**" => parts.push(Part::AnyDepth),
             _ if part.len() > usize::from(u16::MAX) => return Err(PatternError::TooLong),
-            _ if star.is_some() && part.windows(2).any(|pair| pair == b"**") => {
+            _ if wild && part.windows(2).any(|pair| pair == b"**") => {
                 return Err(PatternError::AnyDepthInside(text.clone()));
             }
-            _ => parts.push(Part::Name(words.intern(part, star.is_some()))),
+            _ => parts.push(Part::Name(words.intern(part, wild))),
         }
     }
     Ok(())

@@ -164,6 +164,9 @@ impl Stems {
         while stem > ANYWHERE {
             let Stem { part, above, .. } = *self.get(stem);
             if matches!(part, Part::Name(_)) {
+                if self.get(above).ahead.contain(rule) {
+                    break; // and so is whatever is above it
+                }
                 self.list[above as usize].ahead.join(kind);
             }
             stem = above;

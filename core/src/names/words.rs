@@ -195,7 +195,15 @@ fn hash(name: &[u8]) -> u64 {
         mixed ^ (mixed >> 32)
     };
     let value = words.iter().fold(name.len() as u64, |value, word| mix(value, u64::from_le_bytes(*word)));
-    mix(value, rest.iter().fold(0, |letters, letter| letters << 8 | u64::from(*letter)))
+    // The last ones together with some that were there already, rather than one by one.
+    let last = match (name.last_chunk(), rest.first_chunk(), rest.last_chunk()) {
+        (Some(last), ..) => u64::from_le_bytes(*last),
+        (None, Some(first), Some(last)) => {
+            u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last))
+        }
+        _ => rest.iter().fold(0, |letters, letter| letters << 8 | u64::from(*letter)),
+    };
+    mix(value, last)
 }
 
 /// `*` against one name. Only the last `*` is ever taken back, which keeps it quadratic at worst.
