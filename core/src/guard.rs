@@ -355,15 +355,15 @@ impl Guard {
         }
         if !what.contains(ReadFlags::ISDIR)
             && self.means_nothing(number, name.to_bytes())
-            && !self.is_socket(number, name)
+            && !self.counts_by_kind(number, name)
         {
             return Ok(());
         }
         self.look_at(number, name)
     }
 
-    /// Asked of every new file: the directory is opened once for all that come together.
-    fn is_socket(&mut self, number: u32, name: &CStr) -> bool {
+    /// A socket, or a symlink in a git directory. Asked of every new file: the directory is opened once for all that come together.
+    fn counts_by_kind(&mut self, number: u32, name: &CStr) -> bool {
         let Some(node) = self.post.nodes.get(number).filter(|node| self.ground.trees[node.tree].writable) else {
             return false;
         };
@@ -377,8 +377,13 @@ impl Guard {
         }
         // Where it can not be told, it is looked at.
         let Some((_, dir)) = &self.last else { return true };
-        let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW);
-        stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Socket)
+        let Ok(stat) = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
+        match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Socket => true,
+            // Whether it is in one is found out when it is looked at.
+            FileType::Symlink => self.names.guards_git,
+            _ => false,
+        }
     }
 
     /// Nearly every new file is one of those.

@@ -1,8 +1,8 @@
 //! What exists when a run starts, and what has to be put over it.
 //!
 //! A name that is denied is masked, one that is protected is locked, and the directories that its pattern rests on are pinned.
-//! A symlink at such a name does not end there: what it leads to, inside the trees, counts as if the pattern had named it, and so
-//! does every link on the way. A file with several names (hard links) is covered under each of them.
+//! A symlink at such a name, or in what is locked, does not end there: what it leads to, inside the trees, counts as if the pattern
+//! had named it, and so does every link on the way. A file with several names (hard links) is covered under each of them.
 
 #[cfg(test)]
 mod tests;
@@ -40,6 +40,8 @@ pub struct Survey {
     pub shut: Vec<Identity>,
     /// Flagged names: the tree, and the path there.
     pub flagged: Vec<(usize, Vec<u8>)>,
+    /// Symlinks in git directories, with what they say.
+    pub through: Vec<(Identity, Vec<u8>)>,
 }
 
 /// Told of every directory before it is listed.
@@ -153,11 +155,14 @@ impl LinkFound {
             names.add_path(Rule::Link, link.as_bytes());
         }
         let Some(tree) = ground.tree_of(&followed.end) else { return };
+        // One that leads up to where it lies itself would lock everything there.
+        let is_above = self.path.is_within(&followed.end);
         match self.verdict {
             Verdict::Deny(_) => names.add_path(Rule::Deny, followed.end.as_bytes()),
             Verdict::Protect(_) if tree.writable => names.add_path(Rule::Protect, followed.end.as_bytes()),
+            Verdict::Through if tree.writable && !is_above => names.add_path(Rule::Protect, followed.end.as_bytes()),
             Verdict::Way => names.add_alias(self.dir, self.next, followed.end.as_bytes()),
-            Verdict::Protect(_) | Verdict::Link(_) | Verdict::Socket | Verdict::Free => {}
+            Verdict::Protect(_) | Verdict::Through | Verdict::Link(_) | Verdict::Socket | Verdict::Free => {}
         }
     }
 }
@@ -230,8 +235,23 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
             self.pins.extend(below.into_iter().map(|path| (dir.tree_index, path)));
         }
         if file_type == FileType::Symlink && !matches!(entry.verdict, Verdict::Socket | Verdict::Link(_)) {
-            let (verdict, next) = (entry.verdict, entry.look.next);
-            self.links.push(LinkFound { path: dir.absolute(name)?, verdict, dir: dir.state, next });
+            let locked = dir.tree.writable && dir.below == Below::Locked;
+            if dir.is_in_git(names) {
+                let said = rustix::fs::readlinkat(dir.fd, entry.name, Vec::new());
+                self.found.through.extend(said.map(|said| (Identity::from(&stat), said.into_bytes())));
+            }
+            for verdict in [entry.verdict]
+                .into_iter()
+                .filter(|verdict| *verdict != Verdict::Through)
+                .chain(locked.then_some(Verdict::Through))
+            {
+                self.links.push(LinkFound {
+                    path: dir.absolute(name)?,
+                    verdict,
+                    dir: dir.state,
+                    next: entry.look.next,
+                });
+            }
         }
         match entry.verdict {
             Verdict::Deny(_) => {
@@ -264,7 +284,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 self.put(dir, name, &stat, CoverKind::Mask)?;
                 Ok(None)
             }
-            Verdict::Way | Verdict::Free => Ok(None),
+            Verdict::Way | Verdict::Through | Verdict::Free => Ok(None),
         }
     }
 

@@ -54,6 +54,8 @@ pub enum Verdict {
     Link(Option<StemId>),
     /// A symlink that patterns go through.
     Way,
+    /// A symlink that others go through who know nothing of it: git, which writes to names in its own directory, and whoever reads what is locked.
+    Through,
     Socket,
     Free,
 }
@@ -97,6 +99,12 @@ impl Dir<'_> {
 
     pub fn absolute(&self, name: &[u8]) -> Result<AbsPath, WalkError> {
         self.tree.absolute(&self.join(name))
+    }
+
+    /// Does it belong to a repository, of whatever work tree?
+    pub fn is_in_git(&self, names: &Names) -> bool {
+        let whole = [self.tree.path.as_bytes(), b"/", self.path].concat();
+        names.guards_git && whole.split(|byte| *byte == b'/').any(|name| names.is_git(name, self.folding))
     }
 
     /// The last name of its path.
@@ -432,6 +440,9 @@ fn verdict(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look:
     }
     match file_type {
         FileType::Symlink if look.way_to_denied => Verdict::Way,
+        FileType::Symlink if dir.tree.writable && (dir.below == Below::Locked || dir.is_in_git(names)) => {
+            Verdict::Through
+        }
         // A connection needs no right to write: a socket is a way out wherever it can be seen.
         FileType::Socket => Verdict::Socket,
         _ => Verdict::Free,

@@ -49,6 +49,8 @@ pub struct Post {
     cover_watches: HashMap<i32, Identity>,
     /// Repositories without a work tree that were there before.
     bare: Vec<Identity>,
+    /// Symlinks in git directories that were there before, with what they say.
+    through: Vec<(Identity, Vec<u8>)>,
     /// Directories that could not be listed, and were closed as a whole.
     shut: Vec<Identity>,
     /// Flagged names, as last seen: the tree, and the path there.
@@ -73,7 +75,8 @@ pub struct Post {
 
 impl Post {
     pub fn new(nodes: Nodes, store: Store, guards_git: bool, survey: Survey) -> Post {
-        let Survey { locked, mut bare, shut, flagged, .. } = survey;
+        let Survey { locked, mut bare, mut through, shut, flagged, .. } = survey;
+        through.sort_unstable();
         let mut held: Vec<Held> = locked.into_iter().map(|(parent, name)| Held { parent, name, gone: false }).collect();
         held.sort_by(|one, other| (one.parent, &one.name).cmp(&(other.parent, &other.name)));
         held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
@@ -86,6 +89,7 @@ impl Post {
             covered: Vec::new(),
             cover_watches: HashMap::new(),
             bare,
+            through,
             shut,
             flagged,
             taken: 0,
@@ -255,6 +259,17 @@ impl Visit<'_> {
         }
     }
 
+    /// Is this a new symlink in a git directory? Git makes none that stays, and writes to most names there without a look at what they are.
+    fn is_planted(&self, names: &Names, dir: &Dir<'_>, entry: &Entry<'_>, identity: Identity) -> bool {
+        if entry.file_type != FileType::Symlink || !dir.is_in_git(names) {
+            return false;
+        }
+        let Ok(said) = rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) else { return false };
+        let said = said.into_bytes();
+        // By this one `git init` finds out whether there are symlinks.
+        said != b"testing" && self.post.through.binary_search(&(identity, said)).is_err()
+    }
+
     /// A protected name that is new.
     fn judge_new(&mut self, dir: &Dir<'_>, entry: &Entry<'_>, stat: &Stat) -> Result<Option<Below>, GuardError> {
         let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
@@ -397,7 +412,13 @@ impl Visitor for Visit<'_> {
                 self.question(dir, name, &stat)?;
                 Ok(None)
             }
-            Verdict::Way | Verdict::Link(_) | Verdict::Socket | Verdict::Free => Ok(None),
+            Verdict::Way | Verdict::Through | Verdict::Link(_)
+                if dir.tree.writable && dir.below == Below::Plain && self.is_planted(names, dir, entry, identity) =>
+            {
+                self.take(dir, entry.name, Some(identity))?;
+                Ok(None)
+            }
+            Verdict::Way | Verdict::Through | Verdict::Link(_) | Verdict::Socket | Verdict::Free => Ok(None),
         }
     }
 
