@@ -4,6 +4,7 @@
 //! namespaces their users and their control groups ([`Jail::admit`]), and init furnishes the root and leaves the old one
 //! ([`Furnish`]). Who the command is in there, the fence decides last ([`crate::privileges`]).
 
+use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -336,6 +337,7 @@ impl Interior<'_, '_> {
         root::attach_at(root, b"/dev", &root::new_tmpfs(None)?)?;
         let shm = root::make_dev(root, &devices, false, None, None)?;
         let proc = root::make_proc(root, self.jail.namespaces.nested, self.pid_max)?;
+        self.pin_ways_to_masks(root)?;
         let masks = Masks::open(root).map_err(step("the masks can not be opened"))?;
         for mask in &container.masks {
             match open_place(root, &mask.path, true) {
@@ -353,6 +355,27 @@ impl Interior<'_, '_> {
         self.add_rules(root, ruleset)?;
         root::leave_old_root(root)?;
         Ok(Furnished { proc, volatile: vec![shm] })
+    }
+
+    /// What is mounted on can not be moved: what a mask hides would be somewhere else in the next container, where it is hidden from nobody.
+    fn pin_ways_to_masks(&self, root: BorrowedFd<'_>) -> Result<(), JailError> {
+        let mut pinned = BTreeSet::new();
+        for mask in &self.jail.container.masks {
+            let path = mask.path.as_bytes();
+            for end in (1..path.len()).filter(|end| path[*end] == b'/') {
+                let Ok(way) = Text::from_bytes(path[..end].to_vec()).and_then(AbsPath::new) else { break };
+                if is_made(&way) || pinned.contains(&way) {
+                    continue;
+                }
+                // What is not there is missed when it is masked, if it is.
+                let Ok(place) = open_place(root, &way, true) else { break };
+                mounts::clone_tree(&place, PLAIN)
+                    .and_then(|tree| mounts::attach(tree, place))
+                    .map_err(|source| JailError::Inside { path: way.clone(), from: mask.source.clone(), source })?;
+                pinned.insert(way);
+            }
+        }
+        Ok(())
     }
 
     fn copy_rootdir(&self) -> Result<OwnedFd, JailError> {

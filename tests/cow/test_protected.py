@@ -59,6 +59,22 @@ def test_a_link_to_where_protected_names_lie_is_protected(cow: Cow) -> None:
     assert (cow.workspace / "other").is_symlink()
 
 
+def test_a_link_that_git_would_write_through_is_protected(cow: Cow) -> None:
+    cow.put(".git/config", "mine\n")
+    cow.put("sub/.git/config", "mine\n")
+    cow.session(
+        "ln -s config .git/COMMIT_EDITMSG; ln -s config link;"
+        "mkdir -p sub/.git/logs; ln -s ../../../x sub/.git/logs/HEAD"
+    )
+    shown = cow.diff()
+    kept = {".git/COMMIT_EDITMSG", "sub/.git/logs/HEAD"}
+    assert {path for path, what in shown.items() if what.endswith("!protected")} == kept
+    assert cow.paddock("apply").exit_code == 1
+    assert not any((cow.workspace / path).is_symlink() for path in kept)
+    assert (cow.workspace / "link").is_symlink()
+    assert cow.paddock("apply", ".git/COMMIT_EDITMSG").exit_code == 0, "a person may want it"
+
+
 def test_what_is_obeyed_by_another_name_is_protected(cow: Cow) -> None:
     """The host has links at protected names, and repositories whose configurations name programs."""
     for path in ("envs/dev", "cl/settings.json", "sub/tools/pre-commit", "sub/clean.sh", "srv/hooks/x", "plain/file"):

@@ -55,6 +55,19 @@ def test_capabilities_reach_no_further_than_the_container(jail: Jail) -> None:
         assert status(running.command, "Uid").split() == [str(jail.tester.uid)] * 4
 
 
+def test_what_leads_to_a_mask_stays_where_it_is(jail: Jail) -> None:
+    """Moved away, the hidden file would be another name's in the next container."""
+    made = "mkdir -p /srv/a/b /srv/free/b; echo secret > /srv/a/b/key; echo secret > /srv/free/b/key"
+    assert jail.shell(made).exit_code == 0
+    move = "for d in a/b a free/b free; do mv /srv/$d /srv/$d-moved; done; touch /srv/a/b/other; find /srv -name key"
+    mask = ("--mount-mask", "/srv/a/b/key")
+    moved = jail.shell(move, *mask)
+    assert set(moved.stdout.split()) == {"started", "/srv/free-moved/b-moved/key", "/srv/a/b/key"}, str(moved)
+    assert (jail.rootdir / "srv/a/b/other").exists(), "it can be written"
+    assert jail.shell("cat /srv/a/b/key", *mask).stdout == "started\n"
+    assert jail.shell("cat /srv/a/b/key").stdout == "started\nsecret\n", "the control"
+
+
 def test_grants_are_held_inside(jail: Jail) -> None:
     """C-139"""
     assert jail.shell("touch /srv/a /tmp/a").exit_code == 0

@@ -363,8 +363,13 @@ def test_file_tools_heed_the_fence_of_their_policy(full: Fence, governed: bool) 
     secret = ground.put(ground.project / "private" / "x", "secret")
     assert full.tester.run(["git", "init", "-q", str(ground.project)]).exit_code == 0
     hook = ground.project / ".git" / "hooks" / "post-checkout"
+    script = ground.put(ground.project / "scripts" / "check", "mine")
+    link = ["ln", "-s", "../../scripts/check", str(hook.with_name("pre-commit"))]
+    assert full.tester.run(link).exit_code == 0
     calls = [
         ("write_file", {"path": str(hook), "content": "#!/bin/sh"}),
+        ("write_file", {"path": ".git/hooks/pre-commit", "content": "#!/bin/sh"}),
+        ("write_file", {"path": str(script), "content": "#!/bin/sh"}),
         ("edit_file", {"path": ".git/config", "old_text": "[core]", "new_text": "[core]\n\tfsmonitor = x"}),
         ("read_file", {"path": str(secret)}),
         ("write_file", {"path": "plain", "content": "text"}),
@@ -374,8 +379,9 @@ def test_file_tools_heed_the_fence_of_their_policy(full: Fence, governed: bool) 
     run = full.tester.run(words, cwd=ground.project, timeout_s=120)
     outcomes = [json.loads(line) for line in run.stdout.splitlines()]
     assert len(outcomes) == len(calls), str(run)
-    expected = ["blocked", "blocked", "blocked", "ok"] if governed else ["ok", outcomes[1][0], "ok", "ok"]
+    expected = ["blocked"] * 5 + ["ok"] if governed else ["ok"] * 3 + [outcomes[3][0], "ok", "ok"]
     assert [outcome for outcome, _ in outcomes] == expected, str(run)
     assert all("fence" in message for outcome, message in outcomes if outcome == "blocked"), str(run)
     assert hook.exists() != governed
+    assert (script.read_text() == "mine") == governed
     assert "fsmonitor" not in (ground.project / ".git" / "config").read_text() or not governed

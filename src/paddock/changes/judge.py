@@ -96,9 +96,21 @@ def _protected(change: Change, terms: Terms) -> bool:
             return True
         whole = named == change.path
         link = whole and change.new is not None and change.new.type is Type.LINK
+        if link and _written_through(named, terms):
+            return True
         return terms.is_protected(named, directory=directory or not whole, link=link)
 
     return itself(change.path) and not terms.selection.names(change, among=itself)
+
+
+def _written_through(link: str, terms: Terms) -> bool:
+    """Git writes to names in its own directory without a look at what they are: its configuration, or a file elsewhere,
+    would get what it says there."""
+    *above, _ = link.split("/")
+    if ".git" not in above:
+        return False
+    repository = "/".join(above[: above.index(".git") + 1])
+    return terms.is_protected(f"{repository}/config", directory=False)
 
 
 def _conflict(change: Change, terms: Terms, record: Record) -> str | None:

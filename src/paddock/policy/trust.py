@@ -148,16 +148,19 @@ def _others_may_write(found: os.stat_result, origin: Origin) -> bool:
 
 
 def _is_private_group(gid: int, origin: Origin) -> bool:
-    """Distributions that give each user a group of the same name make files group-writable (umask 002)."""
+    """Distributions that give each user a group of the same name make files group-writable (umask 002). Who has it as
+    his first group is not among its members."""
     if gid != origin.gid:
         return False
     import grp
+    import pwd
 
     try:
         group = grp.getgrgid(gid)
     except KeyError:
         return False
-    return group.gr_name == origin.user and set(group.gr_mem) <= {origin.user}
+    own = {user.pw_name for user in pwd.getpwall() if user.pw_gid == gid}
+    return group.gr_name == origin.user and {*group.gr_mem, *own} <= {origin.user}
 
 
 def _reason(error: OSError) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import grp
 import hashlib
 import os
+import pwd
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -80,16 +81,29 @@ def test_a_directory_others_may_write_is_refused_unless_sticky(world: World) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "members", "believed"),
-    [("ada", [], True), ("ada", ["ada"], True), ("ada", ["bob"], False), ("staff", [], False)],
+    ("name", "members", "first_of", "believed"),
+    [
+        ("ada", [], ["ada"], True),
+        ("ada", ["ada"], [], True),
+        ("ada", ["bob"], ["ada"], False),
+        ("ada", [], ["ada", "bob"], False),
+        ("staff", [], [], False),
+    ],
 )
 def test_group_write_is_fine_for_a_group_of_ones_own_only(
-    world: World, monkeypatch: pytest.MonkeyPatch, name: str, members: list[str], believed: bool
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    members: list[str],
+    first_of: list[str],
+    believed: bool,
 ) -> None:
     path = world.file("p.conf", "ro /a\n")
     path.chmod(0o664)
     group = path.stat().st_gid
     monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, members)))
+    users = [pwd.struct_passwd((user, "x", 1000 + number, group, "", "", "")) for number, user in enumerate(first_of)]
+    monkeypatch.setattr(pwd, "getpwall", lambda: users)
     if believed:
         assert load(Request(policies=(str(path),)), replace(world.origin, gid=group))
     else:
