@@ -372,6 +372,9 @@ def test_file_tools_heed_the_fence_of_their_policy(full: Fence, governed: bool) 
         ("write_file", {"path": str(script), "content": "#!/bin/sh"}),
         ("edit_file", {"path": ".git/config", "old_text": "[core]", "new_text": "[core]\n\tfsmonitor = x"}),
         ("read_file", {"path": str(secret)}),
+        ("write_file", {"path": "bare/objects/x", "content": ""}),
+        ("write_file", {"path": "bare/refs/x", "content": ""}),
+        ("write_file", {"path": "bare/HEAD", "content": "ref: refs/heads/main"}),
         ("write_file", {"path": "plain", "content": "text"}),
     ]
     python = full.installation.paddock.with_name("python")
@@ -379,9 +382,12 @@ def test_file_tools_heed_the_fence_of_their_policy(full: Fence, governed: bool) 
     run = full.tester.run(words, cwd=ground.project, timeout_s=120)
     outcomes = [json.loads(line) for line in run.stdout.splitlines()]
     assert len(outcomes) == len(calls), str(run)
-    expected = ["blocked"] * 5 + ["ok"] if governed else ["ok"] * 3 + [outcomes[3][0], "ok", "ok"]
+    expected = (
+        [*["blocked"] * 5, "ok", "ok", "blocked", "ok"] if governed else [*["ok"] * 3, outcomes[3][0], *["ok"] * 5]
+    )
     assert [outcome for outcome, _ in outcomes] == expected, str(run)
     assert all("fence" in message for outcome, message in outcomes if outcome == "blocked"), str(run)
     assert hook.exists() != governed
+    assert (ground.project / "bare" / "HEAD").exists() != governed
     assert (script.read_text() == "mine") == governed
     assert "fsmonitor" not in (ground.project / ".git" / "config").read_text() or not governed

@@ -4,12 +4,14 @@ directory it is started in, and obeys the configuration beside them."""
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from paddock.changes.model import ROOT, Change, above, inside
 from paddock.changes.tree import entry, parent_of
 
 _MAKE_ONE = ("HEAD", "objects", "refs")
+_MAKING = (*_MAKE_ONE, "commondir")
 _GIT = ".git"  # has patterns of its own
 
 # What makes a repository, and what git executes or obeys in one.
@@ -25,10 +27,26 @@ def repositories_in(changes: Iterable[Change], lower: int) -> Iterator[str]:
         if name not in PARTS or directory in seen or _split(directory)[1] == _GIT:
             continue
         seen.add(directory)
-        # With a commondir, objects and refs are found elsewhere.
-        has = {part for part in (*_MAKE_ONE, "commondir") if _exists(_join(directory, part), by_path, lower)}
-        if has.issuperset(_MAKE_ONE) or has.issuperset(("HEAD", "commondir")):
+        if _make_one({part for part in _MAKING if _exists(_join(directory, part), by_path, lower)}):
             yield directory
+
+
+def made_by(path: str) -> str | None:
+    """The directory that would become one by a file at this path of the host."""
+    part = path
+    while (directory := os.path.dirname(part)) != part:
+        name = os.path.basename(part)
+        if name in _MAKING and os.path.basename(directory) != _GIT:
+            has = {one for one in _MAKING if os.path.lexists(f"{directory}/{one}")}
+            if _make_one({*has, name}) and not _make_one(has):
+                return directory
+        part = directory
+    return None
+
+
+def _make_one(parts: set[str]) -> bool:
+    """With a commondir, objects and refs are found elsewhere."""
+    return parts.issuperset(_MAKE_ONE) or parts.issuperset(("HEAD", "commondir"))
 
 
 def part_of(path: str, repositories: frozenset[str]) -> bool:

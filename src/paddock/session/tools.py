@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from paddock.approve.desk import Desk
 from paddock.approve.model import Approver
+from paddock.changes.repositories import made_by
 from paddock.decide.tools import ToolPolicy
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.seam import CommandExecutor
@@ -93,7 +94,12 @@ def tools_of(
         if _is_commands_own(prepared.plan, path):
             return "the fence refuses it: commands have a directory of their own there"
         judgement = judge(path, operation)
-        return None if judgement.allowed else f"the fence refuses it: {judgement.reason}"
+        if not judgement.allowed:
+            return f"the fence refuses it: {judgement.reason}"
+        protects = prepared.plan.files is not None and prepared.plan.files.protect
+        if operation is Operation.WRITE and protects and (made := made_by(path)):
+            return f"the fence refuses it: git would take {made} for a repository"
+        return None
 
     return Tools(
         ToolPolicy.of(tools, cwd=origin.cwd, home=origin.home),
