@@ -235,22 +235,17 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
             self.pins.extend(below.into_iter().map(|path| (dir.tree_index, path)));
         }
         if file_type == FileType::Symlink && !matches!(entry.verdict, Verdict::Socket | Verdict::Link(_)) {
-            let locked = dir.tree.writable && dir.below == Below::Locked;
+            let (path, state, next) = (dir.absolute(name)?, dir.state, entry.look.next);
+            let link = |verdict| LinkFound { path: path.clone(), verdict, dir: state, next };
+            if entry.verdict != Verdict::Through {
+                self.links.push(link(entry.verdict));
+            }
+            if dir.tree.writable && dir.below == Below::Locked {
+                self.links.push(link(Verdict::Through));
+            }
             if dir.is_in_git(names) {
                 let said = rustix::fs::readlinkat(dir.fd, entry.name, Vec::new());
                 self.found.through.extend(said.map(|said| (Identity::from(&stat), said.into_bytes())));
-            }
-            for verdict in [entry.verdict]
-                .into_iter()
-                .filter(|verdict| *verdict != Verdict::Through)
-                .chain(locked.then_some(Verdict::Through))
-            {
-                self.links.push(LinkFound {
-                    path: dir.absolute(name)?,
-                    verdict,
-                    dir: dir.state,
-                    next: entry.look.next,
-                });
             }
         }
         match entry.verdict {
