@@ -20,7 +20,7 @@ export CARGO_BUILD_TARGET := $(MUSL)
 WHEEL_TAGS := --compatibility manylinux2014 musllinux_1_2
 endif
 
-.PHONY: setup test lint deny bench demo wheel clean
+.PHONY: setup test lint lint-python lint-rust deny bench demo wheel clean
 
 setup: $(VENV)/.installed
 
@@ -34,18 +34,24 @@ $(VENV)/.installed: $(VENV)/.tools $(CORE)
 	$(BIN)/maturin develop --release --quiet --extras dev
 	touch $@
 
-# Each with a tester of its own, whom only root can make.
-WORKERS := $(if $(filter 0,$(shell id -u)),-n 2 --dist loadfile)
+# Each with a tester of its own, whom only root can make. Tests wait more than they compute: with one for each processor, half of the
+# processors' time would be nobody's.
+WORKERS := $(if $(filter 0,$(shell id -u)),-n 3 --dist loadfile)
 
 test: setup
 	cargo test --quiet --locked --manifest-path core/Cargo.toml --features force-unsupported --test unsupported
 	cargo test --quiet --locked --manifest-path core/Cargo.toml
 	$(BIN)/python -m pytest $(WORKERS)
 
-lint: setup
+# Side by side with -j2: the end of a release build keeps one processor busy.
+lint: lint-python lint-rust
+
+lint-python: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+lint-rust:
 	cargo fmt --check --manifest-path core/Cargo.toml
 	cargo clippy --quiet --locked --all-targets --manifest-path core/Cargo.toml -- -D warnings
 	$(if $(call HAVE,$(OTHER)),cargo check --quiet --locked --manifest-path core/Cargo.toml --target $(OTHER))

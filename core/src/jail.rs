@@ -332,7 +332,7 @@ impl Interior<'_, '_> {
         if container.loopback {
             inside::bring_loopback_up()?;
         }
-        let root = root::set_on_stage(tree)?;
+        let root = root::Stage::find()?.put(tree)?;
         let root = root.as_fd();
         root::attach_at(root, b"/dev", &root::new_tmpfs(None)?)?;
         let shm = root::make_dev(root, &devices, false, None, None)?;

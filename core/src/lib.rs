@@ -58,6 +58,7 @@ mod plan;
 mod preflight;
 mod privileges;
 mod probe;
+mod processors;
 mod python;
 mod reach;
 mod record;

@@ -68,8 +68,12 @@ pub fn attach_by_name(tree: impl AsFd, dir: impl AsFd, name: &CStr) -> Result<()
 
 /// Opens a name of the host for looking, through no symlink.
 pub fn open_host(path: &CStr) -> Result<OwnedFd, Errno> {
+    open_host_at(CWD, path)
+}
+
+pub fn open_host_at(dir: impl AsFd, path: &CStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+    rustix::fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
 }
 
 /// Opens a name of the tree below `root` for looking: no symlink can lead out of it, or anywhere.

@@ -23,14 +23,16 @@ use crate::network::inside::{self, InsideError};
 use crate::notify::Listener;
 use crate::place::Identity;
 use crate::privileges::Privileges;
+use crate::processors;
 use crate::refusal::Refusal;
-use crate::root::{self, Blueprint, RootError};
+use crate::root::{self, Blueprint, RootError, Stage};
 use crate::services::{self, SocketFile};
 use crate::session;
 use crate::sys::{self, SignalMask};
 
-const KINDS: i32 =
-    libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+/// What init is born into, and what it makes itself, while the supervisor goes on.
+const BIRTH: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
+const OWN: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NamespacesError {
@@ -183,14 +185,15 @@ pub fn start(
 ) -> Result<Started, Refusal> {
     let (ours, theirs) = channel::pair().map_err(NamespacesError::Channel)?;
     let (mut supervisors_end, mut inits_end) = (Some(ours), Some(theirs));
-    let init = sys::fork_into(KINDS | interior.kinds(), || {
+    let init = sys::fork_into(BIRTH, || {
         supervisors_end = None;
         inits_end.take().map_or(125, |channel| init(interior, fence, payload, mask, channel))
     })
     .map_err(NamespacesError::Enter)?;
+    let aside = processors::send_aside(init);
     drop(inits_end);
     let Some(channel) = supervisors_end else { return Err(NamespacesError::Lost.into()) };
-    let admitted = admit(init).and_then(|()| channel::send(&channel, &Word::Started, &[]));
+    let admitted = aside.and_then(|()| admit(init)).and_then(|()| channel::send(&channel, &Word::Started, &[]));
     let mut told = admitted;
     let done = match told {
         Ok(()) => meanwhile(&mut |word| told = told.and_then(|()| channel::send(&channel, word, &[]))),
@@ -399,11 +402,11 @@ pub struct Usable {
 pub fn try_out() -> Usable {
     let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let mut usable = Usable { namespaces: Err(("namespaces", Errno::NOSYS)), overlay: Err(Errno::NOSYS) };
-    let child = sys::spawn_into(KINDS, || {
+    let child = sys::spawn_into(BIRTH | OWN, || {
         usable.namespaces = (|| {
             map_identity(uid, gid).map_err(|errno| ("user map", errno))?;
             let stage = mounts::new_fs(c"tmpfs", &[], mounts::PLAIN).map_err(|errno| ("tmpfs", errno))?;
-            let root = root::set_on_stage(&stage).map_err(|error| ("mount", error.errno()))?;
+            let root = Stage::find().and_then(|on| on.put(&stage)).map_err(|error| ("mount", error.errno()))?;
             mounts::new_fs(c"proc", &[], mounts::PLAIN).map_err(|errno| ("proc", errno))?;
             mounts::new_fs(c"devpts", &[], mounts::PLAIN).map_err(|errno| ("devpts", errno))?;
             usable.overlay = session::try_overlay(root.as_fd());
@@ -446,6 +449,8 @@ fn set_up(
 ) -> Result<Result<Pid, i32>, InitError> {
     let step = |what| move |errno| InitError::Step { what, errno };
     follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
+    let kinds = (OWN | interior.kinds()) as u64;
+    sys::numeric_syscall(libc::SYS_unshare, [kinds, 0, 0, 0]).map_err(step("no namespaces can be made"))?;
     interior.introduce()?;
     let namespace = |name: &str| {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;

@@ -12,7 +12,7 @@ use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use landlock::AccessFs;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
@@ -103,13 +103,46 @@ fn within(path: &AbsPath, tree: &[u8]) -> bool {
 }
 
 /// Any directory of the host: the new root is put there, in this namespace only, until it is the root.
-const STAGE: [&CStr; 4] = [c"/tmp", c"/usr", c"/etc", c"/proc"];
+pub struct Stage {
+    name: &'static CStr,
+    /// What the host has there, which the name does not lead to any more.
+    below: OwnedFd,
+}
+
+impl Stage {
+    const NAMES: [&CStr; 4] = [c"/tmp", c"/usr", c"/etc", c"/proc"];
+
+    pub fn find() -> Result<Stage> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open =
+            |name: &&'static CStr| Some(Stage { name, below: rustix::fs::open(*name, flags, Mode::empty()).ok()? });
+        let found = Stage::NAMES.iter().find_map(open);
+        found.ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))
+    }
+
+    /// Attaches a tree there, over others that are, and opens it.
+    pub fn put(&self, tree: &OwnedFd) -> Result<OwnedFd> {
+        let name = self.name;
+        mounts::attach_by_name(tree, CWD, name).map_err(failed("can not build on", name.to_bytes()))?;
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::open(name, flags, Mode::empty()).map_err(failed("can not open", name.to_bytes()))
+    }
+
+    /// As [`mounts::open_host`], whatever was put here.
+    fn open_host(&self, path: &CStr) -> std::result::Result<OwnedFd, Errno> {
+        let rest = path.to_bytes_with_nul().strip_prefix(self.name.to_bytes());
+        match rest.and_then(|rest| CStr::from_bytes_with_nul(rest.strip_prefix(b"/")?).ok()) {
+            Some(name) => mounts::open_host_at(&self.below, name),
+            None => mounts::open_host(path),
+        }
+    }
+}
 
 /// Detached mounts and where they will go.
 struct Clones<'a> {
     trees: Vec<Tree<'a>>,
-    /// Of the workspace, if that is a copy: its tree waits for what is hidden in it.
-    layers: Option<Layers>,
+    /// The workspace, if that is to be a copy: its tree waits for what is hidden in it.
+    lower: Option<OwnedFd>,
 }
 
 struct Tree<'a> {
@@ -142,34 +175,69 @@ impl Opens {
     }
 }
 
+/// What every root has, whatever is granted.
+struct Base {
+    root: OwnedFd,
+    tmp: OwnedFd,
+    shm: OwnedFd,
+    proc: OwnedFd,
+    /// What lies in its /dev.
+    devices: Devices,
+}
+
+impl Base {
+    /// `root` is empty, or has a file system of ours at /tmp and at /dev.
+    fn furnish(
+        root: OwnedFd,
+        blueprint: &Blueprint<'_>,
+        devices: Devices,
+        interception: Option<&Interception<'_>>,
+        ruleset: Option<BorrowedFd<'_>>,
+    ) -> Result<Base> {
+        let at = root.as_fd();
+        let tmp = make_tmp(at, blueprint)?;
+        let shm = make_dev(at, &devices, blueprint.plan.network.is_some(), blueprint.bundle, interception)?;
+        let proc = make_proc(at, blueprint.namespaces.nested, blueprint.pid_max)?;
+        add_rules(at, blueprint.plan, blueprint.made(), ruleset)?;
+        if let (Some(_), Some(ruleset)) = (blueprint.bundle, ruleset) {
+            let bundle = mounts::open_inside(at, BUNDLE).map_err(failed("can not open", BUNDLE.to_bytes()))?;
+            let read = Rights::from(AccessFs::ReadFile);
+            sys::landlock_add_rule(ruleset, read.bits(), bundle.as_fd())
+                .map_err(failed("can not grant", BUNDLE.to_bytes()))?;
+        }
+        Ok(Base { root, tmp, shm, proc, devices })
+    }
+}
+
 /// Leaves this process in the new root.
 pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel: &OwnedFd) -> Result<Furnished> {
     let tmp_mb = blueprint.namespaces.tmp_mb;
-    // What does not depend on where the grants lie, which the supervisor may still be looking at.
+    // What does not depend on where the grants lie, which the supervisor is still looking at.
     let devices = copy_devices(blueprint)?;
     let interception = Interception::prepare(blueprint)?;
-    let own = new_tmpfs(tmp_mb)?;
-    let told = told_places(channel).and_then(|bytes| placed::read(blueprint.requested, &bytes));
-    let placed = told.map_err(failed("can not learn what to mount on", b"/"))?;
-
-    // Copies come first: from here on the stage may hide what they are taken from.
-    let Clones { mut trees, layers } = take_clones(blueprint, &placed)?;
-    let veil = match &layers {
-        Some(_) => Some(Layers::stage().map_err(failed("can not make a file system in memory for", b"/"))?),
+    let reopen = |session: &Session| session.reopen().map_err(failed(NO_COPY, session.workspace().as_bytes()));
+    let above = blueprint.session.map(reopen).transpose()?;
+    let stage = Stage::find()?;
+    let veil = match &above {
+        Some(_) => Some(Layers::stage(&stage).map_err(failed("can not make a file system in memory for", b"/"))?),
         None => None,
     };
+    let own = new_tmpfs(tmp_mb)?;
+    let mut base = Base::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), ruleset)?;
+
+    let told = told_places(channel).and_then(|bytes| placed::read(blueprint.requested, &bytes));
+    let placed = told.map_err(failed("can not learn what to mount on", b"/"))?;
+    let Clones { mut trees, lower } = take_clones(blueprint, &stage, &placed)?;
     let is_whole = |tree: &Tree<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
     let whole = trees.iter().position(is_whole).and_then(|index| trees.remove(index).mount);
-    let root = set_on_stage(whole.as_ref().unwrap_or(&own))?;
-    let root = root.as_fd();
-    if whole.is_some() {
+    if let Some(whole) = &whole {
         // On the host's directories nothing can be made.
-        attach_at(root, b"/tmp", &own)?;
-        attach_at(root, b"/dev", &new_tmpfs(tmp_mb)?)?;
+        let root = stage.put(whole)?;
+        attach_at(root.as_fd(), b"/tmp", &new_tmpfs(tmp_mb)?)?;
+        attach_at(root.as_fd(), b"/dev", &new_tmpfs(tmp_mb)?)?;
+        base = Base::furnish(root, blueprint, copy_devices(blueprint)?, interception.as_ref(), ruleset)?;
     }
-    let tmp = make_tmp(root, blueprint)?;
-    let shm = make_dev(root, &devices, blueprint.plan.network.is_some(), blueprint.bundle, interception.as_ref())?;
-    let proc = make_proc(root, blueprint.namespaces.nested, blueprint.pid_max)?;
+    let root = base.root.as_fd();
     if whole.is_none() {
         // All of this before the grants: in a writable one it would be made outside.
         for link in placed.iter().flat_map(|placed| &placed.links) {
@@ -185,13 +253,21 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
             put_in_place(root, tree, mount)?;
         }
     }
-    if let (Some(layers), Some(veil)) = (&layers, &veil) {
+    if let (Some(session), Some(lower), Some(above), Some(veil)) = (blueprint.session, lower, above, &veil) {
+        let layers = above.lay_over(lower);
         let hidden = told_hidden(channel).map_err(failed("can not learn what to hide below", b"/"))?;
         for tree in trees.iter().filter(|tree| tree.mount.is_none()) {
-            put_copied(root, blueprint, tree, layers, &hidden, veil.as_fd())?;
+            put_copied(root, session, tree, &layers, &hidden, veil.as_fd())?;
         }
+        // What did not exist when the others were granted.
+        let copied = placed.iter().map(|placed| placed.grant);
+        let copied = copied.filter(|grant| grant.path.is_within(session.workspace()));
+        add_rules(root, blueprint.plan, copied, ruleset)?;
     }
-    add_rules(root, blueprint, &placed, ruleset)?;
+    if let Some(ruleset) = ruleset.filter(|_| blueprint.may_list_everything(&placed)) {
+        let list = Rights::from(AccessFs::ReadDir);
+        sys::landlock_add_rule(ruleset, list.bits(), root).map_err(failed("can not grant", b"/"))?;
+    }
     if let Some(interception) = &interception {
         interception.intercept(root, blueprint, &placed, ruleset)?;
     }
@@ -203,10 +279,11 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
         sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into(), 0).map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
+    let Base { root, tmp, shm, proc, devices } = base;
     // Each file system once.
     let volatile = if whole.is_some() { vec![tmp, shm] } else { vec![tmp] };
     // Closing these takes longer than to leave it to whoever closes everything: the exec of the command, and init while that runs.
-    std::mem::forget((trees, devices, own, whole, interception));
+    std::mem::forget((trees, root, devices, own, whole, interception, stage));
     Ok(Furnished { proc, volatile })
 }
 
@@ -284,9 +361,9 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> 
     }
 }
 
-fn take_clones<'a>(blueprint: &Blueprint<'_>, placed: &'a [Placed<'a>]) -> Result<Clones<'a>> {
+fn take_clones<'a>(blueprint: &Blueprint<'_>, stage: &Stage, placed: &'a [Placed<'a>]) -> Result<Clones<'a>> {
     let mut trees: Vec<Tree<'a>> = Vec::with_capacity(placed.len());
-    let mut layers = None;
+    let mut lower = None;
     let mut placed: Vec<&'a Placed<'a>> = placed.iter().collect();
     // Parents before what lies in them; of two grants on one place the writing one, which is all it takes.
     placed.sort_by_key(|placed| (placed.real.as_bytes(), !placed.grant.writes()));
@@ -300,14 +377,14 @@ fn take_clones<'a>(blueprint: &Blueprint<'_>, placed: &'a [Placed<'a>]) -> Resul
             continue;
         }
         let path = placed.real.as_c_str();
-        let opened = mounts::open_host(&path).map_err(failed("can not open", path.to_bytes()))?;
+        let opened = stage.open_host(&path).map_err(failed("can not open", path.to_bytes()))?;
         let stat = rustix::fs::fstat(&opened).map_err(failed("can not look at", path.to_bytes()))?;
         if Identity::from(&stat) != placed.identity {
             return Err(failed("was replaced while paddock started:", path.to_bytes())(Errno::STALE));
         }
         let mount = match blueprint.session {
             Some(session) if placed.real == *session.workspace() => {
-                layers = Some(session.layers(opened).map_err(failed(NO_COPY, path.to_bytes()))?);
+                lower = Some(opened);
                 None
             }
             Some(session) if placed.real.is_within(session.workspace()) => None,
@@ -318,7 +395,7 @@ fn take_clones<'a>(blueprint: &Blueprint<'_>, placed: &'a [Placed<'a>]) -> Resul
         };
         trees.push(Tree { placed, mount, opens });
     }
-    Ok(Clones { trees, layers })
+    Ok(Clones { trees, lower })
 }
 
 /// Those that every program expects, and those that are granted.
@@ -332,29 +409,17 @@ fn copy_devices(blueprint: &Blueprint<'_>) -> Result<Devices> {
     Ok(devices)
 }
 
-/// Attaches what will be the root somewhere, and opens it.
-pub fn set_on_stage(base: &OwnedFd) -> Result<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let open = |stage: &&CStr| rustix::fs::open(*stage, flags, Mode::empty()).ok();
-    let (name, stage) = STAGE
-        .iter()
-        .find_map(|stage| Some((stage, open(stage)?)))
-        .ok_or_else(|| failed("there is no directory to build on, like", b"/tmp")(Errno::NOENT))?;
-    mounts::attach(base, stage).map_err(failed("can not build on", name.to_bytes()))?;
-    rustix::fs::open(*name, flags, Mode::empty()).map_err(failed("can not open", name.to_bytes()))
-}
-
 /// The copy itself, or a part of it that a grant opens further.
 fn put_copied(
     root: BorrowedFd<'_>,
-    blueprint: &Blueprint<'_>,
+    session: &Session,
     tree: &Tree<'_>,
     layers: &Layers,
     hidden: &Veil,
     veil: BorrowedFd<'_>,
 ) -> Result<()> {
     let path = tree.placed.real.as_bytes();
-    if blueprint.session.is_some_and(|session| tree.placed.real == *session.workspace()) {
+    if tree.placed.real == *session.workspace() {
         let copy = layers.mount(hidden, veil, tree.opens.attributes()).map_err(failed(NO_COPY, path))?;
         return attach_at(root, path, &copy);
     }
@@ -459,30 +524,18 @@ fn ignoring(expected: Errno, result: std::result::Result<(), Errno>) -> std::res
 }
 
 /// Rules for what did not exist when the others were made.
-fn add_rules(
+fn add_rules<'a>(
     root: BorrowedFd<'_>,
-    blueprint: &Blueprint<'_>,
-    placed: &[Placed<'_>],
+    plan: &Plan,
+    grants: impl Iterator<Item = &'a Grant>,
     ruleset: Option<BorrowedFd<'_>>,
 ) -> Result<()> {
     let Some(ruleset) = ruleset else { return Ok(()) };
-    let copied = |grant: &&Grant| blueprint.session.is_some_and(|session| grant.path.is_within(session.workspace()));
-    let copied = placed.iter().map(|placed| placed.grant).filter(copied);
-    for grant in blueprint.made().chain(copied) {
-        match add_rule(root, blueprint.plan, grant, ruleset) {
+    for grant in grants {
+        match add_rule(root, plan, grant, ruleset) {
             Err(Errno::NOENT | Errno::NOTDIR) if grant.optional => {}
             result => result.map_err(failed("can not grant", grant.path.as_bytes()))?,
         }
-    }
-    if blueprint.bundle.is_some() {
-        let bundle = mounts::open_inside(root, BUNDLE).map_err(failed("can not open", BUNDLE.to_bytes()))?;
-        let read = Rights::from(AccessFs::ReadFile);
-        sys::landlock_add_rule(ruleset, read.bits(), bundle.as_fd())
-            .map_err(failed("can not grant", BUNDLE.to_bytes()))?;
-    }
-    if blueprint.may_list_everything(placed) {
-        let list = Rights::from(AccessFs::ReadDir);
-        sys::landlock_add_rule(ruleset, list.bits(), root).map_err(failed("can not grant", b"/"))?;
     }
     Ok(())
 }

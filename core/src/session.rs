@@ -16,7 +16,7 @@ use crate::json::{self, Invalid};
 use crate::mounts::{self, PLAIN};
 use crate::place::Identity;
 use crate::plan::{self, Plan, Workspace};
-use crate::root;
+use crate::root::Stage;
 use crate::text::{AbsPath, Text};
 use crate::veil::Veil;
 
@@ -107,16 +107,15 @@ impl Session {
         &self.workspace
     }
 
-    /// What the overlay is made of. In the first process of the new namespaces only.
-    pub fn layers(&self, lower: OwnedFd) -> Result<Layers, Errno> {
-        // What was opened before belongs to the mounts of another namespace, which the overlay does not take.
+    /// What the copy is written to. In the first process of the new namespaces only: what was opened before belongs to the mounts of
+    /// another one, which the overlay does not take.
+    pub fn reopen(&self) -> Result<Above, Errno> {
         let again = |name: &str, known: &OwnedFd| {
             let opened = rustix::fs::open(format!("{}/{name}", self.path), DIR, Mode::empty())?;
             let same = Identity::from(&rustix::fs::fstat(&opened)?) == Identity::from(&rustix::fs::fstat(known)?);
             if same { Ok(opened) } else { Err(Errno::STALE) }
         };
-        let (upper, work) = (again("upper", &self.upper)?, again("work", &self.work)?);
-        Ok(Layers { lower, upper, work })
+        Ok(Above { upper: again("upper", &self.upper)?, work: again("work", &self.work)? })
     }
 
     /// Says what the session is, for those who come later. A resumed one keeps its beginning: changes of the host count from there.
@@ -214,6 +213,19 @@ impl Session {
 }
 
 /// Opened in the namespace that the overlay is mounted in.
+pub struct Above {
+    upper: OwnedFd,
+    work: OwnedFd,
+}
+
+impl Above {
+    pub fn lay_over(self, lower: OwnedFd) -> Layers {
+        let Above { upper, work } = self;
+        Layers { lower, upper, work }
+    }
+}
+
+/// What the overlay is made of.
 pub struct Layers {
     lower: OwnedFd,
     upper: OwnedFd,
@@ -223,9 +235,9 @@ pub struct Layers {
 impl Layers {
     /// A file system in memory for the layer between. The overlay takes only what is mounted somewhere; it lies where the new root
     /// will be built on it, and goes with the old one.
-    pub fn stage() -> Result<OwnedFd, Errno> {
+    pub fn stage(stage: &Stage) -> Result<OwnedFd, Errno> {
         let veil = mounts::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
-        root::set_on_stage(&veil).map_err(|error| error.errno())
+        stage.put(&veil).map_err(|error| error.errno())
     }
 
     /// The overlay, mounted nowhere yet.

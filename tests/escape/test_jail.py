@@ -432,7 +432,7 @@ def test_the_steps_come_in_their_order(jail: Jail) -> None:
     calls = (
         "openat,clone,clone3,vfork,write,pivot_root,umount2,sethostname,prlimit64,prctl,setgroups,setresgid,setresuid,"
     )
-    calls += "capset,seccomp,close_range,execve,move_mount,sendto"
+    calls += "capset,seccomp,close_range,execve,move_mount,sendto,unshare"
     prefix: list[str | Path] = ["strace", "-f", "-s", "256", "-o", log, "-e", f"trace={calls}"]
     with control_group("pids") as group:
         flags = ("--profile", profile, "--cgroup", group, "--mount-mask", "/proc/cpuinfo", "-l")
@@ -443,7 +443,7 @@ def test_the_steps_come_in_their_order(jail: Jail) -> None:
         ("profile", rf"openat\(.*{re.escape(profile.name)}"),
         ("user", r"openat\(.*/etc/passwd"),
         ("journal", r"openat\(.*\.jsonl"),
-        ("namespaces", r"clone\(.*CLONE_NEWNS.*CLONE_NEWNET"),
+        ("user namespace", r"clone\(.*CLONE_NEWUSER.*CLONE_NEWPID"),
         ("users", r'write\(.*"0 2147418112 65536'),
         ("control group", r"openat\(.*cgroup\.procs"),
         ("loopback", r"sendto\("),
@@ -461,11 +461,15 @@ def test_the_steps_come_in_their_order(jail: Jail) -> None:
         ("filter", r"seccomp\(SECCOMP_SET_MODE_FILTER"),
         ("command", r'execve\("/bin/true"'),
     ]
+    seen: dict[str, int] = {}
     at = -1
     for name, pattern in steps:
         found = next((number for number, line in enumerate(lines) if number > at and re.search(pattern, line)), None)
         assert found is not None, f"{name} does not come after line {at}: {lines[at]}"
-        at = found
+        at = seen[name] = found
+    # By another process than the users, so before or after them.
+    own = next(number for number, line in enumerate(lines) if re.search(r"unshare\(.*CLONE_NEWNS.*CLONE_NEWNET", line))
+    assert seen["user namespace"] < own < seen["loopback"]
 
 
 def test_a_bad_profile_is_found_before_anything_is_made(jail: Jail) -> None:
