@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bench import host
 from tests.support import core, installation, tester
 
 if TYPE_CHECKING:
@@ -70,22 +71,25 @@ def execs(bench: Bench, plan: core.Plan, full_plan: core.Plan, rounds: int) -> d
         }
         if strace := shutil.which("strace", path=tester.SEARCH_PATH):
             cases["strace -f -e trace=execve"] = [strace, "-f", "-qq", "-e", "trace=execve", "-o", "/dev/null", *many]
-        taken: dict[str, list[float]] = {name: [] for name in cases}
         peer = stack.enter_context(sandlock(bench, many))
-        if peer:
-            taken["sandlock, policy callback"] = []
-        for number in range(1 + rounds):
+
+        def one_round() -> dict[str, float]:
+            taken = {}
             for name, words in cases.items():
                 done = bench.user.run(words, cwd=bench.small, pass_fds=fds, timeout_s=120)
                 if done.exit_code != 0:
                     sys.exit(f"bench: {done}")
-                if number:  # the first only warms caches
-                    taken[name].append(int(done.stdout) / 1e6)
+                taken[name] = int(done.stdout) / 1e6
             if peer and peer.stdin and peer.stdout:
                 print(file=peer.stdin, flush=True)
-                text = peer.stdout.readline()
-                if number:
-                    taken["sandlock, policy callback"].append(int(text) / 1e6)
+                taken["sandlock, policy callback"] = int(peer.stdout.readline()) / 1e6
+            return taken
+
+        one_round()  # warms caches
+        taken: dict[str, list[float]] = {}
+        for times in host.undisturbed(one_round, rounds):
+            for name, time_ms in times.items():
+                taken.setdefault(name, []).append(time_ms)
     return taken
 
 

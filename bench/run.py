@@ -21,13 +21,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from bench import execs, network, routes, rules, shells, tree  # noqa: E402
+from bench import execs, host, network, routes, rules, shells, tree  # noqa: E402
 from tests.support import core, installation, tester  # noqa: E402
 from tests.support.cow import workbench  # noqa: E402
 
@@ -123,14 +124,14 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
             sys.exit(f"bench: {remembered}")
         if bwrap := shutil.which("bwrap", path=tester.SEARCH_PATH):
             cases["bubblewrap"] = [*bubblewrap(bwrap, bench.small), *true]
-        taken: dict[str, list[float]] = {name: [] for name in cases}
+        taken: dict[str, list[float]] = {}
+        fds = (full, bare_fence, boxed, bare_box)
         with sandlock(bench) as peer:
-            if peer:
-                taken["sandlock (library, in process)"] = []
-            _launch_batch(bench, cases, taken, peer, 5, (full, bare_fence, boxed, bare_box))  # warm caches; not counted
-            taken = {name: [] for name in taken}
-            for _ in range(max(1, rounds // BATCH)):
-                _launch_batch(bench, cases, taken, peer, BATCH, (full, bare_fence, boxed, bare_box))
+            _launch_batch(bench, cases, peer, 5, fds)  # warm caches; not counted
+            batch = partial(_launch_batch, bench, cases, peer, BATCH, fds)
+            for times in host.undisturbed(batch, max(1, rounds // BATCH)):
+                for name, samples in times.items():
+                    taken.setdefault(name, []).extend(samples)
     bare = statistics.median(taken["bare"])
     # A supervisor's own cost is shown; the budget is for what has to be paid in any case.
     budgets = {"paddock-core, nothing to supervise": LAUNCH_BUDGET, "paddock-core, full tier": FULL_BUDGET}
@@ -226,18 +227,16 @@ class Crowd:
 def _launch_batch(
     bench: Bench,
     cases: dict[str, list[str | Path]],
-    taken: dict[str, list[float]],
     peer: subprocess.Popen[str] | None,
     rounds: int,
     plan_fds: Sequence[int],
-) -> None:
+) -> dict[str, list[float]]:
     """Some rounds of all cases, then as many of the peer that can not be started as a program."""
-    times = bench.time(rounds, list(cases.values()), plan_fds, bench.small)
-    for name, samples in zip(cases, times, strict=True):
-        taken[name] += samples
+    taken = dict(zip(cases, bench.time(rounds, list(cases.values()), plan_fds, bench.small), strict=True))
     if peer and peer.stdin and peer.stdout:
         print(rounds, file=peer.stdin, flush=True)
-        taken["sandlock (library, in process)"] += [int(text) / 1e6 for text in peer.stdout.readline().split()]
+        taken["sandlock (library, in process)"] = [int(text) / 1e6 for text in peer.stdout.readline().split()]
+    return taken
 
 
 def _row(name: str, samples: list[float], base: float, budget: float | None) -> Row:
