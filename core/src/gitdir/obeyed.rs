@@ -3,7 +3,8 @@
 //! The plan knows what the workspace's own repository names. Others lie below it, with values that are meant from their own work
 //! trees. Every file that the words of such a value spell counts; a value that git itself writes names nothing.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, OsString};
+use std::os::unix::ffi::OsStringExt as _;
 
 use rustix::fs::{FileType, Mode, OFlags};
 
@@ -72,8 +73,12 @@ fn linked_by(entry: &[u8]) -> Option<Vec<u8>> {
 /// The files that the words of a command spell: by a path, also where nothing lies yet, or by a name in a directory among them.
 fn spelled(top: &[u8], command: &[u8]) -> Vec<Vec<u8>> {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_.@+-/".contains(&byte) || byte >= 0x80;
-    let words: Vec<&[u8]> = command.split(|byte| !letter(*byte)).filter(|word| !word.is_empty()).collect();
-    let words = &words[..words.len().min(MOST_WORDS)];
+    let home = std::env::var_os("HOME").map(OsString::into_vec).unwrap_or_default();
+    let command = at_home(command, &home);
+    let mut words: Vec<&[u8]> = command.split(|byte| !letter(*byte)).filter(|word| !word.is_empty()).collect();
+    words.truncate(MOST_WORDS);
+    let with_blanks = words_with_blanks(&command);
+    words.extend(with_blanks.iter().map(Vec::as_slice).take(MOST_WORDS));
     let below = |word: &[u8]| resolved(top, word.strip_prefix(b"/").unwrap_or(word));
     let bases: Vec<Vec<u8>> =
         words.iter().map(|word| below(word)).filter(|path| is(path, FileType::Directory)).collect();
@@ -89,6 +94,45 @@ fn spelled(top: &[u8], command: &[u8]) -> Vec<Vec<u8>> {
         found.extend(in_base);
     }
     found
+}
+
+/// With the home directory where a shell would put it.
+fn at_home(command: &[u8], home: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(command.len());
+    let mut rest = command;
+    while let Some((letter, after)) = rest.split_first() {
+        let begins = out.last().is_none_or(|before: &u8| !before.is_ascii_alphanumeric() && *before != b'/');
+        let found = [&b"$HOME/"[..], b"${HOME}/", b"~/"].into_iter().find(|spelling| rest.starts_with(spelling));
+        match found {
+            Some(spelling) if begins => {
+                out.extend(home);
+                rest = &rest[spelling.len() - 1..];
+            }
+            _ => {
+                out.push(*letter);
+                rest = after;
+            }
+        }
+    }
+    out
+}
+
+/// The words of a shell that hold blanks, by quotes or backslashes; others are found without knowing of those.
+fn words_with_blanks(command: &[u8]) -> Vec<Vec<u8>> {
+    let (mut words, mut word, mut quote) = (Vec::new(), Vec::new(), None);
+    let mut letters = command.iter().copied();
+    while let Some(letter) = letters.next() {
+        match (letter, quote) {
+            (b'\\', None | Some(b'"')) => word.extend(letters.next()),
+            (b'\'' | b'"', None) => quote = Some(letter),
+            (_, Some(open)) if letter == open => quote = None,
+            (_, None) if letter.is_ascii_whitespace() => words.push(std::mem::take(&mut word)),
+            _ => word.push(letter),
+        }
+    }
+    words.push(word);
+    words.retain(|word| word.contains(&b' '));
+    words
 }
 
 fn is(path: &[u8], file_type: FileType) -> bool {
@@ -141,6 +185,29 @@ mod tests {
             obeyed("[core]\nfsmonitor = \"$(git rev-parse --show-toplevel)/tools/watch\"\n")
                 .contains(&"/w/n/tools/watch".to_owned())
         );
+    }
+
+    #[test]
+    fn words_are_those_of_a_shell() {
+        for written in [
+            r#""\"my tools/clean\" %f""#,
+            r"'my tools/clean' %f",
+            r"sh my\\ tools/clean",
+            r#"sh -c 'cat | \"my tools/clean\"'"#,
+        ] {
+            let config = format!("[filter \"x\"]\nclean = {written}\n");
+            let found = obeyed(&config).contains(&"/w/n/my tools/clean".to_owned());
+            // A command in a command is read once.
+            assert_eq!(found, !written.starts_with("sh -c"), "{written}");
+        }
+        for (written, read) in [
+            (&b"$HOME/w/x -a"[..], &b"/h/w/x -a"[..]),
+            (b"sh \"${HOME}/w/x\"", b"sh \"/h/w/x\""),
+            (b"a=~/w/x", b"a=/h/w/x"),
+            (b"$HOMELY/x a~/x $HOME", b"$HOMELY/x a~/x $HOME"),
+        ] {
+            assert_eq!(at_home(written, b"/h"), read, "{}", String::from_utf8_lossy(written));
+        }
     }
 
     #[test]

@@ -108,14 +108,15 @@ def _is_shell_alias(entry: Entry) -> bool:
 def _files_of(entry: Entry, top: str, home: str, looked: Looked) -> Iterator[str]:
     """The program, if it is given by a path, and the files among its arguments (``python3 tools/clean.py``). A word
     with a slash counts also where nothing lies yet; a directory never does: it is the work that is done there."""
-    for number, word in enumerate(_words(entry.value or "")):
+    command = re.sub(r"\$(HOME\b|\{HOME\})", lambda _: home, entry.value or "")
+    for number, word in enumerate(_words(command)):
         path = _expanded(word, top, home)
         if path is None or path == "/" or not (number or "/" in word):
             continue
         found = _kind(path, looked) if path.startswith(f"{top}/") else None
         if found is not _Kind.DIRECTORY and ("/" in word or found is _Kind.FILE):
             yield path
-    yield from _files_in_expression(entry.value or "", top, looked)
+    yield from _files_in_expression(command, top, looked)
 
 
 def _files_in_expression(command: str, top: str, looked: Looked) -> Iterator[str]:
@@ -134,6 +135,10 @@ def _files_in_expression(command: str, top: str, looked: Looked) -> Iterator[str
                     yield path
 
 
+# What a shell would make more of than a name.
+_IS_EXPRESSION = re.compile(r"""["'$|&;<>()%]|\s-""")
+
+
 def _words(command: str) -> Iterator[str]:
     import shlex  # seldom needed
 
@@ -144,7 +149,9 @@ def _words(command: str) -> Iterator[str]:
         words = command.split()
     for word in words:
         inner = word.split()
-        yield from inner if len(inner) > 1 else (word,)  # sh -c "tools/clean %f"
+        if len(inner) < 2 or not _IS_EXPRESSION.search(word):
+            yield word
+        yield from inner if len(inner) > 1 else ()  # sh -c "tools/clean %f"
 
 
 class _Kind(Enum):

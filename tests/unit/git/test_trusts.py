@@ -36,6 +36,12 @@ def configure(top: Path, text: str) -> None:
         file.write(text)
 
 
+@pytest.mark.parametrize("written", [r'"\"my tools/clean\" %f"', r"sh my\\ tools/clean", "'my tools/clean'"])
+def test_a_name_may_have_blanks(top: Path, written: str) -> None:
+    configure(top, f'[filter "x"]\nclean = {written}\n')
+    assert f"{top}/my tools/clean" in trusted(top)
+
+
 def test_a_fresh_repository_trusts_nothing(top: Path) -> None:
     assert trusted(top) == set()
 
@@ -53,6 +59,8 @@ def test_a_fresh_repository_trusts_nothing(top: Path) -> None:
         ('[filter "x"]\nsmudge = "python3 tools/smudge.py"\n', "{top}/tools/smudge.py"),
         ('[filter "x"]\nprocess = sh -c \'"tools/process" -v\'\n', "{top}/tools/process"),
         ('[diff "x"]\ntextconv = tools/text\n', "{top}/tools/text"),
+        ('[diff "x"]\ncommand = $HOME/tools/diff\n', "{home}/tools/diff"),
+        ('[diff "x"]\ncommand = "\\"${HOME}/tools/diff\\""\n', "{home}/tools/diff"),
         ('[merge "x"]\ndriver = ./merge.sh %O %A %B\n', "{top}/merge.sh"),
         ("[credential]\nhelper = !./helper\n", "{top}/helper"),
         ('[credential "https://x"]\nhelper = /srv/helper\n', "/srv/helper"),
