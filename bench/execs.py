@@ -15,7 +15,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,25 +72,28 @@ def execs(bench: Bench, plan: core.Plan, full_plan: core.Plan, rounds: int) -> d
         }
         if strace := shutil.which("strace", path=tester.SEARCH_PATH):
             cases["strace -f -e trace=execve"] = [strace, "-f", "-qq", "-e", "trace=execve", "-o", "/dev/null", *many]
-        peer = stack.enter_context(sandlock(bench, many))
 
-        def one_round() -> dict[str, float]:
-            taken = {}
-            for name, words in cases.items():
-                done = bench.user.run(words, cwd=bench.small, pass_fds=fds, timeout_s=120)
-                if done.exit_code != 0:
-                    sys.exit(f"bench: {done}")
-                taken[name] = int(done.stdout) / 1e6
-            if peer and peer.stdin and peer.stdout:
-                print(file=peer.stdin, flush=True)
-                taken["sandlock, policy callback"] = int(peer.stdout.readline()) / 1e6
-            return taken
+        def start(words: list[str | Path]) -> float:
+            done = bench.user.run(words, cwd=bench.small, pass_fds=fds, timeout_s=120)
+            if done.exit_code != 0:
+                sys.exit(f"bench: {done}")
+            return int(done.stdout) / 1e6
 
-        one_round()  # warms caches
-        taken: dict[str, list[float]] = {}
-        for times in host.undisturbed(one_round, rounds):
-            for name, time_ms in times.items():
-                taken.setdefault(name, []).append(time_ms)
+        def call(peer: subprocess.Popen[str]) -> float:
+            print(file=peer.stdin, flush=True)
+            return int(peer.stdout.readline() if peer.stdout else "0") / 1e6
+
+        measures: dict[str, Callable[[], float]] = {name: partial(start, words) for name, words in cases.items()}
+        if peer := stack.enter_context(sandlock(bench, many)):
+            measures["sandlock, policy callback"] = partial(call, peer)
+        for measure in measures.values():
+            measure()  # warms caches
+        watch = host.Watch(patience=10 * rounds)
+        taken: dict[str, list[float]] = {name: [] for name in measures}
+        for _ in range(rounds):
+            for name, measure in measures.items():
+                taken[name].append(watch.undisturbed(measure))
+        watch.tell()
     return taken
 
 

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
 
 MOST = 0.02
-PATIENCE = 4  # so many are begun anew for each that is wanted
+PAUSE_S = 0.5
 
 
-def undisturbed(measure: Callable[[], T], wanted: int) -> Iterator[T]:
-    """So many results of ``measure``, those that the host fell into left out; where it never rests, with some of them,
-    and a word about it."""
-    spare, disturbed = wanted * PATIENCE, 0
-    for _ in range(wanted):
+class Watch:
+    """Measures anew what the host fell into, as long as there is patience left."""
+
+    def __init__(self, patience: int) -> None:
+        self._patience = patience
+        self._measured = 0
+        self._disturbed = 0
+
+    def undisturbed(self, measure: Callable[[], T]) -> T:
+        self._measured += 1
         while True:
             stolen_before, before = _ticks()
             result = measure()
             stolen, passed = _ticks()
-            is_quiet = stolen - stolen_before <= MOST * (passed - before)
-            if is_quiet or not spare:
-                break
-            spare -= 1
-        disturbed += not is_quiet
-        yield result
-    if disturbed:
-        print(f"  the host took more than {MOST:.0%} of the processors' time in {disturbed} of {wanted} measurements")
+            if stolen - stolen_before <= MOST * (passed - before):
+                return result
+            if not self._patience:
+                self._disturbed += 1
+                return result
+            self._patience -= 1
+            time.sleep(PAUSE_S)
+
+    def tell(self) -> None:
+        if self._disturbed:
+            share = f"{self._disturbed} of {self._measured} measurements"
+            print(f"  the host took more than {MOST:.0%} of the processors' time in {share}")
 
 
 def _ticks() -> tuple[int, int]:

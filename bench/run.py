@@ -128,10 +128,13 @@ def launch(bench: Bench, rounds: int) -> list[Row]:
         fds = (full, bare_fence, boxed, bare_box)
         with sandlock(bench) as peer:
             _launch_batch(bench, cases, peer, 5, fds)  # warm caches; not counted
-            batch = partial(_launch_batch, bench, cases, peer, BATCH, fds)
-            for times in host.undisturbed(batch, max(1, rounds // BATCH)):
+            batches = max(1, rounds // BATCH)
+            watch = host.Watch(patience=4 * batches)
+            for _ in range(batches):
+                times = watch.undisturbed(partial(_launch_batch, bench, cases, peer, BATCH, fds))
                 for name, samples in times.items():
                     taken.setdefault(name, []).extend(samples)
+            watch.tell()
     bare = statistics.median(taken["bare"])
     # A supervisor's own cost is shown; the budget is for what has to be paid in any case.
     budgets = {"paddock-core, nothing to supervise": LAUNCH_BUDGET, "paddock-core, full tier": FULL_BUDGET}
