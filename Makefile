@@ -34,9 +34,8 @@ $(VENV)/.installed: $(VENV)/.tools $(CORE)
 	$(BIN)/maturin develop --release --quiet --extras dev
 	touch $@
 
-# Each with a tester of its own, whom only root can make. Tests wait more than they compute: with one for each processor, half of the
-# processors' time would be nobody's.
-WORKERS := $(if $(filter 0,$(shell id -u)),-n 3 --dist loadfile)
+# Each with a tester of its own, whom only root can make.
+WORKERS := $(if $(filter 0,$(shell id -u)),-n 2 --dist loadfile)
 
 test: setup
 	cargo test --quiet --locked --manifest-path core/Cargo.toml --features force-unsupported --test unsupported
