@@ -4,8 +4,8 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// Has a new process start on another processor than ours. By itself it often waits until ours is free, beside one that is idle: in a
-/// virtual machine the kernel takes a processor that has slept for a while for one that the host has lent to somebody else.
+/// Has a new process start on another processor than ours. In a virtual machine it is often left to wait until ours is free, beside one
+/// that is idle: a processor that sleeps there looks like one that the host has lent to somebody else.
 ///
 /// Then it may run wherever it might before. Who can not be sent starts as he would have; an error is about the way back.
 pub fn send_aside(child: Pid) -> Result<(), Errno> {
