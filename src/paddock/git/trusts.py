@@ -140,18 +140,20 @@ _IS_EXPRESSION = re.compile(r"""["'$|&;<>()%]|\s-""")
 
 
 def _words(command: str) -> Iterator[str]:
+    for word in _split(command[:MOST_LETTERS].removeprefix("!")):
+        inner = _split(word) if " " in word else []  # sh -c "tools/clean %f"
+        if not inner or not _IS_EXPRESSION.search(word):
+            yield word
+        yield from inner
+
+
+def _split(command: str) -> list[str]:
     import shlex  # seldom needed
 
-    command = command[:MOST_LETTERS].removeprefix("!")
     try:
-        words = shlex.split(command)
+        return shlex.split(command)
     except ValueError:
-        words = command.split()
-    for word in words:
-        inner = word.split()
-        if len(inner) < 2 or not _IS_EXPRESSION.search(word):
-            yield word
-        yield from inner if len(inner) > 1 else ()  # sh -c "tools/clean %f"
+        return command.split()
 
 
 class _Kind(Enum):

@@ -36,7 +36,15 @@ def configure(top: Path, text: str) -> None:
         file.write(text)
 
 
-@pytest.mark.parametrize("written", [r'"\"my tools/clean\" %f"', r"sh my\\ tools/clean", "'my tools/clean'"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        r'"\"my tools/clean\" %f"',
+        r"sh my\\ tools/clean",
+        "'my tools/clean'",
+        r"""sh -c 'cat | \"my tools/clean\"'""",
+    ],
+)
 def test_a_name_may_have_blanks(top: Path, written: str) -> None:
     configure(top, f'[filter "x"]\nclean = {written}\n')
     assert f"{top}/my tools/clean" in trusted(top)
