@@ -30,7 +30,9 @@ import mmap, os, sys, time
 print('started', flush=True)
 reach = os.open('reach', os.O_WRONLY | os.O_CREAT)
 block = b'x' * (1 << 20)
-def came(count): os.pwrite(reach, b'%08d' % count, 0)
+def came(count):
+    os.pwrite(reach, b'%08d' % count, 0)
+    time.sleep(0.002)  # so that the time between two looks counts, and not how fast this memory is
 """
 ANONYMOUS = """
 held = []

@@ -37,6 +37,7 @@ def test_interrupt_stops_the_foreground_job_and_not_the_shell(fence: Fence) -> N
         screen.line("echo go-$((1+1)); sleep 60")
         screen.shows("go-2")
         screen.key("C-c")
+        screen.prompts("ready$")
         screen.line("echo status-$?")
         screen.shows("status-130")
 
@@ -46,6 +47,7 @@ def test_suspend_and_foreground(fence: Fence) -> None:
         screen.line("echo go-$((1+1)); sh -c 'read x; echo got-$x'")
         screen.shows("go-2")
         screen.key("C-z")
+        screen.prompts("ready$")
         screen.line("echo stopped-$?")
         screen.shows("stopped-148")
         screen.line("fg > /dev/null")
@@ -66,12 +68,14 @@ def test_paddock_itself_can_be_suspended_and_resumed(fence: Fence) -> None:
         # typed once by the terminal's echo and once by cat: the second one shows that cat runs
         _shows_twice(screen, "first")
         screen.key("C-z")
+        screen.prompts("outer$")
         screen.line("echo stopped-$?")
         screen.shows("stopped-148")
         screen.line("fg")
         screen.line("second")
         _shows_twice(screen, "second")
         screen.key("C-d")
+        screen.prompts("outer$")
         screen.line("echo ended-$?")
         screen.shows("ended-0")
 
@@ -88,9 +92,10 @@ def test_interrupt_reaches_a_plain_command_and_its_status_comes_back(fence: Fenc
     inner = shlex.join(map(str, fence.command(["sh", "-c", "echo go-2; exec sleep 60"], "--quiet")))
     fence.ground.put(fence.ground.project / "start", f"exec {inner}\n")
     with terminal.opened(fence.tester, outer, cwd=fence.ground.project) as screen:
-        screen.line("sh start")
+        screen.line("PS1='outer$ '; sh start")
         screen.shows("go-2")
         screen.key("C-c")
+        screen.prompts("outer$")
         screen.line("echo ended-$?")
         screen.shows("ended-130")
 

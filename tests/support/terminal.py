@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,15 +43,23 @@ class Screen:
 
     def shows(self, text: str) -> str:
         """Waits until a whole line of the screen is the text: the command that was typed is on the screen too."""
+        return self._until(f"the screen shows {text!r}", lambda lines: text in lines)
+
+    def prompts(self, text: str) -> None:
+        """Waits for a shell after a key that ends or stops its job: what is typed before may be lost with the job."""
+        self._until(f"the screen ends with {text!r}", lambda lines: bool(lines) and lines[-1].endswith(text))
+
+    def _until(self, what: str, found: Callable[[list[str]], bool]) -> str:
         last = ""
 
         def look() -> str | None:
             nonlocal last
             last = self.text()
-            return last if any(line.strip() == text for line in last.splitlines()) else None
+            lines = [line.strip() for line in last.splitlines()]
+            return last if found([line for line in lines if line]) else None
 
         try:
-            return wait_for(look, f"the screen shows {text!r}")
+            return wait_for(look, what)
         except AssertionError as missing:
             raise AssertionError(f"{missing}\n{last}") from None
 
