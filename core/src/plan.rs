@@ -230,7 +230,7 @@ pub enum PlanError {
     NotOpen(i32),
     #[error("the plan descriptor is not a memfd sealed against writing, growing and shrinking")]
     NotSealed,
-    #[error("the plan has {0} bytes, more than 1 MiB")]
+    #[error("the plan has {0} bytes, more than {most} MiB", most = SIZE_LIMIT >> 20)]
     TooLong(u64),
     #[error("the plan can not be read: {0}")]
     Read(#[source] Errno),

@@ -54,7 +54,8 @@ impl RootError {
             _ if self.act == NO_COPY => {
                 "its file system, or that of ~/.local/state/paddock, takes no overlay: run without --cow"
             }
-            Errno::NOSPC | Errno::MFILE => "the kernel is out of mounts or files; end something else first",
+            Errno::MFILE => "raise the limit of open files: ulimit -n 1024",
+            Errno::NOSPC | Errno::NFILE => "the kernel is out of mounts or files; end something else first",
             _ => "`paddock doctor` tries every mechanism; --tier landlock runs without namespaces",
         }
     }

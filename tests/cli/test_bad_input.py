@@ -196,6 +196,21 @@ def test_arguments_and_paths_that_are_not_utf8_arrive_as_they_are(fence: Fence) 
     assert inside.stdout == "here\n", inside
 
 
+def test_too_few_open_files_are_said_before_something_fails_for_them(fence: Fence) -> None:
+    marker = fence.ground.project / MARKER
+    words: tuple[Word, ...] = (fence.installation.paddock, "run", "--", "/bin/touch", marker)
+    for most in (4, 8, 31):
+        outcome = fence.tester.run(["prlimit", f"--nofile={most}", *words], cwd=fence.ground.project)
+        assert outcome.exit_code == 125, outcome
+        assert outcome.stderr == (
+            f"paddock: only {most} files may be open at once\nhint: raise the limit: ulimit -n 1024\n"
+        )
+        assert not marker.exists()
+    enough = fence.tester.run(["prlimit", "--nofile=64", *words], cwd=fence.ground.project)
+    assert enough.exit_code == 0, enough
+    assert marker.exists()
+
+
 def test_a_workspace_deleted_under_us_is_said(fence: Fence) -> None:
     script = 'mkdir gone && cd gone && rmdir ../gone && exec "$0" run -- touch ../ran'
     outcome = fence.tester.run(["sh", "-c", script, fence.installation.paddock], cwd=fence.ground.project)

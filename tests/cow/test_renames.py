@@ -111,6 +111,18 @@ def test_a_directory_is_renamed_and_the_host_gets_it_when_it_is_applied(cow: Cow
     assert (cow.workspace / "old/sub/deep/c").exists()
 
 
+def test_a_renamed_file_is_one_change_wherever_changes_are_counted(cow: Cow) -> None:
+    cow.host("echo 1 > a; echo 2 > b")
+    assert cow.run("sh", "-c", "mv a c; echo 3 > b").exit_code == 0
+    assert cow.paddock("diff", "--stat").stdout.splitlines()[-1] == "2 changes: 1 changed, 1 renamed"
+    tried = cow.paddock("apply", "--dry-run").stdout.splitlines()
+    assert tried[-1] == f"2 would be applied to {cow.workspace}"
+    assert sum(line.startswith("would apply: ") for line in tried) == 2
+    assert f"2 applied to {cow.workspace}" in cow.paddock("apply").stdout.splitlines()
+    assert look(cow).keys() >= {"b", "c"}
+    assert "a" not in look(cow)
+
+
 def test_what_a_directory_has_besides_its_entries_stays(cow: Cow) -> None:
     grow(cow)
     seen = cow.run("python3", "-c", textwrap.dedent(FACTS))

@@ -7,7 +7,7 @@ import json
 from paddock.changes.apply import Outcome, choose
 from paddock.changes.model import Obstacle
 from paddock.changes.settle import KEPT
-from paddock.cli.changes import FLAGGED, as_json, headline, is_flagged_change
+from paddock.cli.changes import FLAGGED, as_json, headline, is_flagged_change, merged
 from paddock.cli.chosen import Words, check_named
 from paddock.cli.options import Parser, split_command
 from paddock.cli.text import complain, say
@@ -70,8 +70,9 @@ def _applied(review: Review, session: Session) -> Outcome:
 
 
 def _show(outcome: Outcome, session: Session, *, dry_run: bool) -> None:
+    applied = merged(outcome.applied)
     if dry_run:
-        for change in outcome.applied:
+        for change in applied:
             say(f"would apply: {headline(change)}")
     for change in outcome.left:
         assert change.obstacle is not None
@@ -80,7 +81,7 @@ def _show(outcome: Outcome, session: Session, *, dry_run: bool) -> None:
         say("to let the session win there: paddock apply --overwrite PATH …; the host's version is kept")
     done = "would be applied" if dry_run else "applied"
     left = f", {len(outcome.left)} left" if outcome.left else ""
-    say(f"{len(outcome.applied)} {done} to {session.workspace}{left}")
+    say(f"{len(applied)} {done} to {session.workspace}{left}")
     flagged = [change.path for change in outcome.applied if is_flagged_change(change)]
     if flagged and not dry_run:
         say(f"{FLAGGED}: {', '.join(flagged)}")

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use rustix::fs::{FileType, MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::process::Resource;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
@@ -24,6 +25,8 @@ use crate::python;
 
 const CORE: &str = "paddock-core";
 const SIZE_LIMIT: u64 = 4 << 20;
+/// With fewer open files nothing can be run, and Python ends in its own words before it can say so.
+const FEWEST_FILES: u64 = 32;
 
 pub fn enter() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -33,6 +36,10 @@ pub fn enter() -> ExitCode {
     // Python itself refuses to start this way, with its own words and status.
     if rustix::fs::fstat(rustix::stdio::stdin()).is_ok_and(|facts| FileType::from_raw_mode(facts.st_mode).is_dir()) {
         return refuse("standard input is a directory", "give the command a file, a pipe or /dev/null");
+    }
+    let most = rustix::process::getrlimit(Resource::Nofile).current;
+    if let Some(most) = most.filter(|most| *most < FEWEST_FILES) {
+        return refuse(&format!("only {most} files may be open at once"), "raise the limit: ulimit -n 1024");
     }
     if let Some(remembered) = Asked::of(&arguments).and_then(|asked| asked.recall(&door)) {
         // Only a failed exec comes back; Python will try the same and say what is wrong.
