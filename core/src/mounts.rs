@@ -84,7 +84,7 @@ pub fn open_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> 
 }
 
 /// The same of a path that may be longer than one call takes.
-fn open_however_deep(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+pub fn open_however_deep(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
     beneath::open(root, path.strip_prefix(b"/").unwrap_or(path), OFlags::PATH)
 }
 

@@ -50,7 +50,7 @@ impl RootError {
 
     pub fn hint(&self) -> &'static str {
         match self.errno {
-            Errno::STALE => "start again",
+            Errno::STALE => "it was moved or replaced while paddock started: start again",
             _ if self.act == NO_COPY => {
                 "its file system, or that of ~/.local/state/paddock, takes no overlay: run without --cow"
             }
@@ -356,10 +356,23 @@ fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
 fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> Result<()> {
     let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
     match mounts::cover(root, cover, copied) {
-        // Gone since it was seen, or hidden by the private /tmp: nothing is left to be covered.
-        Ok(()) | Err(Errno::NOENT | Errno::NOTDIR) => Ok(()),
+        Ok(()) => Ok(()),
+        // In a copy it is looked for again wherever it comes to.
+        Err(Errno::NOENT | Errno::NOTDIR) if copied || is_hidden(root, &cover.path) => Ok(()),
+        // It was seen, so from now on it counts as covered, also where a directory on the way was moved to.
+        Err(Errno::NOENT | Errno::NOTDIR) => Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE)),
         Err(errno) => Err(failed("can not cover", cover.path.as_bytes())(errno)),
     }
+}
+
+/// Does the way to a path that is not there end in what we made ourselves: a mask, the private /tmp?
+fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
+    let device = |name: &CStr| mounts::open_inside(root, name).and_then(rustix::fs::fstat).map(|stat| stat.st_dev);
+    let own = [device(mounts::MASK_DIR), device(c"tmp")];
+    let path = path.as_bytes();
+    let ends = (1..path.len()).rev().filter(|end| path[*end] == b'/');
+    let above = ends.map(|end| mounts::open_however_deep(root, &path[..end])).find_map(std::result::Result::ok);
+    above.and_then(|dir| rustix::fs::fstat(dir).ok()).is_some_and(|stat| own.contains(&Ok(stat.st_dev)))
 }
 
 fn take_clones<'a>(blueprint: &Blueprint<'_>, stage: &Stage, placed: &'a [Placed<'a>]) -> Result<Clones<'a>> {

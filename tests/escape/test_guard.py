@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -63,6 +64,44 @@ def test_a_deny_by_its_path_holds_when_the_host_replaces_the_file(full: Fence, d
     with running(full, ["sh", "-c", script]) as process:
         by_host(full, "true")
         assert "new-secret" in said(process), "the control: without the deny it is read"
+
+
+def test_what_moves_while_a_run_starts_is_covered_there_or_nothing_runs(full: Fence) -> None:
+    """What was seen counts as covered, wherever it goes: if it goes before it is, nobody would cover it later."""
+    project = full.ground.project
+    full.ground.put(project / "d" / ".env", "secret\n")
+    full.ground.put(project / "d" / "plain", "plain\n")
+    script = "while ! test -e done; do sleep 0.01; done; sleep 0.1; cat */.env */plain; rm -f done"
+    here, there = project / "d", project / "e"
+    ran = 0
+    for turn in range(60):
+        with full.starting(["sh", "-c", script], "--quiet") as process:
+            time.sleep(turn * 0.0005)
+            here.rename(there)
+            here, there = there, here
+            full.ground.put(project / "done", "")
+            text = said(process)
+        assert "secret" not in text, turn
+        if process.returncode == 125:
+            assert text == ""
+        else:
+            assert text == "plain\n", turn
+            ran += 1
+    assert ran > 20
+    assert full.outside(["sh", "-c", "cat */.env"]).stdout == "secret\n", "the control"
+
+
+def test_a_directory_that_the_host_moves_under_a_copy_stays_closed(full: Fence) -> None:
+    """In a live workspace the cover moves with it. In a copy it was hidden by its path."""
+    full.ground.put(full.ground.project / "d" / "deep" / ".env", "secret\n")
+    full.ground.put(full.ground.project / "d" / "deep" / "plain", "plain\n")
+    script = "echo started; sleep 1.5; cat */deep/.env */deep/plain"
+    for flags in (["--cow"], []):
+        with running(full, ["sh", "-c", script], *flags) as process:
+            assert full.outside(["mv", "d", "e"]).exit_code == 0
+            assert said(process) == "plain\n", flags
+        assert full.outside(["mv", "e", "d"]).exit_code == 0
+    assert full.outside(["sh", "-c", "cat */deep/.env"]).stdout == "secret\n", "the control"
 
 
 # The child outlives the stop of the command in a session of its own.

@@ -191,7 +191,9 @@ pub struct Visit<'g> {
 
 impl Visit<'_> {
     fn cover(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
-        let moved_along = !self.post.direct && !self.post.again && self.post.was_covered(Identity::from(stat));
+        // With the mount on it. In a copy it was hidden by its path.
+        let known = dir.tree.writable && self.post.was_covered(Identity::from(stat));
+        let moved_along = known && !self.post.direct && !self.post.again;
         if self.post.finishing || moved_along {
             return Ok(());
         }
