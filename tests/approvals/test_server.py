@@ -21,7 +21,7 @@ def asked(
     server: Server, path: str, method: str = "GET", body: str | None = None, **headers: str
 ) -> http.client.HTTPResponse:
     host, port = server.host.split(":")
-    connection = http.client.HTTPConnection(host, int(port), timeout=60)
+    connection = http.client.HTTPConnection(host, int(port), timeout=120)
     connection.request(method, path, body, {"Host": server.host, **headers})
     answer = connection.getresponse()
     answer.read_text = answer.read().decode()  # type: ignore[attr-defined]
@@ -81,7 +81,7 @@ def test_what_comes_with_the_page_keeps_others_out(server: Server) -> None:
 @pytest.mark.parametrize("noise", [b"\0\1\2\3\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000])
 def test_noise_is_no_request_and_harms_nobody(server: Server, noise: bytes) -> None:
     host, port = server.host.split(":")
-    with socket.create_connection((host, int(port)), timeout=60) as line:
+    with socket.create_connection((host, int(port)), timeout=120) as line:
         try:
             line.sendall(noise)
             line.shutdown(socket.SHUT_WR)
@@ -97,7 +97,7 @@ def test_who_says_nothing_keeps_nobody_out(server: Server) -> None:
     host, port = server.host.split(":")
     with contextlib.ExitStack() as held:
         for _ in range(600):
-            silent = held.enter_context(socket.create_connection((host, int(port)), timeout=30))
+            silent = held.enter_context(socket.create_connection((host, int(port)), timeout=120))
             with contextlib.suppress(OSError):  # cut off meanwhile
                 silent.sendall(b"GET / HTTP/1.1\r\n")
         assert status(server, f"/{server.token}/") == 200

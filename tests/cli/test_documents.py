@@ -118,7 +118,7 @@ def test_every_program_of_the_documents_calls_what_there_is(block: Block, monkey
 @pytest.mark.parametrize("block", [block for block in PROGRAMS if "asyncio.run" in block.text], ids=str)
 def test_every_program_that_is_whole_runs(block: Block, fence: Fence) -> None:
     python = fence.installation.paddock.with_name("python")
-    done = fence.tester.run([python, "-c", block.text], cwd=fence.ground.project, timeout_s=60)
+    done = fence.tester.run([python, "-c", block.text], cwd=fence.ground.project)
     assert done.exit_code == 0, str(done)
     assert ("ToolOutcome.BLOCKED" in done.stdout) == ("open_tools" in block.text), str(done)
 

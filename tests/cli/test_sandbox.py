@@ -27,7 +27,7 @@ ENOSYS = "38"
 
 def told(fence: Fence, *words: Word, prefix: list[Word] | None = None) -> Outcome:
     outcome = fence.tester.run(
-        [*(prefix or []), fence.installation.paddock, "sandbox", *words], cwd=fence.ground.project, timeout_s=120
+        [*(prefix or []), fence.installation.paddock, "sandbox", *words], cwd=fence.ground.project
     )
     assert "Traceback" not in outcome.stderr, str(outcome)
     return outcome
@@ -131,9 +131,7 @@ def test_linux_mode_holds_on_this_kernel(fence: Fence) -> None:
     assert control.exit_code == 0
     script = ground.put(ground.root / "linux.py", _LINUX)
     python = fence.installation.root / "bin" / "python"
-    ran = fence.tester.run(
-        [python, script, outside, ground.project, ground.secret], env={"API_TOKEN": "s3cret"}, timeout_s=120
-    )
+    ran = fence.tester.run([python, script, outside, ground.project, ground.secret], env={"API_TOKEN": "s3cret"})
     assert ran.exit_code == 0, str(ran)
     result = json.loads(ran.stdout)
     assert (result["inside"], result["temp"], result["code"], result["given"]) == ("x\n", 0, 3, "1\n"), result
@@ -174,7 +172,7 @@ def test_linux_mode_has_the_network_of_its_policy(full: Fence) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
         for words, wanted in (([port], "reached\n"), ([port, policy], "not reached\n")):
-            ran = full.tester.run([python, script, *words], cwd=ground.project, timeout_s=60)
+            ran = full.tester.run([python, script, *words], cwd=ground.project)
             assert (ran.exit_code, ran.stdout) == (0, wanted), str(ran)
 
 
@@ -204,7 +202,7 @@ def test_without_landlock_it_is_refused_or_asked_about(fence: Fence) -> None:
     python = fence.installation.root / "bin" / "python"
 
     def look(how: str, *prefix: Word) -> list[object]:
-        ran = fence.tester.run([*prefix, python, script, how], cwd=ground.project, timeout_s=60)
+        ran = fence.tester.run([*prefix, python, script, how], cwd=ground.project)
         assert ran.exit_code == 0, str(ran)
         answer: list[object] = json.loads(ran.stdout)
         return answer

@@ -40,7 +40,7 @@ def watched(cow: Cow, paths: list[str], script: str, *, live: bool = False) -> t
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         cow.host(script)
-        text, _ = process.communicate("stop\n", timeout=20)
+        text, _ = process.communicate("stop\n", timeout=120)
     cow.made.extend(cow.sessions() - known)
     rounds, listed, seen = text.split(" ", 2)
     return int(rounds), listed == "True", json.loads(seen.replace("'", '"'))
@@ -91,7 +91,7 @@ def test_exact_paths_are_hidden_before_they_are_there(cow: Cow) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n", process.stderr and process.stderr.read()
         cow.host("echo secret > conf/token; mkdir conf/keys; echo secret > conf/keys/a; echo x > conf/plain")
-        out, err = process.communicate("\n", timeout=20)
+        out, err = process.communicate("\n", timeout=120)
     assert "secret" not in out
     assert out == "plain\nconf\nmany\nown.txt\n", err
 
@@ -128,7 +128,7 @@ def test_one_that_the_host_makes_meanwhile_is_not_overwritten(cow: Cow) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         cow.host("echo secret > .tmp; mv .tmp .env; echo x > later")
-        assert process.communicate("\n", timeout=20)[0] == "own\n", "its own is not closed to it"
+        assert process.communicate("\n", timeout=120)[0] == "own\n", "its own is not closed to it"
     cow.made.extend(cow.sessions() - known)
     assert cow.diff()[".env"].endswith("!masked")
     assert cow.paddock("apply").exit_code == 1
@@ -158,7 +158,7 @@ def test_a_name_that_was_asked_for_too_early_stays_hidden(cow: Cow) -> None:
         assert process.stdout.readline() == "started\n"
         cow.host("echo secret > plain/.env; mkdir new; echo secret > new/.env; sleep 0.5")
         Path("/proc/sys/vm/drop_caches").write_text("2")
-        assert process.communicate("\n", timeout=20)[0] == "end\n"
+        assert process.communicate("\n", timeout=120)[0] == "end\n"
     cow.made.extend(cow.sessions() - known)
     assert cow.paddock("apply").exit_code == 1
     assert (cow.workspace / "plain" / ".env").read_text() == "secret\n", "nor is it taken from its owner"

@@ -27,7 +27,7 @@ def test_a_random_history_of_renames_is_answered_as_by_a_plain_file_system_and_a
     plain = cow.workspace.with_name("plain")
     copied = cow.tester.run(["cp", "-a", cow.workspace, plain], cwd=cow.ground.root)
     assert copied.exit_code == 0, copied
-    natural = cow.tester.run(["python3", script, "act", plain, str(SEED), number], timeout_s=120)
+    natural = cow.tester.run(["python3", script, "act", plain, str(SEED), number])
     before = tree(cow.workspace)
     fenced = cow.run("python3", script, "act", ".", str(SEED), number, flags=["-r", f"{cow.bench.directory}/**"])
     assert fenced.exit_code == 0, fenced
@@ -298,7 +298,7 @@ def test_the_supervisor_is_there_for_signals_while_a_large_tree_is_moved(cow: Co
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=120)
         assert process.stdout.read() == "", "ended while it waited"
     cow.made.extend(cow.sessions() - known)
     assert len(list((cow.workspace / "d").iterdir())) == 3000

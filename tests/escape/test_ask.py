@@ -444,7 +444,7 @@ except ZeroDivisionError as error:
 def api(asking: Asking, command: str, how: str) -> Any:
     program = asking.fence.ground.put(asking.fence.ground.root / "program.py", PROGRAM)
     python = asking.fence.installation.paddock.with_name("python")
-    run = asking.fence.tester.run([python, program, command, asking.policy, how], cwd=asking.project, timeout_s=60)
+    run = asking.fence.tester.run([python, program, command, asking.policy, how], cwd=asking.project)
     assert run.exit_code == 0, run
     return json.loads(run.stdout.splitlines()[-1])
 

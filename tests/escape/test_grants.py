@@ -237,7 +237,7 @@ def test_granted_trees_are_bound_when_the_run_starts(fence: Fence, ground: Groun
         assert process.stdout.readline() == "started\n"
         place.rename(ground.root / "place-before")
         place.symlink_to(ground.outside)
-        stdout, stderr = process.communicate("\n", timeout=10)
+        stdout, stderr = process.communicate("\n", timeout=120)
     assert SECRET not in stdout
     assert "Permission denied" in stderr
     assert fence.outside(["cat", place / "secret.txt"]).stdout == SECRET + "\n"
@@ -322,7 +322,7 @@ def test_a_denied_file_that_does_not_exist_yet_can_not_be_made_or_read_later(
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         ground.put(name, SECRET + "\n")
-        stdout, stderr = process.communicate("\n", timeout=10)
+        stdout, stderr = process.communicate("\n", timeout=120)
     assert SECRET not in stdout
     assert "Permission denied" in stderr
     assert fence.outside(fence.probe("read", name)).answer == f"ok {SECRET}"

@@ -35,7 +35,7 @@ def running(full: Fence, words: list[Word], *flags: Word) -> Iterator[subprocess
 def said(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     text = process.stdout.read()
-    process.wait(timeout=20)
+    process.wait(timeout=120)
     return text
 
 
@@ -154,7 +154,7 @@ def test_output_that_nobody_reads_does_not_stop_the_guard(full: Fence) -> None:
         assert process.stderr is not None
         assert process.stdout.readline() == "0\n"
         assert "took away" in process.stderr.read()
-        process.wait(timeout=20)
+        process.wait(timeout=120)
     assert not list(full.ground.project.glob("*/.envrc"))
 
 

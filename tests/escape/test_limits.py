@@ -32,7 +32,8 @@ reach = os.open('reach', os.O_WRONLY | os.O_CREAT)
 block = b'x' * (1 << 20)
 def came(count):
     os.pwrite(reach, b'%08d' % count, 0)
-    time.sleep(0.002)  # so that the time between two looks counts, and not how fast this memory is
+    # So that the time between two looks counts, and not how fast this memory is. Seldom: being woken takes its time.
+    if count % 10 == 0: time.sleep(0.02)
 """
 ANONYMOUS = """
 held = []
@@ -143,11 +144,11 @@ def full_tier(full: Fence) -> Iterator[Limited]:
 
 @pytest.mark.parametrize("hog", [SHARED, MEMFD, MANY_SMALL], ids=["shared", "memfd", "many-small"])
 def test_a_memory_hog_ends_the_run(limited: Limited, hog: str) -> None:
-    limited.assert_ended(limited.run(python(REACH + hog, 1500), memory_mb=200), "memory_mb", 200, "watchdog")
+    limited.assert_ended(limited.run(python(REACH + hog, 1500), memory_mb=100), "memory_mb", 100, "watchdog")
     assert limited.reach < 1200, "what it gets between two looks"
     assert limited.cage.peak_mb < 1500, "the host's count"
-    limited.assert_unharmed(limited.run(python(REACH + hog, 400)))
-    limited.assert_unharmed(limited.run(python(REACH + hog, 100), memory_mb=200))
+    limited.assert_unharmed(limited.run(python(REACH + hog, 200)))
+    limited.assert_unharmed(limited.run(python(REACH + hog, 60), memory_mb=100))
 
 
 def test_one_process_meets_the_limit_as_an_error(limited: Limited) -> None:
@@ -170,12 +171,12 @@ def test_node_starts_under_a_memory_limit(limited: Limited) -> None:
 
 @pytest.mark.parametrize("place", ["/tmp", "/dev/shm"])
 def test_files_in_memory_count_as_memory(full_tier: Limited, place: str) -> None:
-    outcome = full_tier.run(python(REACH + FILES, 1500, place), memory_mb=200)
-    full_tier.assert_ended(outcome, "memory_mb", 200, "watchdog")
+    outcome = full_tier.run(python(REACH + FILES, 1500, place), memory_mb=100)
+    full_tier.assert_ended(outcome, "memory_mb", 100, "watchdog")
     assert full_tier.reach < 1200
     assert full_tier.cage.peak_mb < 1500
-    full_tier.assert_unharmed(full_tier.run(python(REACH + FILES, 400, place)))
-    full_tier.assert_unharmed(full_tier.run(python(REACH + FILES, 100, place), memory_mb=200))
+    full_tier.assert_unharmed(full_tier.run(python(REACH + FILES, 200, place)))
+    full_tier.assert_unharmed(full_tier.run(python(REACH + FILES, 60, place), memory_mb=100))
 
 
 def test_shared_memory_with_a_name_counts_once(full_tier: Limited) -> None:
@@ -229,7 +230,7 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
         assert bomb.stdout
         assert bomb.stdout.readline() == "started\n"
         assert limited.fence.outside(["sh", "-c", "sleep 0 & wait"]).exit_code == 0, "the same user forks outside"
-        assert bomb.wait(timeout=20) == 137
+        assert bomb.wait(timeout=120) == 137
         assert bomb.stderr
         said = bomb.stderr.read()
     limits = [event["limit"] for event in limited.met()]
@@ -345,7 +346,7 @@ def test_a_run_that_is_stopped_is_still_watched(limited: Limited, limit: str, va
     if limit == "processes" and limited.fence.tier == "full":
         pytest.skip("the kernel holds it, and nobody has to look")
     with _stopping(limited, act, *limited.policy(**{limit: value})) as paddock:
-        assert paddock.wait(timeout=20) == 137, "nobody continued it"
+        assert paddock.wait(timeout=120) == 137, "nobody continued it"
         assert paddock.stderr
         assert f"ended: {limit} {value} exceeded" in paddock.stderr.read()
     assert [met["limit"] for met in limited.met()] == [limit]
@@ -359,7 +360,7 @@ def test_without_a_limit_a_stopped_run_stays_and_goes_on(limited: Limited) -> No
         wait_for(done.exists, "the child has done it")
         assert _state(paddock.pid) == "T", "as the shell would see it"
         paddock.send_signal(signal.SIGCONT)
-        assert paddock.wait(timeout=20) == 0
+        assert paddock.wait(timeout=120) == 0
         assert paddock.stdout
         assert paddock.stdout.read() == "started\nfull\n"
     assert limited.reach == 400
@@ -373,7 +374,7 @@ def test_names_are_guarded_while_a_run_is_stopped(full_tier: Limited) -> None:
         wait_for(lambda: not (project / ".envrc").exists(), "it is taken away")
         wait_for(lambda: _state(paddock.pid) == "T", "and the run is stopped as before")
         paddock.send_signal(signal.SIGCONT)
-        assert paddock.wait(timeout=20) == 0
+        assert paddock.wait(timeout=120) == 0
     only(full_tier.fence.events(), "name.taken")
 
 

@@ -81,7 +81,7 @@ def test_no_stub_is_left_in_the_workspace(full: Fence, number: signal.Signals | 
         assert process.stdout.readline() == "started\n"
         assert tree(project) == before
         process.send_signal(number or signal.SIGINT)
-        process.wait(timeout=10)
+        process.wait(timeout=120)
     wait_for(lambda: tree(project) == before, "the workspace is as it was")
 
 

@@ -177,7 +177,7 @@ print("done")
 """
     interpreter = reachable_interpreter(full.tester)[0]
     argv = full.command([interpreter, "-I", "-c", script], "--observe")
-    done = full.tester.run(argv, cwd=project, timeout_s=60)
+    done = full.tester.run(argv, cwd=project)
     assert done.stdout == "done\n", done
     assert "more calls were not looked at: 16384 different ones are" in done.stderr
     assert [op for op, path, *_ in refused(full) if path == str(secret)] == ["read"]

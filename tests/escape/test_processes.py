@@ -104,7 +104,7 @@ def test_a_signal_to_paddock_reaches_the_command(fence: Fence, number: signal.Si
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["started\n", "ready\n"]
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=10)
+        stdout, stderr = process.communicate(timeout=120)
     assert stdout == f"ok {int(number)}\n", str(stderr)
     assert process.returncode == 0
 
@@ -115,7 +115,7 @@ def test_an_interrupt_typed_at_the_terminal_is_the_commands_to_handle(fence: Fen
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["started\n", "ready\n"]
         os.killpg(process.pid, signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=10)
+        stdout, stderr = process.communicate(timeout=120)
     assert stdout == f"ok {int(signal.SIGINT)}\n", str(stderr)
     assert process.returncode == 0
 
@@ -161,7 +161,7 @@ def test_the_end_of_paddock_is_the_end_of_the_command(fence: Fence, number: sign
         temp = Path(process.stdout.readline().strip())
         assert witness.alive(command)
         process.send_signal(number)
-        process.wait(timeout=10)
+        process.wait(timeout=120)
         wait_for(lambda: not witness.alive(command), "the command died with paddock")
     assert temp.exists() == (number == signal.SIGKILL)
     if temp.exists():

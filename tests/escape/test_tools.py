@@ -72,7 +72,7 @@ def started(fence: Fence, *calls: tuple[str, dict[str, Any]], cancel_at: Path | 
         json.dumps(calls),
         str(cancel_at or ""),
     ]
-    return fence.tester.run(argv, cwd=fence.ground.project, timeout_s=120)
+    return fence.tester.run(argv, cwd=fence.ground.project)
 
 
 def results(fence: Fence, *calls: tuple[str, dict[str, Any]], cancel_at: Path | None = None) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def test_a_configuration_says_where_commands_write_how_long_and_how_many(fence: 
     ]
     program = fence.ground.put(fence.ground.root / "configured.py", CONFIGURED)
     python = fence.installation.paddock.with_name("python")
-    run = fence.tester.run([python, program, config, repr(calls)], cwd=fence.ground.project, timeout_s=120)
+    run = fence.tester.run([python, program, config, repr(calls)], cwd=fence.ground.project)
     assert run.exit_code == 0, run
     said = [line.split() for line in run.stdout.splitlines()]
     assert said[0] == ["ok", "0"]
@@ -303,7 +303,7 @@ def test_one_file_governs_the_tools_and_the_fence_below(fence: Fence) -> None:
     program = fence.ground.put(fence.ground.root / "program.py", GOVERNED)
     policy = fence.ground.put(fence.ground.root / "p.toml", POLICY)
     python = fence.installation.paddock.with_name("python")
-    run = fence.tester.run([python, program, policy, fence.journal], cwd=fence.ground.project, timeout_s=120)
+    run = fence.tester.run([python, program, policy, fence.journal], cwd=fence.ground.project)
     assert run.exit_code == 0, run
     *writes, ran, asked = [json.loads(line) for line in run.stdout.splitlines()]
     assert [write["outcome"] for write in writes] == ["ok", "blocked", "ok"]
@@ -379,7 +379,7 @@ def test_file_tools_heed_the_fence_of_their_policy(full: Fence, governed: bool) 
     ]
     python = full.installation.paddock.with_name("python")
     words: list[str | bytes | Path] = [python, program, policy if governed else "", json.dumps(calls)]
-    run = full.tester.run(words, cwd=ground.project, timeout_s=120)
+    run = full.tester.run(words, cwd=ground.project)
     outcomes = [json.loads(line) for line in run.stdout.splitlines()]
     assert len(outcomes) == len(calls), str(run)
     expected = (

@@ -110,7 +110,7 @@ def test_cargo(gate: Gate) -> None:
         argv = gate.command(["bash", "-euc", build], place / "gate.toml", *flags)
         env = {"PATH": f"{toolchain}/bin:/usr/bin:/bin"}
         with roots_reach_put_aside() if found is not own else nullcontext():
-            outcome = gate.fence.tester.run(argv, cwd=place / "crate", env=env, as_root=found is not own, timeout_s=120)
+            outcome = gate.fence.tester.run(argv, cwd=place / "crate", env=env, as_root=found is not own)
         assert outcome.stdout == "yes\n", str(outcome)
     finally:
         shutil.rmtree(place)
@@ -234,7 +234,7 @@ def go_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_go_program(gate: Gate, go_program: Path) -> None:
     """Threads, a signal to itself every few milliseconds, and vfork."""
     shutil.copy(go_program, gate.project / "small")
-    outcome = gate.inside(["./small"], *RULES[:2], flags=["-x", f"{gate.project}/**"], timeout_s=60)
+    outcome = gate.inside(["./small"], *RULES[:2], flags=["-x", f"{gate.project}/**"])
     assert outcome.stdout == "780\ntrue\n", str(outcome)
 
 

@@ -24,7 +24,7 @@ from tests.support.network import own_address
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
 
 FETCH = "fetch(process.argv[1]).then(r => r.text()).then(t => process.stdout.write(t)).catch(e => process.exit(7))"
-READ = "import sys, urllib.request; sys.stdout.write(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())"
+READ = "import sys, urllib.request; sys.stdout.write(urllib.request.urlopen(sys.argv[1], timeout=120).read().decode())"
 WAYS: dict[str, Callable[[str], list[Word]]] = {
     "curl": lambda address: [need_program("curl"), "-sSm", "60", address],
     "node": lambda address: [need_program("node"), "-e", FETCH, address],
@@ -95,7 +95,7 @@ for request in (
     "\\x0bGET /hello HTTP/1.1\\r\\n" + other,
     upgrade + plain + other,
 ):
-    with socket.create_connection((name, port), timeout=20) as client:
+    with socket.create_connection((name, port), timeout=120) as client:
         try:
             client.sendall(request.encode("latin-1"))
             while client.recv(4096):
@@ -122,7 +122,7 @@ import socket, sys
 print("started", flush=True)
 name, port, other = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 for request in (f"GET http://{other}/hello HTTP/1.0", f"GET http://{other}/hello HTTP/1.1\\r", f"GET //{other}/hello"):
-    with socket.create_connection((name, port), timeout=20) as client:
+    with socket.create_connection((name, port), timeout=120) as client:
         try:
             client.sendall(request.encode())
             client.shutdown(socket.SHUT_WR)
@@ -183,7 +183,7 @@ asked = [b"".join(bytes([len(label)]) + label.encode() for label in name.split("
 questions = [struct.pack(">6H", number % 65536, 0x100, 1, 0, 0, 0) + name + struct.pack(">2H", 1, 1)
              for number, name in enumerate(asked)]
 said = [struct.pack(">H", len(question)) + question for question in questions]
-with socket.create_connection(("192.0.2.53", 53), timeout=60) as server:
+with socket.create_connection(("192.0.2.53", 53), timeout=120) as server:
     answers = server.makefile("rb")
     refused = 0
     def hear():
@@ -214,7 +214,7 @@ def test_every_denial_of_a_flood_is_in_the_journal(full: Fence) -> None:
         assert select.select([process.stdout], [], [], 2)[0] == [], "all of them got their answers"
         os.kill(process.pid, signal.SIGCONT)
         assert process.stdout.readline() == f"{count}\n"
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=120) == 0
     denied = [event["host"] for event in full.events() if event["event"] == "network"]
     assert denied == [f"n{number}.flood.example" for number in range(count)]
 
@@ -248,7 +248,7 @@ for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
 KEY_SHARES, SERVER_NAME, WANT_READ = 92, 55, 2
 context = pointer(openssl.SSL_CTX_new(pointer(openssl.TLS_client_method())))
 assert openssl.SSL_CTX_ctrl(context, KEY_SHARES, ctypes.c_long(0), b"X25519:P-384") == 1
-with socket.create_connection((address, port), timeout=20) as client:
+with socket.create_connection((address, port), timeout=120) as client:
     client.setblocking(False)
     tls = pointer(openssl.SSL_new(context))
     # Nothing is read before the name is another: the answer may be there already.
@@ -310,7 +310,7 @@ context = ssl.create_default_context(cafile=sys.argv[3])
 context.maximum_version = ssl.TLSVersion.TLSv1_2
 session = None
 for _ in range(2):
-    with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=20) as client:
+    with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=120) as client:
         with context.wrap_socket(client, server_hostname=sys.argv[1], session=session) as tls:
             tls.sendall(f"GET /hello HTTP/1.1\\r\\nHost: {sys.argv[1]}\\r\\nConnection: close\\r\\n\\r\\n".encode())
             while tls.recv(4096):

@@ -24,7 +24,7 @@ HELLO = "from the host"
 READ = """
 import sys, urllib.error, urllib.request
 try:
-    sys.stdout.write(urllib.request.urlopen(sys.argv[1], timeout=60).read().decode())
+    sys.stdout.write(urllib.request.urlopen(sys.argv[1], timeout=120).read().decode())
 except urllib.error.HTTPError as error:
     with error:
         sys.stdout.write(error.read().decode())

@@ -24,7 +24,7 @@ class Database:
     psql: Path
 
     def asking(self, question: str) -> list[Word]:
-        where = f"host=127.0.0.1 port={self.port} dbname=postgres user=owner connect_timeout=60"
+        where = f"host=127.0.0.1 port={self.port} dbname=postgres user=owner connect_timeout=120"
         return [self.psql, "-XAtc", question, where]
 
     def asked(self) -> int:
@@ -39,7 +39,7 @@ def _database(tester: Tester, directory: Path) -> Iterator[Database]:
     programs, log = found[-1].parent, directory / "log"
 
     def done(*words: Word) -> bool:
-        return tester.run(words, cwd=directory, timeout_s=60).exit_code == 0
+        return tester.run(words, cwd=directory).exit_code == 0
 
     made: list[Word] = ["-D", directory / "data", "-U", "owner", "-A", "trust", "--locale=C", "--no-sync"]
     assert done(programs / "initdb", *made)

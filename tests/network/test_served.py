@@ -77,7 +77,7 @@ for name in ("bearer", "header", "basic", "query"):
     key = os.environ["STAND_IN"]
     headers = {"Authorization": key, "X-Key": key}
     asked = urllib.request.Request(f"http://{name}.paddock.internal/a?x=1", headers=headers)
-    print(urllib.request.urlopen(asked, timeout=30).read())
+    print(urllib.request.urlopen(asked, timeout=120).read())
 """
     control = full.outside(
         [python, "-c", 'import os,sys;print(os.environ["ROUTE_KEY"], open(sys.argv[1]).read())', file], env=KEY
@@ -183,9 +183,9 @@ def test_streams_and_sockets_go_through(full: Fence) -> None:
 
     script = """
 import socket, urllib.request
-stream = urllib.request.urlopen("http://api.paddock.internal/events", timeout=30)
+stream = urllib.request.urlopen("http://api.paddock.internal/events", timeout=120)
 print(stream.readline(), flush=True)
-urllib.request.urlopen("http://api.paddock.internal/seen", timeout=30).read()
+urllib.request.urlopen("http://api.paddock.internal/seen", timeout=120).read()
 print(stream.read())
 with socket.create_connection(("api.paddock.internal", 80), 30) as end:
     end.sendall(b"GET /socket HTTP/1.1\\r\\nHost: api.paddock.internal\\r\\nConnection: Upgrade\\r\\n"
@@ -313,7 +313,7 @@ def test_who_speaks_http_can_not_be_read_and_when_it_is_killed_the_run_goes_on(f
 import socket, sys, urllib.error, urllib.request
 def asked(path):
     try:
-        with urllib.request.urlopen(f"http://api.paddock.internal{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://api.paddock.internal{path}", timeout=120) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
@@ -425,7 +425,7 @@ def test_inspected_hosts_are_held_to_paths_by_every_client(full: Fence, tmp_path
                 'endpoint_rules = [{ method = "GET", path = "/ok/*" }]', host=HOST, scheme="https",
             ),
         )  # fmt: skip
-        get = "import urllib.request as r;print(r.urlopen('{}',timeout=30).status)"
+        get = "import urllib.request as r;print(r.urlopen('{}',timeout=120).status)"
         fetch = "fetch('{}').then(a=>console.log(a.status))"
         commands = [
             [*_CURL, "--http1.1", "-o", "/dev/null", "-w", "%{http_version} %{http_code}", f"{at}/ok/1"],
@@ -449,9 +449,7 @@ def test_inspected_hosts_are_held_to_paths_by_every_client(full: Fence, tmp_path
             "-r",
             f"{Path(str(node)).parent}/**",
         )
-        outcome = full.tester.run(
-            [*before, *words], cwd=full.ground.project, env=KEY | trusting, as_root=True, timeout_s=90
-        )
+        outcome = full.tester.run([*before, *words], cwd=full.ground.project, env=KEY | trusting, as_root=True)
     answers = [line for line in outcome.stdout.splitlines() if line]
     assert answers == ["1.1 200", "2 200", "2 403", "200", "200", "2 200", "-"], outcome
     assert [one.target for one in server.asked] == ["/ok/1", "/ok/2", "/ok/3", "/ok/4"]

@@ -321,7 +321,7 @@ def test_a_service_that_comes_during_the_run_is_covered(full: Fence, how: str, n
                 service = stack.enter_context(listening(str(path)))
         masked = wait_for(lambda: masked_names(full) or None, "it is covered")
         assert masked == [str(path)]
-        said, errors = inside.communicate("go\n", timeout=60)
+        said, errors = inside.communicate("go\n", timeout=120)
         assert len(said.splitlines()) == len(names), said + errors
         assert "ok" not in said.split()
         assert service.heard == []

@@ -68,7 +68,7 @@ def words(fence: Fence, body: str, **options: Any) -> list[str | Path]:
 def play(fence: Fence, body: str, *, as_root: bool = False, env: dict[str, str] | None = None, **options: Any) -> Any:
     """What the scene told, line by line."""
     argv = words(fence, body, **options)
-    outcome = fence.tester.run(argv, cwd=fence.ground.project, env=env, timeout_s=90, as_root=as_root)
+    outcome = fence.tester.run(argv, cwd=fence.ground.project, env=env, as_root=as_root)
     assert (outcome.exit_code, outcome.stderr) == (0, ""), str(outcome)
     return [json.loads(line) for line in outcome.stdout.splitlines()]
 

@@ -81,7 +81,7 @@ def test_who_kills_his_warden_ends_with_it_and_others_go_on(fenced: Fence) -> No
         gone(his)
         assert alive(other), "who has done nothing"
         fenced.ground.put(fenced.ground.project / "go", "")
-        stdout, stderr = process.communicate(timeout=60)
+        stdout, stderr = process.communicate(timeout=120)
         assert (stdout, stderr) == ('["on\\n"]\n', "")
     gone(other)
 

@@ -18,7 +18,7 @@ server.serve_forever()
 """
 READ = """
 import sys, urllib.request
-print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/name", timeout=60).read().decode())
+print(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/name", timeout=120).read().decode())
 """
 SCENE = """
 from contextlib import AsyncExitStack

@@ -45,7 +45,7 @@ class Clients:
     def outside(self, words: Sequence[Word]) -> Outcome:
         tester = self.fence.tester
         named = ["unshare", "-m", "bash", "-c", _AS, "as", str(self.hosts), str(tester.uid), str(tester.gid)]
-        return tester.run([*named, *words], cwd=self.fence.ground.project, as_root=True, timeout_s=60)
+        return tester.run([*named, *words], cwd=self.fence.ground.project, as_root=True)
 
     def inside(self, words: Sequence[Word], port: int, *flags: Word) -> Outcome:
         """As if there were no proxy."""

@@ -106,7 +106,7 @@ class Cow:
     def run(self, *words: str | Path, flags: Sequence[str | Path] = ()) -> Outcome:
         """The real thing: ``paddock run --cow``. Its session is removed with the others."""
         known = self.sessions()
-        outcome = self.tester.run(self.running(*words, flags=flags), cwd=self.workspace, timeout_s=120)
+        outcome = self.tester.run(self.running(*words, flags=flags), cwd=self.workspace)
         self.made.extend(self.sessions() - known)
         return outcome
 

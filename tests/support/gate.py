@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.fence import Fence, Word
-from tests.support.tester import Outcome
+from tests.support.tester import TIMEOUT_S, Outcome
 
 EXEC = ("exec", "exec.attack")
 
@@ -50,7 +50,7 @@ class Gate:
         cwd: Path | None = None,
         env: Mapping[str, str] | None = None,
         stdin: str | None = None,
-        timeout_s: float = 30,
+        timeout_s: float = TIMEOUT_S,
     ) -> Outcome:
         argv = self.command(words, self.policy(*rules, default=default, more=more), *flags)
         tester = self.fence.tester

@@ -55,7 +55,7 @@ class World:
         return [*entered, "env", "-C", fence.ground.project, *words]
 
     def outside(self, fence: Fence, words: Sequence[Word]) -> Outcome:
-        return fence.tester.run(self.command(fence, words), as_root=True, timeout_s=60)
+        return fence.tester.run(self.command(fence, words), as_root=True)
 
     def inside(self, fence: Fence, words: Sequence[Word], policy: str) -> Outcome:
         file = fence.ground.put(fence.ground.root / "policy.toml", policy)
