@@ -16,9 +16,9 @@ pub fn parents() -> Vec<Vec<u8>> {
         let pid = next;
         let mut entry;
         match stat(pid) {
-            Some((comm, parent)) => {
-                entry = comm;
-                next = parent;
+            Some(stat) => {
+                entry = stat.comm;
+                next = stat.parent;
             }
             None => {
                 entry = b"?".to_vec();
@@ -33,7 +33,12 @@ pub fn parents() -> Vec<Vec<u8>> {
 
 /// The parent of a process.
 pub fn parent_of(pid: i32) -> Option<i32> {
-    stat(pid).map(|(_, parent)| parent)
+    stat(pid).map(|stat| stat.parent)
+}
+
+/// By a signal, or by who traces it. Not, if there is no such process any more.
+pub fn is_stopped(pid: i32) -> bool {
+    stat(pid).is_some_and(|stat| matches!(stat.state, b'T' | b't'))
 }
 
 /// Which child of `top` a process descends from, or is. Asked while it waits for us: afterwards its number may be another's.
@@ -49,20 +54,28 @@ pub fn branch_of(pid: u32, top: u32) -> Option<u32> {
     None
 }
 
-/// Name and parent of a process, from `/proc/PID/stat`: `PID (NAME) STATE PPID …`, where NAME may hold anything.
-fn stat(pid: i32) -> Option<(Vec<u8>, i32)> {
+/// The beginning of `/proc/PID/stat`: `PID (NAME) STATE PPID …`, where NAME may hold anything.
+#[derive(Debug, PartialEq, Eq)]
+struct Stat {
+    comm: Vec<u8>,
+    state: u8,
+    parent: i32,
+}
+
+fn stat(pid: i32) -> Option<Stat> {
     let mut buffer = [0; 512];
     let file = rustix::fs::open(format!("/proc/{pid}/stat"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let length = rustix::io::read(file, &mut buffer).ok()?;
     parse_stat(&buffer[..length])
 }
 
-fn parse_stat(stat: &[u8]) -> Option<(Vec<u8>, i32)> {
+fn parse_stat(stat: &[u8]) -> Option<Stat> {
     let open = stat.iter().position(|byte| *byte == b'(')?;
     let close = stat.iter().rposition(|byte| *byte == b')')?;
     let comm = stat.get(open + 1..close)?.to_vec();
-    let parent = std::str::from_utf8(&stat[close + 1..]).ok()?.split_ascii_whitespace().nth(1)?;
-    Some((comm, parent.parse().ok()?))
+    let mut fields = std::str::from_utf8(&stat[close + 1..]).ok()?.split_ascii_whitespace();
+    let state = *fields.next()?.as_bytes().first()?;
+    Some(Stat { comm, state, parent: fields.next()?.parse().ok()? })
 }
 
 /// The terminal on a standard descriptor, else the controlling one, else none.
@@ -84,8 +97,8 @@ mod tests {
 
     #[test]
     fn a_hostile_name_does_not_confuse_the_fields() {
-        let (comm, parent) = parse_stat(b"77 (a) R 1 (b) c) S 42 77 77 0").unwrap();
-        assert_eq!((comm.as_slice(), parent), (b"a) R 1 (b) c".as_slice(), 42));
+        let expected = Stat { comm: b"a) R 1 (b) c".to_vec(), state: b'S', parent: 42 };
+        assert_eq!(parse_stat(b"77 (a) R 1 (b) c) S 42 77 77 0"), Some(expected));
         assert!(parse_stat(b"").is_none());
         assert!(parse_stat(b"77 )(").is_none());
     }

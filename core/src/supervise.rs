@@ -11,6 +11,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use crate::ancestry;
 use crate::census::{Census, Tree};
 use crate::channel::{self, Word};
 use crate::command::Command;
@@ -24,6 +25,8 @@ use crate::sys::{self, Arrival, SignalMask};
 /// Descendants get this long to die of SIGKILL; only one stuck inside the kernel takes longer.
 const REAP_LIMIT: Duration = Duration::from_secs(30);
 const REAP_PAUSE: Duration = Duration::from_millis(20);
+/// How long a command that somebody else continued is taken for stopped: nothing wakes us for that.
+const STOP_BELIEF: Duration = Duration::from_millis(100);
 
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
@@ -218,10 +221,10 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
         }
         // Whoever is on his way through needs us until he is.
         let delayed = stopped.is_some() && chores.is_tracing();
-        let lookout = if delayed { None } else { stopped.and_then(|signal| stop(signal, &signals, chores)) };
+        let lookout = if delayed { None } else { stopped.and_then(|signal| stop(signal, subject, &signals, chores)) };
         woken = match lookout {
             Some(_) => Woken::UNKNOWN,
-            None => sleep(signals.as_fd(), subject.channel(), chores).map_err(SuperviseError::Wait)?,
+            None => sleep(signals.as_fd(), subject.channel(), chores, None).map_err(SuperviseError::Wait)?,
         };
         let mut called = false;
         for arrival in woken.by_signal.then(|| sys::arrivals(signals.as_fd())).into_iter().flatten() {
@@ -234,7 +237,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
                 subject.pass_on(&arrival, &mut foreground);
             }
         }
-        stopped = stopped.filter(|_| called || delayed);
+        stopped = stopped.filter(|_| (called || delayed) && subject.is_stopped());
         if woken.due.is_some_and(|due| chores.turn(due).is_break()) {
             stopped = None;
             ending = true;
@@ -262,16 +265,12 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
 
 /// Stops this process as the command was stopped: our parent has to see the same. Returns when somebody continued us.
 ///
-/// Not everything stops with the command, and what goes on has to be watched: a copy of us looks out meanwhile, and calls us when
-/// there is something to do. Returns its number, to tell its call from others. None: there was nothing to look out for; or nobody to
-/// do it, and then we do not stop.
-fn stop(signal: i32, signals: &OwnedFd, chores: &mut dyn Chores) -> Option<Pid> {
-    if chores.descriptors().iter().all(Option::is_none) && chores.deadline().is_none() {
-        sys::stop_by(signal);
-        return None;
-    }
+/// Not everything stops with the command, and what goes on has to be watched; it may even continue the command, or end it. So a copy of
+/// us looks out meanwhile, and calls us when there is something to do. Returns its number, to tell its call from others. None: there is
+/// nobody to do it, and then we do not stop.
+fn stop(signal: i32, subject: &Subject, signals: &OwnedFd, chores: &mut dyn Chores) -> Option<Pid> {
     let supervisor = rustix::process::getpid();
-    let lookout = sys::fork(|| look_out(supervisor, signals, chores)).ok()?;
+    let lookout = sys::fork(|| look_out(supervisor, subject, signals, chores)).ok()?;
     sys::stop_by(signal);
     let _ = rustix::process::kill_process(lookout, Signal::KILL);
     let _ = rustix::process::waitpid(Some(lookout), WaitOptions::empty());
@@ -279,14 +278,15 @@ fn stop(signal: i32, signals: &OwnedFd, chores: &mut dyn Chores) -> Option<Pid> 
 }
 
 /// The copy's part, until it is killed.
-fn look_out(supervisor: Pid, signals: &OwnedFd, chores: &mut dyn Chores) -> i32 {
+fn look_out(supervisor: Pid, subject: &Subject, signals: &OwnedFd, chores: &mut dyn Chores) -> i32 {
     // What stops our group does not stop a group of its own.
     let _ = rustix::process::setpgid(None, None);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     while rustix::process::getppid() == Some(supervisor) {
-        let due = sleep(signals.as_fd(), None, chores);
+        let woken = sleep(signals.as_fd(), None, chores, Some(STOP_BELIEF));
         while sys::next_signal(Some(Duration::ZERO)).is_some() {}
-        if !due.is_ok_and(|woken| woken.due.is_none()) && chores.look() {
+        let due = !woken.is_ok_and(|woken| woken.due.is_none()) && chores.look();
+        if due || !subject.is_stopped() {
             // Once is not enough: a call that comes before the stop is lost.
             let _ = rustix::process::kill_process(supervisor, Signal::CONT);
             sys::next_signal(Some(REAP_PAUSE));
@@ -308,9 +308,15 @@ impl Woken {
 }
 
 /// Until a signal waits, init has something to say, or the chores are due.
-fn sleep(signals: BorrowedFd<'_>, channel: Option<BorrowedFd<'_>>, chores: &mut dyn Chores) -> Result<Woken, Errno> {
+fn sleep(
+    signals: BorrowedFd<'_>,
+    channel: Option<BorrowedFd<'_>>,
+    chores: &mut dyn Chores,
+    longest: Option<Duration>,
+) -> Result<Woken, Errno> {
     let deadline = chores.deadline();
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let left = left.into_iter().chain(longest).min();
     let left = left.and_then(|left| Timespec::try_from(left).ok());
     let mut descriptors = ArrayOf::<{ 2 + CHORES }>::new(signals);
     if let Some(channel) = channel {
@@ -383,6 +389,10 @@ impl Subject {
             Subject::Kept(kept) => namespaces::pid_of(&kept.command),
             Subject::Sandbox(sandbox) => namespaces::pid_of(&sandbox.command),
         }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.pid().is_some_and(|pid| ancestry::is_stopped(pid.as_raw_nonzero().get()))
     }
 
     fn send(&self, signal: i32) {
@@ -537,7 +547,7 @@ fn children() -> Vec<Pid> {
     let numbered = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     numbered
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|pid| crate::ancestry::parent_of(*pid) == Some(own.as_raw_nonzero().get()))
+        .filter(|pid| ancestry::parent_of(*pid) == Some(own.as_raw_nonzero().get()))
         .filter_map(Pid::from_raw)
         .collect()
 }

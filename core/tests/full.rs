@@ -203,13 +203,13 @@ fn the_end_of_the_supervisor_is_the_end_of_everything() {
     let mut core = Core::new("run", &plan, &["--", "/bin/sh", "-c", &script]);
     let mut supervisor = core.command.stdout(Stdio::null()).spawn().unwrap();
     let start = Instant::now();
-    while alive(&seconds) < 2 && start.elapsed() < Duration::from_secs(10) {
+    while alive(&seconds) < 2 && start.elapsed() < Duration::from_secs(120) {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert_eq!(alive(&seconds), 2);
     supervisor.kill().unwrap();
     supervisor.wait().unwrap();
-    assert!(gone_within(&seconds, Duration::from_secs(5)));
+    assert!(gone_within(&seconds, Duration::from_secs(120)));
 }
 
 #[test]

@@ -136,7 +136,7 @@ def test_a_command_that_stops_does_not_stop_the_guard(full: Fence) -> None:
         # Nobody has continued it yet: what is gone by now was taken away while it was stopped.
         assert process.stdout is not None
         assert process.stdout.readline() == "there: False\n"
-        wait_for(continued, "the run ended", 20)
+        wait_for(continued, "the run ended")
     assert not (full.ground.project / ".envrc").exists()
     assert not (full.ground.project / ".vscode").exists()
 

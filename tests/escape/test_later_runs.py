@@ -285,6 +285,18 @@ def test_a_trusted_project_policy_that_is_gone_is_missed(fence: Fence) -> None:
     assert paddock(fence, "run", "--", "true").exit_code == 0
 
 
+def test_a_run_that_was_refused_leaves_no_place_distrusted(fence: Fence) -> None:
+    """It wrote nowhere: a policy where it would have written is believed as before."""
+    place = elsewhere(fence)
+    policy = fence.ground.put(place / "pol.toml", STRICT)
+    refused = paddock(fence, "run", "--", "true", cwd=fence.tester.home)
+    assert (refused.exit_code, "your home directory" in refused.stderr) == (125, True), refused
+    assert paddock(fence, "run", "--policy", policy, "--", "true").exit_code == 0
+    assert paddock(fence, "run", "--allow", f"{place}/**", "--", "true").exit_code == 0
+    later = paddock(fence, "run", "--policy", policy, "--", "true")
+    assert (later.exit_code, "is not trusted yet" in later.stderr) == (125, True), "one that ran is remembered"
+
+
 @pytest.mark.parametrize("directory", ["/tmp", "/dev/shm", "/proc"])
 def test_places_that_are_no_project_are_no_workspace(fence: Fence, directory: str) -> None:
     outcome = fence.tester.run([fence.installation.paddock, "run", "--", "true"], cwd=directory)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import cage
+from tests.support import cage, witness
 from tests.support.cage import Cage, Word, python
 from tests.support.features import need, need_program
 from tests.support.fence import Fence, only
@@ -327,10 +327,6 @@ print('full')
 """
 
 
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
 def _stopping(limited: Limited, child: str, *flags: Word) -> AbstractContextManager[subprocess.Popen[str]]:
     words = python(REACH + STOPS_ITSELF.replace("CHILD", child.strip().replace("\n", "\n    ")), 1500)
     argv = [*limited.cage.prefix(), *limited.fence.command(words, *flags)]
@@ -358,7 +354,7 @@ def test_without_a_limit_a_stopped_run_stays_and_goes_on(limited: Limited) -> No
     done = limited.fence.ground.project / "done"
     with _stopping(limited, SHARED.replace("print('full')", "").replace("sys.argv[1]", "400")) as paddock:
         wait_for(done.exists, "the child has done it")
-        assert _state(paddock.pid) == "T", "as the shell would see it"
+        assert witness.state(paddock.pid) == "T", "as the shell would see it"
         paddock.send_signal(signal.SIGCONT)
         assert paddock.wait(timeout=120) == 0
         assert paddock.stdout
@@ -372,7 +368,7 @@ def test_names_are_guarded_while_a_run_is_stopped(full_tier: Limited) -> None:
     with _stopping(full_tier, "open('.envrc', 'w').close()") as paddock:
         wait_for((project / "done").exists, "the child has done it")
         wait_for(lambda: not (project / ".envrc").exists(), "it is taken away")
-        wait_for(lambda: _state(paddock.pid) == "T", "and the run is stopped as before")
+        wait_for(lambda: witness.state(paddock.pid) == "T", "and the run is stopped as before")
         paddock.send_signal(signal.SIGCONT)
         assert paddock.wait(timeout=120) == 0
     only(full_tier.fence.events(), "name.taken")

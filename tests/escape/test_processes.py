@@ -120,6 +120,36 @@ def test_an_interrupt_typed_at_the_terminal_is_the_commands_to_handle(fence: Fen
     assert process.returncode == 0
 
 
+# By its child, which is in a session of its own and not stopped with it.
+STOPPED = """
+import os, signal, sys, time
+print("started", flush=True)
+me = os.getpid()
+if os.fork() == 0:
+    os.setsid()
+    os.kill(me, signal.SIGSTOP)
+    while not os.path.exists("go"): time.sleep(0.01)
+    os.kill(me, int(sys.argv[1]))
+    os._exit(0)
+while not os.path.exists("go"): time.sleep(0.01)
+sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGCONT, 7), (signal.SIGKILL, 128 + signal.SIGKILL)])
+@pytest.mark.parametrize("tier", ["fence", "full"])
+def test_a_command_that_is_stopped_may_go_on_or_end_without_us(
+    request: pytest.FixtureRequest, tier: str, number: signal.Signals, status: int
+) -> None:
+    fence: Fence = request.getfixturevalue(tier)
+    with fence.starting(["python3", "-c", STOPPED, str(int(number))]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        wait_for(lambda: witness.state(process.pid) == "T", "it stops as the command does")
+        fence.ground.put(fence.ground.project / "go", "")
+        assert process.wait(timeout=120) == status, "nobody outside continues it"
+
+
 # ---- descendants
 
 

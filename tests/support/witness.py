@@ -23,15 +23,17 @@ def bystander(tester: Tester) -> Iterator[int]:
         yield process.pid
 
 
-def alive(pid: int) -> bool:
-    """Running, as the host sees it: a zombie is dead."""
+def state(pid: int) -> str:
+    """As the host sees it, in one letter; X if there is no such process."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    except ProcessLookupError:
-        return False
-    return state not in "ZX"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def alive(pid: int) -> bool:
+    """A zombie is dead."""
+    return state(pid) not in "ZX"
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ const NOBODY: u32 = 65534;
 const NONE: Requested =
     Requested { memory_mb: None, processes: None, cpu_s: None, open_files: None, file_size_mb: None, wall_s: None };
 /// No test may hang: what the scene itself does not end is ended by this.
-const DEADLINE_S: u64 = 30;
+const DEADLINE_S: u64 = 120;
 /// No bomb may get out of a test, whatever is wrong with what it tests: a group of root's holds it, and a limit of the user's tasks.
 const SAFE_TASKS: u64 = 300;
 
@@ -143,7 +143,7 @@ impl Drop for Delegated {
 /// Also when a test has failed and left something in it.
 fn empty_and_remove(group: &Path) {
     let _ = fs::write(group.join("pids.max"), "0");
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(DEADLINE_S);
     while fs::remove_dir(group).is_err() && Instant::now() < deadline {
         let below = fs::read_dir(group).into_iter().flatten().flatten().map(|entry| entry.path());
         below.filter(|path| path.is_dir()).for_each(|path| empty_and_remove(&path));
@@ -360,7 +360,7 @@ fn start(full: bool, argv: &[String]) -> (Child, Pid, BufReader<ChildStderr>) {
 /// Ends all that is left, and returns how the command ended.
 fn bury(watch: &mut crate::watch::Watch<'_>, main: Pid, end: Option<WaitStatus>, init: Option<Pid>) -> WaitStatus {
     let mut end = end;
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(DEADLINE_S);
     if let (Some(init), None) = (init, end) {
         rustix::process::kill_process(init, Signal::KILL).unwrap();
     }

@@ -90,14 +90,19 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
     terrain = survey(policy, origin) if tier is Tier.FULL else Terrain()
     writable = [*writable_trees(policy), *map(follow, terrain.writable)]
     reach = origin.reach.including(writable)
+    host = replace(host, reached=reach.trees)
+    plan = compile_plan(policy, host, terrain)
     if to_run:
+        # Only now: what is refused gets to write nowhere, and is not remembered as if it had.
         for opening in terrain.openings:
             links.remember(origin.state_dir, origin.uid, opening.top, opening.git_dir)
         reach = Reach.record(origin.state_dir, writable)
         if tier is Tier.FULL:
             make_lockable(origin, [way.end.path for way in writable])
-    host = replace(host, reached=reach.trees)
-    plan = compile_plan(policy, host, terrain)
+        if reach.trees != host.reached:
+            # Another run was recorded meanwhile.
+            host = replace(host, reached=reach.trees)
+            plan = compile_plan(policy, host, terrain)
     journals = remember_journal(policy, plan, origin) if to_run else origin.journals
     if journals.places != host.journals:
         # Another run placed one meanwhile, or one is gone: the plan has to be the one for the list as it is.

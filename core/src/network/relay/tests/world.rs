@@ -33,7 +33,7 @@ pub const PORT: u16 = 8080;
 /// Of the name server.
 const NAMES: u16 = 5300;
 
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The network of the relay. It has one address of its own.
 const OUTSIDE: &str = "
