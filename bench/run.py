@@ -450,7 +450,7 @@ def networked_plan(bench: Bench, tier: str) -> core.Plan:
 
 
 def gate(bench: Bench, rounds: int) -> list[Row]:
-    taken = execs.execs(bench, gate_plan(bench, "landlock"), gate_plan(bench, "full"), max(2, rounds // 50))
+    taken = execs.execs(bench, gate_plan(bench, "landlock"), gate_plan(bench, "full"), max(2, rounds // 15))
     return [
         Row(
             name=name,

@@ -84,6 +84,7 @@ mod taken;
 mod temp;
 mod text;
 mod veil;
+mod vigil;
 mod volume;
 mod walk;
 mod watch;

@@ -21,12 +21,15 @@ use crate::limits::Limits;
 use crate::namespaces::{self, Attend, Handed, Sandbox};
 use crate::notify::Listener;
 use crate::sys::{self, Arrival, SignalMask};
+use crate::vigil::Vigil;
 
 /// Descendants get this long to die of SIGKILL; only one stuck inside the kernel takes longer.
 const REAP_LIMIT: Duration = Duration::from_secs(30);
 const REAP_PAUSE: Duration = Duration::from_millis(20);
 /// How long a command that somebody else continued is taken for stopped: nothing wakes us for that.
 const STOP_BELIEF: Duration = Duration::from_millis(100);
+
+const NO_TIME: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
@@ -205,6 +208,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     let mut stopped = None;
     let mut ending = false;
     let mut woken = Woken::UNKNOWN;
+    let mut vigil = Vigil::default();
     let end = loop {
         let status = if subject.speaks(&woken) { subject.status() } else { Ok(None) };
         match status.map_err(SuperviseError::Wait)? {
@@ -224,7 +228,9 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
         let lookout = if delayed { None } else { stopped.and_then(|signal| stop(signal, subject, &signals, chores)) };
         woken = match lookout {
             Some(_) => Woken::UNKNOWN,
-            None => sleep(signals.as_fd(), subject.channel(), chores, None).map_err(SuperviseError::Wait)?,
+            None => {
+                sleep(signals.as_fd(), subject.channel(), chores, None, &mut vigil).map_err(SuperviseError::Wait)?
+            }
         };
         let mut called = false;
         for arrival in woken.by_signal.then(|| sys::arrivals(signals.as_fd())).into_iter().flatten() {
@@ -283,7 +289,7 @@ fn look_out(supervisor: Pid, subject: &Subject, signals: &OwnedFd, chores: &mut 
     let _ = rustix::process::setpgid(None, None);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
     while rustix::process::getppid() == Some(supervisor) {
-        let woken = sleep(signals.as_fd(), None, chores, Some(STOP_BELIEF));
+        let woken = sleep(signals.as_fd(), None, chores, Some(STOP_BELIEF), &mut Vigil::default());
         while sys::next_signal(Some(Duration::ZERO)).is_some() {}
         let due = !woken.is_ok_and(|woken| woken.due.is_none()) && chores.look();
         if due || !subject.is_stopped() {
@@ -313,6 +319,7 @@ fn sleep(
     channel: Option<BorrowedFd<'_>>,
     chores: &mut dyn Chores,
     longest: Option<Duration>,
+    vigil: &mut Vigil,
 ) -> Result<Woken, Errno> {
     let deadline = chores.deadline();
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -326,9 +333,14 @@ fn sleep(
     let waited_for = chores.descriptors();
     let calls = waited_for[CALLS].map(|_| own + waited_for[..CALLS].iter().flatten().count());
     waited_for.into_iter().flatten().for_each(|chore| descriptors.push(chore));
-    match rustix::event::poll(descriptors.as_mut_slice(), left.as_ref()) {
-        Ok(_) | Err(Errno::INTR) => {}
-        Err(errno) => return Err(errno),
+    let mut poll = |left: Option<&Timespec>| match rustix::event::poll(descriptors.as_mut_slice(), left) {
+        Ok(came) => Ok(came > 0),
+        Err(Errno::INTR) => Ok(true),
+        Err(errno) => Err(errno),
+    };
+    let came = chores.is_tracing() && vigil.keep(|| poll(Some(&NO_TIME)))?;
+    if !came {
+        poll(left.as_ref())?;
     }
     let seen = |index: usize| !descriptors.descriptors[index].revents().is_empty();
     let called = calls.filter(|index| descriptors.descriptors[*index].revents() == PollFlags::IN);
