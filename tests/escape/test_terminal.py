@@ -50,7 +50,7 @@ def test_suspend_and_foreground(fence: Fence) -> None:
         screen.prompts("ready$")
         screen.line("echo stopped-$?")
         screen.shows("stopped-148")
-        screen.line("fg > /dev/null")
+        screen.continues()
         screen.line("word")
         screen.shows("got-word")
 
@@ -71,7 +71,7 @@ def test_paddock_itself_can_be_suspended_and_resumed(fence: Fence) -> None:
         screen.prompts("outer$")
         screen.line("echo stopped-$?")
         screen.shows("stopped-148")
-        screen.line("fg")
+        screen.continues()
         screen.line("second")
         _shows_twice(screen, "second")
         screen.key("C-d")

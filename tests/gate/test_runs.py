@@ -114,7 +114,7 @@ def test_a_shell_under_rules_has_job_control(gate: Gate) -> None:
         screen.shows("stopped-148")
         screen.line(f"{programs.forbidden} 2> /dev/null; echo denied-$?")
         screen.shows("denied-126")
-        screen.line("fg > /dev/null")
+        screen.continues()
         screen.line("word")
         screen.shows("got-word")
         screen.line(f"{programs.allowed} & wait; echo after-$?")
@@ -144,7 +144,7 @@ def test_the_run_itself_can_be_suspended_and_goes_on_with_its_gate(gate: Gate) -
         screen.prompts("ready$")
         screen.line("echo stopped-$?")
         screen.shows("stopped-148")
-        screen.line("fg > /dev/null; echo ended-$?")
+        screen.continues("echo ended-$?")
         screen.line("word")
         screen.shows("ended-0")
     assert gate.ran() == ["allowed word"]

@@ -49,6 +49,12 @@ class Screen:
         """Waits for a shell after a key that ends or stops its job: what is typed before may be lost with the job."""
         self._until(f"the screen ends with {text!r}", lambda lines: bool(lines) and lines[-1].endswith(text))
 
+    def continues(self, then: str = ":") -> None:
+        """Brings the stopped job of a shell to the foreground, and waits until the shell edits no line any more: what
+        is typed before that has no end for whom it is meant for."""
+        self.line(f"echo on-$((1+1)); fg > /dev/null; {then}")
+        self.shows("on-2")
+
     def _until(self, what: str, found: Callable[[list[str]], bool]) -> str:
         last = ""
 
