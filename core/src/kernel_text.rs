@@ -56,6 +56,12 @@ pub fn resident_pages(statm: &[u8]) -> Option<u64> {
     number(words(statm).nth(1)?)
 }
 
+/// How many tasks run, and how many there are, from `/proc/loadavg`: `0.00 0.00 0.00 RUNNING/ALL LAST`.
+pub fn tasks(loadavg: &[u8]) -> Option<(u64, u64)> {
+    let mut counts = words(loadavg).nth(3)?.split(|byte| *byte == b'/');
+    Some((number(counts.next()?)?, number(counts.next()?)?))
+}
+
 /// Numbers of a list that is read piece by piece: one may begin in a piece and end in the next.
 #[derive(Default)]
 pub struct NumberList {
@@ -88,6 +94,14 @@ mod tests {
         assert_eq!(number(b"18446744073709551615"), Some(u64::MAX));
         for wrong in [&b""[..], b"18446744073709551616", b"-1", b"+1", b"1 ", b"max", b"0x1"] {
             assert_eq!(number(wrong), None);
+        }
+    }
+
+    #[test]
+    fn the_machine_tells_how_many_run() {
+        assert_eq!(tasks(b"0.80 2.55 3.37 2/82 11515\n"), Some((2, 82)));
+        for wrong in [&b"0.80 2.55 3.37"[..], b"0.80 2.55 3.37 2", b"0.80 2.55 3.37 2/x 1"] {
+            assert_eq!(tasks(wrong), None);
         }
     }
 

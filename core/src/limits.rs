@@ -434,12 +434,11 @@ fn pid_max_for(processes: u64) -> Option<u32> {
     u32::try_from(wanted).ok().filter(|wanted| u64::from(*wanted) < HIGHEST_PID_MAX)
 }
 
-/// The user's are not told; all of them together are more: `0.00 0.00 0.00 RUNNING/ALL LAST`.
+/// The user's are not told; all of them together are more.
 fn tasks_on_this_machine() -> u64 {
     let text = std::fs::read("/proc/loadavg").unwrap_or_default();
-    let all = kernel_text::words(&text).nth(3).and_then(|counts| counts.split(|byte| *byte == b'/').nth(1));
     // Unknown: then the number alone is no backstop, and must not be in the way.
-    all.and_then(kernel_text::number).unwrap_or(HIGHEST_PID_MAX)
+    kernel_text::tasks(&text).map_or(HIGHEST_PID_MAX, |(_, all)| all)
 }
 
 /// Where in the buffer the digits begin.

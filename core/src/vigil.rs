@@ -68,13 +68,9 @@ impl Machine {
     fn has_room(&self) -> bool {
         let mut buffer = [0; 64];
         let read = self.loadavg.as_ref().and_then(|file| rustix::io::pread(file, &mut buffer, 0).ok());
-        read.and_then(|length| running(&buffer[..length])).is_some_and(|running| running <= self.processors)
+        let tasks = read.and_then(|length| kernel_text::tasks(&buffer[..length]));
+        tasks.is_some_and(|(running, _)| running <= self.processors)
     }
-}
-
-/// `0.00 0.00 0.00 RUNNING/ALL LAST`
-fn running(loadavg: &[u8]) -> Option<u64> {
-    kernel_text::number(kernel_text::words(loadavg).nth(3)?.split(|byte| *byte == b'/').next()?)
 }
 
 #[cfg(test)]
@@ -88,9 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_how_many_run() {
-        assert_eq!(running(b"0.80 2.55 3.37 2/82 11515\n"), Some(2));
-        assert_eq!(running(b"0.80 2.55"), None);
+    fn nobody_has_room_who_can_not_ask() {
         assert!(Machine { processors: ROOM, ..Machine::find() }.has_room());
         assert!(!Machine { processors: ROOM, loadavg: None }.has_room());
     }
