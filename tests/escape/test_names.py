@@ -214,7 +214,7 @@ def test_everything_may_be_written_but_what_the_fence_rests_on(full: Fence) -> N
     places = [home / ".config" / "paddock", home / ".local" / "state" / "paddock", full.installation.package]
     script = "echo started\n" + "\n".join(f"echo evil > {place}/evil.toml" for place in places)
     script += f"\necho evil > {full.ground.outside}/free"
-    done = full.inside(["sh", "-c", script], "-a", "/**", profile="base", journal=False)
+    done = full.inside_of_everything(["sh", "-c", script], "-a", "/**", profile="base", journal=False)
     assert done.started, str(done)
     assert (full.ground.outside / "free").read_text() == "evil\n", "the grant is a grant"
     assert not [place for place in places if (place / "evil.toml").exists()]

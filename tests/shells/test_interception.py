@@ -376,5 +376,6 @@ def test_it_goes_with_every_profile(full: Fence, profile: str) -> None:
 
 @pytest.mark.parametrize("flags", [("--block-net",), ("--cow",), ("--allow-domain", "example.org"), ("-r", "/**")])
 def test_it_goes_with_other_parts_of_the_fence(full: Fence, flags: tuple[str, ...]) -> None:
-    outcome = full.inside(agent("bash", "-c", f"{FILTERS}; sh -c 'echo up'"), "--intercept-shells", *flags)
+    words = agent("bash", "-c", f"{FILTERS}; sh -c 'echo up'")
+    outcome = full.inside_of_everything(words, "--intercept-shells", *flags)
     assert (outcome.exit_code, outcome.stdout.splitlines()[-1:]) == (0, ["up"]), str(outcome)
