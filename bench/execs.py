@@ -31,6 +31,7 @@ HERE = Path(__file__).resolve().parent
 BUDGET = 1.25
 STARTS = 1000  # in a row
 RULES = 20
+PATIENCE_S = 300
 
 
 def gated(plan: core.Plan) -> core.Plan:
@@ -89,7 +90,7 @@ def execs(bench: Bench, plan: core.Plan, full_plan: core.Plan, rounds: int) -> d
             measures["sandlock, policy callback"] = partial(call, peer)
         for measure in measures.values():
             measure()  # warms caches
-        watch = host.Watch(patience=10 * rounds)
+        watch = host.Watch(PATIENCE_S)
         taken: dict[str, list[float]] = {name: [] for name in measures}
         for _ in range(rounds):
             # Not always behind the same other one: what it leaves of caches and clocks is not ours.

@@ -2,8 +2,8 @@
 
 Needs a core with symbols, and writes what the next build is laid out by:
 
-    CARGO_PROFILE_RELEASE_STRIP=false cargo build --release --manifest-path core/Cargo.toml --bin paddock-core
-    python bench/layout.py core/target/…/release/paddock-core
+    make symbols
+    python bench/layout.py core/target/symbols/…/release/paddock-core
 
 Run it again when ``bench/run.py`` shows launches that became slower: a name that is not there any more changes nothing
 but the time.
@@ -44,7 +44,18 @@ BOTTOM = """\
 }
 INSERT BEFORE .text;
 
-/* And what it writes: in the page that the kernel copies anyway, because the data that has values ends there. */
+/* And what it writes: in the page that the kernel copies anyway, because the data that has values ends there. What no
+   start looks at comes before that page. */
+SECTIONS
+{
+  .data.seldom :
+  {
+    *(.data*MAPPINGS_CACHE*)
+    . = ALIGN(4096);
+  }
+}
+INSERT BEFORE .init_array;
+
 SECTIONS
 {
   .bss.launch (NOLOAD) :
@@ -62,7 +73,7 @@ def main() -> int:
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     names = functions(Path(sys.argv[1]))
-    lines = [f"    *(.text*.{name})\n" for name in names]
+    lines = [f"    *(.text.{name} .text.hot.{name} .text.unlikely.{name})\n" for name in names]
     SCRIPT.write_text(TOP + "".join(dict.fromkeys(lines)) + BOTTOM)
     print(f"{len(lines)} functions")
     return 0
@@ -70,12 +81,14 @@ def main() -> int:
 
 def functions(program: Path) -> list[str]:
     """As patterns of the linker: the shortest start's, then what a journal and namespaces add."""
-    symbols = sorted(_symbols(program))
-    starts = [start for start, _ in symbols]
+    names: dict[int, list[str]] = {}
+    for start, name in sorted(_symbols(program)):
+        names.setdefault(start, []).append(_pattern(name))
+    starts = list(names)
     found: dict[str, None] = {}
     for address in _reached(program):
-        _, name = symbols[bisect_right(starts, address) - 1]
-        found[_pattern(name)] = None
+        # The C library's have several names, of which one is its section's.
+        found.update(dict.fromkeys(names[starts[bisect_right(starts, address) - 1]]))
     return list(found)
 
 

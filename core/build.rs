@@ -38,6 +38,8 @@ fn lay_out() {
         println!("cargo::rustc-link-arg-bin=paddock-core=-Wl,-T,{here}/{LAYOUT}");
         // In two pieces and not in four: each is mapped, and faulted in, by itself.
         println!("cargo::rustc-link-arg-bin=paddock-core=-Wl,-z,noseparate-code");
+        // A program at a fixed address has nothing that is written once; the border would be a page of its own.
+        println!("cargo::rustc-link-arg-bin=paddock-core=-Wl,-z,norelro");
     }
 }
 

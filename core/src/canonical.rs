@@ -99,9 +99,10 @@ impl<'de> Reader<'de> {
             return Err(self.fail("too many values inside each other"));
         }
         self.depth += 1;
-        let value = read(self)?;
+        // Handed on as it is: a plan is long, and was moved seven times.
+        let value = read(self);
         self.depth -= 1;
-        Ok(value)
+        value
     }
 
     /// Without its quotes; a lone surrogate as WTF-8.
@@ -185,12 +186,16 @@ impl<'de> Reader<'de> {
             [b'-', digits @ ..] => (true, digits),
             digits => (false, digits),
         };
-        let length = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let digits = &digits[..length];
-        let spelled = !matches!(digits, [] | [b'0', _, ..]) && (digits != b"0" || !negative);
-        let digit = |value: u64, byte: &u8| value.checked_mul(10)?.checked_add(u64::from(byte - b'0'));
-        let value = if spelled { digits.iter().try_fold(0, digit) } else { None };
-        let value = value.ok_or_else(|| self.fail("no number"))?;
+        let (mut value, mut length) = (Some(0_u64), 0);
+        while let Some(digit @ 0..=9) = digits.get(length).map(|byte| byte.wrapping_sub(b'0')) {
+            value = value.and_then(|value| value.checked_mul(10)?.checked_add(digit.into()));
+            length += 1;
+        }
+        let spelled = match &digits[..length] {
+            [] | [b'0', _, ..] => false,
+            digits => digits != b"0" || !negative,
+        };
+        let value = value.filter(|_| spelled).ok_or_else(|| self.fail("no number"))?;
         self.at += length + usize::from(negative);
         if !negative {
             return visitor.visit_u64(value);
@@ -280,9 +285,11 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             return self.wrong_kind(visitor);
         }
         self.at += 1;
-        let value = self.deeper(|reader| visitor.visit_map(Members { reader, first: true }))?;
-        self.take(b'}')?;
-        Ok(value)
+        let value = self.deeper(|reader| visitor.visit_map(Members { reader, first: true }));
+        if value.is_ok() {
+            self.take(b'}')?;
+        }
+        value
     }
 
     fn deserialize_struct<V: Visitor<'de>>(

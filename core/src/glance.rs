@@ -28,9 +28,13 @@ pub struct Glance<'p> {
 type Listing = Vec<(u64, Box<[u8]>, FileType)>;
 
 fn first_letters(name: &[u8]) -> u64 {
-    let mut letters = [0; 8];
-    letters.iter_mut().zip(name).for_each(|(letter, of_name)| *letter = *of_name);
-    u64::from_be_bytes(*name.first_chunk().unwrap_or(&letters))
+    match name.first_chunk() {
+        Some(letters) => u64::from_be_bytes(*letters),
+        None => name
+            .iter()
+            .zip([56, 48, 40, 32, 24, 16, 8])
+            .fold(0, |all, (letter, place)| all | u64::from(*letter) << place),
+    }
 }
 
 /// What the listings say of a path.

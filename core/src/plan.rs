@@ -295,7 +295,7 @@ impl PlanError {
 
 impl Plan {
     /// The plan and the exact bytes it was read from.
-    pub fn read(plan_fd: &OwnedFd, uid: u32) -> Result<(Plan, &'static [u8]), PlanError> {
+    pub fn read(plan_fd: &OwnedFd, uid: u32) -> Result<(Box<Plan>, &'static [u8]), PlanError> {
         let needed = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
         match rustix::fs::fcntl_get_seals(plan_fd) {
             Ok(seals) if seals.contains(needed) => {}
@@ -310,8 +310,8 @@ impl Plan {
         Ok((Plan::parse(bytes, uid)?, bytes))
     }
 
-    pub fn parse(bytes: &[u8], uid: u32) -> Result<Plan, PlanError> {
-        let mut plan: Plan = canonical::from_slice(bytes).map_err(PlanError::Json)?;
+    pub fn parse(bytes: &[u8], uid: u32) -> Result<Box<Plan>, PlanError> {
+        let mut plan: Box<Plan> = canonical::from_slice(bytes).map_err(PlanError::Json)?;
         if let (Tier::Full, Some(files)) = (plan.tier, &mut plan.files) {
             // What lies in another comes behind it, as it is mounted; rules have no order.
             files.grants.sort_by(|one, other| (&one.path, &one.access).cmp(&(&other.path, &other.access)));
@@ -422,7 +422,8 @@ impl Landlock {
     }
 
     fn check_grants(&self, files: &Files) -> Result<(), PlanError> {
-        match files.grants.iter().find(|grant| self.rights(&grant.access).is_none()) {
+        let mut kinds = files.grants.chunk_by(Grant::is_like).map(|alike| &alike[0]);
+        match kinds.find(|grant| self.rights(&grant.access).is_none()) {
             Some(grant) => {
                 let (path, access) = (grant.path.clone(), grant.access.clone());
                 Err(PlanError::UnknownAccess { path, access, from: grant.source() })

@@ -119,7 +119,7 @@ impl Outcome {
 
 #[allow(clippy::too_many_arguments, reason = "what a run is made of")]
 fn fenced(
-    plan: Plan,
+    plan: Box<Plan>,
     plan_fd: &OwnedFd,
     sha256: &str,
     argv: Vec<CString>,

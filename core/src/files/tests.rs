@@ -11,7 +11,7 @@ fn text(path: &Path) -> AbsPath {
 }
 
 /// A plan that stands where this process does, reads `granted` and keeps its journal in `journal`.
-fn plan(granted: &Path, journal: &Path) -> Plan {
+fn plan(granted: &Path, journal: &Path) -> Box<Plan> {
     let mut plan: Value = serde_json::from_str(include_str!("../../../schema/examples/plan-landlock.json")).unwrap();
     let grant =
         json!({"access": "read", "except": [], "optional": false, "paths": [[granted, null]], "source": "test"});

@@ -130,7 +130,7 @@ mod tests {
 
     const GOLDEN: &str = include_str!("../../../schema/examples/plan-container.json");
 
-    fn parsed(change: impl FnOnce(&mut serde_json::Value)) -> Result<Plan, PlanError> {
+    fn parsed(change: impl FnOnce(&mut serde_json::Value)) -> Result<Box<Plan>, PlanError> {
         let mut plan: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
         change(&mut plan);
         Plan::parse(plan.to_string().as_bytes(), 0)

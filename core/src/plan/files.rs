@@ -124,6 +124,11 @@ impl Grant {
         Text::from_bytes(whole).unwrap_or_else(|_| file.clone())
     }
 
+    /// In all but its path and line.
+    pub fn is_like(&self, other: &Grant) -> bool {
+        Rc::ptr_eq(&self.shared, &other.shared)
+    }
+
     /// Can something be changed through it? Its mount is read-only otherwise.
     pub fn writes(&self) -> bool {
         [&b"allow"[..], b"write"].iter().any(|kind| self.access.as_bytes().starts_with(kind))

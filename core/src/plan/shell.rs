@@ -39,7 +39,7 @@ impl Shell {
     }
 
     /// What a process can do to itself, and nobody has to stay for.
-    pub fn read(text: &Text, uid: u32) -> Result<Plan, PlanError> {
+    pub fn read(text: &Text, uid: u32) -> Result<Box<Plan>, PlanError> {
         let plan = Plan::parse(text.as_bytes(), uid).map_err(|error| PlanError::ShellPlan(Box::new(error)))?;
         let supervised = plan.journal.is_some() || plan.temp.is_some() || plan.gate.is_some() || plan.observe;
         let elsewhere = plan.namespaces.is_some() || plan.workspace.is_some() || plan.container.is_some();

@@ -9,7 +9,7 @@ fn golden() -> Value {
     serde_json::from_str(GOLDEN).unwrap()
 }
 
-fn parse(value: &Value) -> Result<Plan, PlanError> {
+fn parse(value: &Value) -> Result<Box<Plan>, PlanError> {
     Plan::parse(value.to_string().as_bytes(), UID)
 }
 
