@@ -44,6 +44,8 @@ pub enum Word {
     Cover(Cover),
     /// From the supervisor: there is no more of what it told last.
     All,
+    /// From init: something is not where it was to be covered any more. The supervisor looks, and tells, again.
+    Moved,
     /// The command was stopped by a signal.
     Stopped(i32),
     Exited(i32),
@@ -105,6 +107,7 @@ impl Word {
             Word::Placed(part) => [b"P", &part[..]].concat(),
             Word::Hide(names) => [b"H", &names[..]].concat(),
             Word::All => number(b'A', 0),
+            Word::Moved => number(b'M', 0),
             Word::Stopped(signal) => number(b'T', *signal),
             Word::Exited(code) => number(b'E', *code),
             Word::Killed(signal) => number(b'K', *signal),
@@ -133,6 +136,7 @@ impl Word {
             b'L' => Word::Listening,
             b'W' => Word::Network,
             b'A' => Word::All,
+            b'M' => Word::Moved,
             b'T' => Word::Stopped(number),
             b'E' => Word::Exited(number),
             b'K' => Word::Killed(number),
@@ -277,6 +281,7 @@ mod tests {
             Word::Cover(cover(CoverKind::Pin, true)),
             Word::Placed(b"\x00\xff/usr".to_vec()),
             Word::All,
+            Word::Moved,
             Word::Stopped(19),
             Word::Exited(7),
             Word::Killed(9),

@@ -111,7 +111,7 @@ impl<'p> Enclosure<'p> {
         attend: Attend<'_>,
         command: &[CString],
         sha256: &str,
-        announce: impl FnOnce(&Veil),
+        announce: impl Fn(&Veil),
     ) -> Result<Started, Refusal> {
         let Enclosure { plan, namespaces, requested, session, .. } = &*self;
         let blueprint = Blueprint {
@@ -125,11 +125,17 @@ impl<'p> Enclosure<'p> {
             gid: rustix::process::getegid().as_raw(),
         };
         let mut kept = (None, Veil::default());
+        let (mut look, mut files) = (Some(look), None);
         let meanwhile = |tell: Tell<'_>| {
-            let files = look()?.ok_or(Refusal::Usage("the plan has no files"))?;
-            Word::placing(&placed::spell(requested, &files.placed)).for_each(|word| tell(&word));
-            tell(&Word::All);
-            let Found { guard, covers, veil, hidden } = self.look_through(&files)?;
+            if let Some(look) = look.take() {
+                let found = files.insert(look()?.ok_or(Refusal::Usage("the plan has no files"))?);
+                Word::placing(&placed::spell(requested, &found.placed)).for_each(|word| tell(&word));
+                tell(&Word::All);
+            }
+            let Some(files) = &files else { return Err(Refusal::Usage("the plan has no files")) };
+            // What watched before was for names that are elsewhere by now.
+            kept = (None, Veil::default());
+            let Found { guard, covers, veil, hidden } = self.look_through(files)?;
             if let Some(session) = session {
                 // What the copy is, before anything can be changed in it.
                 session.note(command, &hidden, plan, sha256)?;

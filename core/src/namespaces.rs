@@ -172,7 +172,7 @@ impl Furnish for Blueprint<'_> {
 }
 
 /// Starts init and, behind it, the command. `admit` is called with init's number before it makes anything. `meanwhile` is what has to
-/// be done before the command starts, and not before init does; it tells init what that waits for. Done one after the other, the two would
+/// be done before the command starts, and not before init does; it tells init what that waits for, and is asked again if that moved. Done one after the other, the two would
 /// be more than a quarter of a launch more. `attend` answers calls of the command until the descriptor can be read.
 pub fn start(
     interior: &dyn Furnish,
@@ -180,7 +180,7 @@ pub fn start(
     payload: Payload<'_>,
     mask: &SignalMask,
     admit: impl FnOnce(Pid) -> Result<(), Errno>,
-    meanwhile: impl FnOnce(Tell<'_>) -> Result<(), Refusal>,
+    mut meanwhile: impl FnMut(Tell<'_>) -> Result<(), Refusal>,
     attend: Attend<'_>,
 ) -> Result<Started, Refusal> {
     let (ours, theirs) = channel::pair().map_err(NamespacesError::Channel)?;
@@ -201,7 +201,7 @@ pub fn start(
     };
     let told = done.map(|()| told);
     let mut handed = Handed::default();
-    let heard = match told {
+    let mut heard = match told {
         Ok(Ok(())) => hear(&channel, attend, &mut handed),
         unsaid => {
             bury(init);
@@ -215,6 +215,14 @@ pub fn start(
             });
         }
     };
+    while let Ok(Some((Word::Moved, _))) = heard {
+        let mut told = Ok(());
+        if let Err(refusal) = meanwhile(&mut |word| told = told.and_then(|()| channel::send(&channel, word, &[]))) {
+            bury(init);
+            return Err(refusal);
+        }
+        heard = told.and_then(|()| hear(&channel, attend, &mut handed));
+    }
     let refused = match heard {
         Ok(Some((Word::Started, descriptors))) => {
             let mut descriptors = descriptors.into_iter();

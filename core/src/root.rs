@@ -41,6 +41,9 @@ pub struct RootError {
     errno: Errno,
 }
 
+/// For names to be covered, while others move and remove them.
+const MOST_LOOKS: usize = 5;
+
 const NO_COPY: &str = "no copy can be laid over";
 
 impl RootError {
@@ -292,9 +295,16 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
 pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("can not open", b"/"))?;
-    let covers = told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
-    for cover in &covers {
-        put_cover(root.as_fd(), blueprint, cover)?;
+    // A copy was noted and announced as it was found first.
+    let mut more_looks = if blueprint.session.is_none() { 1..MOST_LOOKS } else { 1..1 };
+    loop {
+        let covers = told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
+        match covers.iter().try_for_each(|cover| put_cover(root.as_fd(), blueprint, cover)) {
+            Err(RootError { errno: Errno::STALE, .. }) if more_looks.next().is_some() => {
+                channel::send(channel, &Word::Moved, &[]).map_err(failed("can not ask what to cover below", b"/"))?;
+            }
+            done => break done?,
+        }
     }
     if blueprint.plan.network.is_some() {
         put_names(root.as_fd())?;
@@ -359,6 +369,8 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> 
         Ok(()) => Ok(()),
         // In a copy it is looked for again wherever it comes to.
         Err(Errno::NOENT | Errno::NOTDIR) if copied || is_hidden(root, &cover.path) => Ok(()),
+        // After an earlier look, and perhaps under another name: a mount goes where its place goes.
+        Err(Errno::STALE) if is_masked(root, &cover.path) => Ok(()),
         // It was seen, so from now on it counts as covered, also where a directory on the way was moved to.
         Err(Errno::NOENT | Errno::NOTDIR) => Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE)),
         Err(errno) => Err(failed("can not cover", cover.path.as_bytes())(errno)),
@@ -373,6 +385,16 @@ fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
     let ends = (1..path.len()).rev().filter(|end| path[*end] == b'/');
     let above = ends.map(|end| mounts::open_however_deep(root, &path[..end])).find_map(std::result::Result::ok);
     above.and_then(|dir| rustix::fs::fstat(dir).ok()).is_some_and(|stat| own.contains(&Ok(stat.st_dev)))
+}
+
+/// Is what lies there one of our masks?
+fn is_masked(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
+    let identity = |opened: std::result::Result<OwnedFd, Errno>| {
+        opened.and_then(rustix::fs::fstat).map(|stat| Identity::from(&stat)).ok()
+    };
+    let masks = [mounts::MASK_DIR, mounts::MASK_FILE].map(|mask| identity(mounts::open_inside(root, mask)));
+    let found = identity(mounts::open_however_deep(root, path.as_bytes()));
+    found.is_some() && masks.contains(&found)
 }
 
 fn take_clones<'a>(blueprint: &Blueprint<'_>, stage: &Stage, placed: &'a [Placed<'a>]) -> Result<Clones<'a>> {
