@@ -1,10 +1,11 @@
 //! The root directory that the command sees: what is granted, at its own place, and nothing else.
 //!
 //! An empty tmpfs; on it a copy of the mount of each grant, read-only unless the grant writes, and places of its own for /tmp,
-//! /dev and /proc (`made.rs`). Then the old root is left for good. What is denied inside a grant is covered last, so that nothing mounted later
+//! /dev and /proc (`made.rs`). Then the old root is left for good. What is denied inside a grant is covered last (`covers.rs`), so that nothing mounted later
 //! uncovers it. All of it happens in the first process of the new namespaces, while the supervisor finds out, in this order, where the grants lie,
 //! what a copy hides, and what is to be covered.
 
+mod covers;
 mod made;
 pub mod shells;
 
@@ -17,7 +18,6 @@ use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use crate::channel::{self, Word};
-use crate::cover::Cover;
 use crate::files::{Placed, placed};
 use crate::mounts::{self, NO_EXEC, PLAIN, READ_ONLY};
 use crate::namespaces::Furnished;
@@ -29,7 +29,8 @@ use crate::sys;
 use crate::text::AbsPath;
 use crate::veil::Veil;
 
-use made::{BUNDLE, is_own_device, make_tmp, put_names, take_device};
+pub use covers::cover;
+use made::{BUNDLE, is_own_device, make_tmp, take_device};
 pub use made::{Devices, Masks, is_made, make_dev, make_proc, new_tmpfs, take_devices};
 use shells::Interception;
 
@@ -40,9 +41,6 @@ pub struct RootError {
     path: Vec<u8>,
     errno: Errno,
 }
-
-/// For names to be covered, while others move and remove them.
-const MOST_LOOKS: usize = 5;
 
 const NO_COPY: &str = "no copy can be laid over";
 
@@ -291,27 +289,6 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
     Ok(Furnished { proc, volatile })
 }
 
-/// What is denied or protected below the root, which is ours by now.
-pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let root = rustix::fs::open(c"/", flags, Mode::empty()).map_err(failed("can not open", b"/"))?;
-    // A copy was noted and announced as it was found first.
-    let mut more_looks = if blueprint.session.is_none() { 1..MOST_LOOKS } else { 1..1 };
-    loop {
-        let covers = told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
-        match covers.iter().try_for_each(|cover| put_cover(root.as_fd(), blueprint, cover)) {
-            Err(RootError { errno: Errno::STALE, .. }) if more_looks.next().is_some() => {
-                channel::send(channel, &Word::Moved, &[]).map_err(failed("can not ask what to cover below", b"/"))?;
-            }
-            done => break done?,
-        }
-    }
-    if blueprint.plan.network.is_some() {
-        put_names(root.as_fd())?;
-    }
-    Ok(())
-}
-
 /// What the supervisor tells until it says that this is all. `take` says whether the word is one of those.
 fn hear(channel: &OwnedFd, mut take: impl FnMut(Word) -> bool) -> std::result::Result<(), Errno> {
     loop {
@@ -349,52 +326,6 @@ fn told_hidden(channel: &OwnedFd) -> std::result::Result<Veil, Errno> {
         _ => false,
     })?;
     Ok(hidden)
-}
-
-fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
-    let mut covers = Vec::new();
-    hear(channel, |word| match word {
-        Word::Cover(cover) => {
-            covers.push(cover);
-            true
-        }
-        _ => false,
-    })?;
-    Ok(covers)
-}
-
-fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> Result<()> {
-    let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
-    match mounts::cover(root, cover, copied) {
-        Ok(()) => Ok(()),
-        // In a copy it is looked for again wherever it comes to.
-        Err(Errno::NOENT | Errno::NOTDIR) if copied || is_hidden(root, &cover.path) => Ok(()),
-        // After an earlier look, and perhaps under another name: a mount goes where its place goes.
-        Err(Errno::STALE) if is_masked(root, &cover.path) => Ok(()),
-        // It was seen, so from now on it counts as covered, also where a directory on the way was moved to.
-        Err(Errno::NOENT | Errno::NOTDIR) => Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE)),
-        Err(errno) => Err(failed("can not cover", cover.path.as_bytes())(errno)),
-    }
-}
-
-/// Does the way to a path that is not there end in what we made ourselves: a mask, the private /tmp?
-fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
-    let device = |name: &CStr| mounts::open_inside(root, name).and_then(rustix::fs::fstat).map(|stat| stat.st_dev);
-    let own = [device(mounts::MASK_DIR), device(c"tmp")];
-    let path = path.as_bytes();
-    let ends = (1..path.len()).rev().filter(|end| path[*end] == b'/');
-    let above = ends.map(|end| mounts::open_however_deep(root, &path[..end])).find_map(std::result::Result::ok);
-    above.and_then(|dir| rustix::fs::fstat(dir).ok()).is_some_and(|stat| own.contains(&Ok(stat.st_dev)))
-}
-
-/// Is what lies there one of our masks?
-fn is_masked(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
-    let identity = |opened: std::result::Result<OwnedFd, Errno>| {
-        opened.and_then(rustix::fs::fstat).map(|stat| Identity::from(&stat)).ok()
-    };
-    let masks = [mounts::MASK_DIR, mounts::MASK_FILE].map(|mask| identity(mounts::open_inside(root, mask)));
-    let found = identity(mounts::open_however_deep(root, path.as_bytes()));
-    found.is_some() && masks.contains(&found)
 }
 
 fn take_clones<'a>(blueprint: &Blueprint<'_>, stage: &Stage, placed: &'a [Placed<'a>]) -> Result<Clones<'a>> {

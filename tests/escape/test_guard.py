@@ -87,7 +87,7 @@ def test_what_moves_while_a_run_starts_is_looked_for_again(full: Fence, act: str
                     (project / "new").rename(here / ".env")
             full.ground.put(project / "done", "")
             text = said(process)
-        # One change does not end a start: its exit code is that of `cat plain`.
+        # One change does not end a start.
         assert (process.returncode, text) == (0, "plain\n"), turn
         if act == "is removed":
             full.ground.put(here / ".env", "secret\n")
