@@ -36,6 +36,8 @@ pub enum Word {
     Listening,
     /// Sockets of the command's network, for the relay. As many of these words as they take.
     Network,
+    /// A copy as the command sees it, and the layer that hides names in it.
+    Copied,
     /// From the supervisor: a part of where the grants lie ([`crate::files::placed`]).
     Placed(Vec<u8>),
     /// From the supervisor: names that a copy does not show, relative to it, with a NUL between two.
@@ -94,6 +96,7 @@ impl Word {
             Word::Started => number(b'S', 0),
             Word::Listening => number(b'L', 0),
             Word::Network => number(b'W', 0),
+            Word::Copied => number(b'O', 0),
             Word::Cover(Cover { path, identity, directory, kind }) => {
                 let kind = match kind {
                     CoverKind::Mask => b'M',
@@ -135,6 +138,7 @@ impl Word {
             b'S' => Word::Started,
             b'L' => Word::Listening,
             b'W' => Word::Network,
+            b'O' => Word::Copied,
             b'A' => Word::All,
             b'M' => Word::Moved,
             b'T' => Word::Stopped(number),

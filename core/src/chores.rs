@@ -2,27 +2,28 @@
 //! remembers what it has to tell.
 
 use std::ops::ControlFlow;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::io::Errno;
 
 use crate::calls::Calls;
-use crate::cover::Cover;
+use crate::cover::{Cover, CoverKind, Placed};
 use crate::event::Event;
 use crate::gate::Gate;
-use crate::guard::{Guard, GuardError, GuardEvent, Placed};
+use crate::guard::{Guard, GuardError, GuardEvent};
 use crate::holder::Holder;
 use crate::journal::Journal;
 use crate::kernel_names::errno_text;
 use crate::limits::Exceeded;
-use crate::namespaces::Inside;
+use crate::mounts;
+use crate::namespaces::{Inside, Overlaid};
 use crate::network::outlet::{Heard, Outlet, Told};
 use crate::observe::Observer;
 use crate::stderr::{self, Live};
 use crate::supervise::{CHORES, Chores, Due};
 use crate::text::AbsPath;
-use crate::veil::Veil;
+use crate::veil::{self, Veil};
 use crate::watch::Watch;
 
 /// More lines than this about names that were taken away say nothing new.
@@ -303,16 +304,33 @@ impl<'a> Duties<'a> {
 fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<Vec<Placed>, Errno> {
     // What the host has there does not show; if the command has made such a name, it is its own.
     let hidden = |cover: &Cover| copied.is_some_and(|copied| copied.veil.hides(copied.workspace, &cover.path));
+    let in_copy = |cover: &Cover| copied.is_some_and(|copied| cover.path.is_within(copied.workspace));
     let bare: Vec<Cover> = covers.iter().filter(|cover| !hidden(cover)).cloned().collect();
-    let mut results = inside.cover(&bare, copied.is_some())?.into_iter();
+    if let (Some(copied), Some(overlaid)) = (copied, inside.overlaid()) {
+        let masks = bare.iter().filter(|cover| cover.kind == CoverKind::Mask);
+        copied.hide_from_now_on(overlaid, masks.map(|cover| &cover.path))?;
+    }
+    let mut results = inside.cover(&bare, in_copy)?.into_iter();
     covers
         .iter()
         .map(|cover| match if hidden(cover) { None } else { results.next() } {
-            Some(Ok(())) => Ok(Placed::Now),
-            None | Some(Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::LOOP)) => Ok(Placed::Needless),
-            Some(Err(errno)) => Err(errno),
+            None => Ok(Placed::Needless),
+            Some(Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::LOOP)) => Ok(Placed::Absent),
+            Some(placed) => placed,
         })
         .collect()
+}
+
+impl Copied<'_> {
+    /// A cover lies on what the copy has found there. What it finds there later is hidden by its path.
+    fn hide_from_now_on<'p>(&self, overlaid: &Overlaid, paths: impl Iterator<Item = &'p AbsPath>) -> Result<(), Errno> {
+        let mut veil = Veil::default();
+        let workspace = mounts::open_host(&self.workspace.as_c_str())?;
+        for (dir, name) in paths.filter_map(|path| veil::split(self.workspace, path)) {
+            veil.hide(workspace.as_fd(), dir, [name.to_vec()]);
+        }
+        veil.lay(workspace.as_fd(), overlaid.veil.as_fd())
+    }
 }
 
 impl Chores for Duties<'_> {

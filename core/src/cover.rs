@@ -26,6 +26,16 @@ impl CoverKind {
     }
 }
 
+/// What became of a cover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placed {
+    Now,
+    /// One lies there already.
+    Needless,
+    /// What it was meant for is not there, or not any more.
+    Absent,
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cover {
     /// Where it lies, outside and inside; no symlink is on the way.

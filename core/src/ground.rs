@@ -108,6 +108,14 @@ impl Rooted {
         &self.stat
     }
 
+    /// The same tree, looked at from somewhere else, where it is only looked at.
+    pub fn seen_from(&self, root: OwnedFd) -> Result<Rooted, WalkError> {
+        let failed = |source| WalkError::Root { path: self.path.clone(), source };
+        let stat = rustix::fs::fstat(&root).map_err(failed)?;
+        let (path, left_out) = (self.path.clone(), self.left_out.clone());
+        Ok(Rooted { path, writable: false, watched: true, root, stat, left_out })
+    }
+
     pub fn absolute(&self, path: &[u8]) -> Result<AbsPath, WalkError> {
         if path.is_empty() {
             return Ok(self.path.clone());

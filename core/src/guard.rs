@@ -10,6 +10,7 @@ mod nodes;
 mod strangers;
 #[cfg(test)]
 mod tests;
+mod view;
 mod visit;
 
 use std::ffi::{CStr, CString};
@@ -25,8 +26,8 @@ use rustix::io::Errno;
 use rustix::time::ClockId;
 
 use crate::beneath;
-use crate::cover::{Cover, CoverKind};
-use crate::ground::{Ground, Tree};
+use crate::cover::{Cover, CoverKind, Placed};
+use crate::ground::{Ground, Rooted, Tree};
 use crate::names::Names;
 use crate::place::Identity;
 use crate::survey;
@@ -35,6 +36,7 @@ use crate::text::AbsPath;
 use crate::walk::{Below, Dir, GitParts, WalkError, Walker};
 
 use nodes::{NO_NODE, Nodes};
+use view::{Place, View};
 use visit::{Post, Visit};
 
 /// Whoever makes more protected names than this is not at work.
@@ -92,14 +94,6 @@ pub enum GuardEvent {
     Failed { path: AbsPath, source: Errno },
 }
 
-/// What became of a cover.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placed {
-    Now,
-    /// It lies there already, or what it was meant for is gone.
-    Needless,
-}
-
 /// Puts covers inside the sandbox, and says what became of each.
 pub type PutCovers<'a> = dyn FnMut(&[Cover]) -> Result<Vec<Placed>, Errno> + 'a;
 
@@ -116,6 +110,7 @@ pub struct Guard {
     ground: Ground,
     walker: Walker,
     post: Post,
+    view: Option<View>,
     buffer: Vec<MaybeUninit<u8>>,
     noted: Noted,
     path: Vec<u8>,
@@ -152,7 +147,7 @@ impl Guard {
             if !dir.tree.watched || dir.below == Below::Masked {
                 return Ok(NO_NODE);
             }
-            match watch(inotify.as_fd(), dir.fd, APPEAR) {
+            match watch(inotify.as_fd(), dir.fd, appear(dir.tree)) {
                 Ok(watch) => Ok(nodes.put_dir(watch, dir)),
                 Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
             }
@@ -165,6 +160,7 @@ impl Guard {
             ground,
             walker,
             post,
+            view: None,
             buffer: Vec::new(),
             noted: Noted::default(),
             path: Vec::new(),
@@ -176,6 +172,12 @@ impl Guard {
         guard.give_up_stale();
         guard.watch_covered(&covers);
         Ok((guard, covers))
+    }
+
+    /// A tree is a copy: what the command sees of it, and what of that is its own. From then on that is looked at too.
+    pub fn show(&mut self, tree: &AbsPath, seen: OwnedFd, own: OwnedFd) -> Result<(), GuardError> {
+        self.view = View::of(&self.ground, tree, seen, own)?;
+        Ok(())
     }
 
     pub fn names(&mut self) -> &mut Names {
@@ -201,7 +203,8 @@ impl Guard {
     /// When the next turn is due even if nothing is readable.
     pub fn timeout(&self) -> Option<Duration> {
         let patrol = self.post.blind.then(|| PATROL.saturating_sub(self.last_patrol.elapsed()));
-        patrol.into_iter().chain(self.post.silent.next_look()).min()
+        let view = self.view.as_ref().and_then(View::next_look);
+        patrol.into_iter().chain(view).chain(self.post.silent.next_look()).min()
     }
 
     pub fn is_due(&self) -> bool {
@@ -234,6 +237,11 @@ impl Guard {
         if self.post.blind && self.last_patrol.elapsed() >= PATROL {
             let since = self.last_patrol;
             self.patrol(false)?;
+            self.deliver(since, put_covers, on_event)?;
+        }
+        if self.view.as_ref().and_then(View::next_look) == Some(Duration::ZERO) {
+            let since = Instant::now();
+            self.look_around()?;
             self.deliver(since, put_covers, on_event)?;
         }
         Ok(())
@@ -294,7 +302,17 @@ impl Guard {
             }
         }
         self.post.again = false;
-        Ok(())
+        self.look_around()
+    }
+
+    /// Looks through all that the command sees of its copy.
+    fn look_around(&mut self) -> Result<(), GuardError> {
+        match &mut self.view {
+            Some(view) if !self.post.finishing => {
+                view.look_around(&mut self.walker, &mut self.names, &mut self.post.covers)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes one buffer of events. False: there were none.
@@ -311,6 +329,9 @@ impl Guard {
                 if judge && !lost {
                     self.judge(watch, what, CStr::from_bytes_with_nul(&noted.names[name]).ok())?;
                 }
+            }
+            if let Some(view) = self.view.as_mut().filter(|_| lost) {
+                view.is_astray = true;
             }
             if judge && lost { self.patrol(true) } else { Ok(()) }
         });
@@ -348,6 +369,12 @@ impl Guard {
             return self.look_at(above, &name);
         }
         let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(()) };
+        if let Some(view) = self.view.as_mut().filter(|view| view.tree == node.tree)
+            && what.contains(ReadFlags::ISDIR)
+            && what.intersects(ReadFlags::MOVED_FROM | ReadFlags::MOVED_TO)
+        {
+            view.is_astray = true;
+        }
         if what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
             let parent = node.identity;
             self.post.gone(parent, name.to_bytes());
@@ -436,6 +463,8 @@ impl Guard {
                     visit.check_trap(&dir)?;
                 }
             }
+            // The copy may still show it.
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) if !tree.writable => {}
             // It is not there any more. If it was renamed inside the trees, an event says so and it will be watched anew.
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
                 let _ = inotify::remove_watch(&self.inotify, watch);
@@ -443,6 +472,10 @@ impl Guard {
             }
             // Its owner took his own rights away, or there are no more descriptors: later, then.
             Err(_) => self.post.blind = true,
+        }
+        if let Some(view) = self.view.as_ref().filter(|view| view.tree == tree_index && known) {
+            let place = Place { path: &path, state, below, folding };
+            view.look_at(&mut self.walker, &mut self.names, place, name, &mut self.post.covers)?;
         }
         self.path = path;
         Ok(())
@@ -486,26 +519,44 @@ impl Guard {
         put_covers: &mut PutCovers<'_>,
         on_event: &mut dyn FnMut(GuardEvent),
     ) -> Result<(), GuardError> {
+        self.post.direct = false;
+        // What is denied may be elsewhere in the copy as well, or instead.
+        if self.place(available, put_covers)? {
+            self.look_around()?;
+            self.place(available, put_covers)?;
+        }
+        self.post.events.drain(..).for_each(on_event);
+        Ok(())
+    }
+
+    /// True: what the command sees has to be looked through.
+    fn place(&mut self, available: Instant, put_covers: &mut PutCovers<'_>) -> Result<bool, GuardError> {
         let post = &mut self.post;
-        post.direct = false;
-        if !post.covers.is_empty() {
-            post.covers.sort_by(|one, other| one.path.cmp(&other.path));
-            post.covers.dedup();
-            let placed = put_covers(&post.covers).map_err(GuardError::Cover)?;
-            let window = available.elapsed();
-            for (cover, placed) in post.covers.drain(..).zip(placed) {
-                if placed == Placed::Now && cover.kind != CoverKind::Pin {
-                    post.events.push(GuardEvent::Masked { path: cover.path, window });
-                }
+        if post.covers.is_empty() {
+            return Ok(false);
+        }
+        post.covers.sort_by(|one, other| one.path.cmp(&other.path));
+        post.covers.dedup();
+        let astray =
+            self.view.as_ref().is_some_and(|view| post.covers.iter().any(|cover| view.may_show_elsewhere(cover)));
+        let placed = put_covers(&post.covers).map_err(GuardError::Cover)?;
+        let window = available.elapsed();
+        for (cover, placed) in post.covers.drain(..).zip(&placed) {
+            if *placed == Placed::Now && cover.kind != CoverKind::Pin {
+                post.events.push(GuardEvent::Masked { path: cover.path, window });
             }
         }
-        post.events.drain(..).for_each(on_event);
-        Ok(())
+        Ok(astray || placed.contains(&Placed::Absent))
     }
 }
 
 const APPEAR: WatchFlags =
     WatchFlags::CREATE.union(WatchFlags::MOVED_TO).union(WatchFlags::ONLYDIR).union(WatchFlags::EXCL_UNLINK);
+/// In a copy it matters too that a directory was moved away: the copy may show it all the same.
+fn appear(tree: &Rooted) -> WatchFlags {
+    if tree.writable { APPEAR } else { APPEAR.union(WatchFlags::MOVED_FROM) }
+}
+
 const DISAPPEAR: WatchFlags = WatchFlags::DELETE.union(WatchFlags::MOVED_FROM);
 /// A hard link is a change of attributes.
 const WRITTEN: WatchFlags = WatchFlags::MODIFY.union(WatchFlags::CLOSE_WRITE).union(WatchFlags::ATTRIB);

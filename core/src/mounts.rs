@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
 
 use crate::beneath;
-use crate::cover::{Cover, CoverKind};
+use crate::cover::{Cover, CoverKind, Placed};
 use crate::place::Identity;
 use crate::sys;
 
@@ -96,7 +96,7 @@ pub fn follow_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno
 
 /// Hides a name of the host in a copy that remembers it as missing, or a directory on the way to it, because it was asked for before
 /// it was there: made and removed again, it leaves a whiteout.
-pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
+pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<Placed, Errno> {
     let path = cover.path.as_bytes();
     let ends = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
     let mut dir = open_inside(root, c".")?;
@@ -106,7 +106,7 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
             Ok(next) => next,
             Err(Errno::NOENT) => {
                 rustix::fs::mkdirat(&dir, &path[start..end], Mode::RWXU)?;
-                return rustix::fs::unlinkat(&dir, &path[start..end], AtFlags::REMOVEDIR);
+                return rustix::fs::unlinkat(&dir, &path[start..end], AtFlags::REMOVEDIR).map(|()| Placed::Absent);
             }
             Err(errno) => return Err(errno),
         };
@@ -114,7 +114,7 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
     }
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(&dir, &path[start..], flags, Mode::empty()) {
-        Ok(_) => rustix::fs::unlinkat(&dir, &path[start..], AtFlags::empty()),
+        Ok(_) => rustix::fs::unlinkat(&dir, &path[start..], AtFlags::empty()).map(|()| Placed::Absent),
         Err(Errno::EXIST) => self::cover(root, cover, true),
         Err(errno) => Err(errno),
     }
@@ -122,11 +122,14 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<(), Errno> {
 
 /// Covers a name. Errno::STALE: something else has that name by now. A copy has identities of its own, and its names do not
 /// change behind our back.
-pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<(), Errno> {
+pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<Placed, Errno> {
     let target = open_however_deep(root, cover.path.as_bytes())?;
     let stat = rustix::fs::fstat(&target)?;
     if !copied && cover.identity != Identity::from(&stat) {
         return Err(Errno::STALE);
+    }
+    if copied && cover.kind == CoverKind::Mask && is_mask(root, Identity::from(&stat)) {
+        return Ok(Placed::Needless);
     }
     let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
     let tree = match cover.kind {
@@ -137,5 +140,11 @@ pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<(), Er
         CoverKind::Lock => clone_tree(&target, PLAIN | READ_ONLY)?,
         CoverKind::Pin => clone_tree(&target, PLAIN)?,
     };
-    attach(tree, target)
+    attach(tree, target).map(|()| Placed::Now)
+}
+
+/// Is this one of our masks?
+pub fn is_mask(root: BorrowedFd<'_>, identity: Identity) -> bool {
+    let of = |mask: &CStr| open_inside(root, mask).and_then(rustix::fs::fstat).map(|stat| Identity::from(&stat));
+    [MASK_DIR, MASK_FILE].into_iter().any(|mask| of(mask) == Ok(identity))
 }

@@ -14,7 +14,7 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::channel::{self, Word};
-use crate::cover::{Cover, CoverKind};
+use crate::cover::{Cover, CoverKind, Placed};
 use crate::fence::{self, Fence, FenceError};
 use crate::jail::JailError;
 use crate::mounts;
@@ -229,8 +229,8 @@ pub fn start(
             let mut next = || descriptors.next();
             let known = (next(), next(), next(), next(), next());
             if let (Some(command), Some(user), Some(mount), Some(network), Some(proc)) = known {
-                let (inside, volatile) = (Inside { init, user, mount, network }, descriptors.collect());
-                let Handed { listener, sockets } = handed;
+                let Handed { listener, sockets, overlaid } = handed;
+                let (inside, volatile) = (Inside { init, user, mount, network, overlaid }, descriptors.collect());
                 let sandbox = Sandbox { init, channel, command, proc, listener, sockets, volatile, inside };
                 return Ok(Started::Running(sandbox));
             }
@@ -253,6 +253,7 @@ pub fn start(
 pub struct Handed {
     pub listener: Option<Listener>,
     pub sockets: Vec<OwnedFd>,
+    pub overlaid: Option<Overlaid>,
 }
 
 /// What became of the start.
@@ -264,6 +265,10 @@ pub fn hear(channel: &OwnedFd, attend: Attend<'_>, handed: &mut Handed) -> Resul
                 attend(handed.listener.insert(Listener::new(fd)), channel.as_fd())?;
             }
             Some((Word::Network, sockets)) => handed.sockets.extend(sockets),
+            Some((Word::Copied, descriptors)) => {
+                let [view, veil] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Errno::PROTO)?;
+                handed.overlaid = Some(Overlaid { view, veil });
+            }
             heard => return Ok(heard),
         }
     }
@@ -300,11 +305,28 @@ pub struct Inside {
     user: OwnedFd,
     mount: OwnedFd,
     network: OwnedFd,
+    overlaid: Option<Overlaid>,
+}
+
+/// A copy, from outside.
+pub struct Overlaid {
+    /// Its root, as the command sees it, with all that is mounted in it.
+    pub view: OwnedFd,
+    /// Of whiteouts, between the copy and what it is one of.
+    pub veil: OwnedFd,
 }
 
 impl Inside {
+    pub fn overlaid(&self) -> Option<&Overlaid> {
+        self.overlaid.as_ref()
+    }
+
     /// Covers names in the running sandbox. Each result stands for its cover.
-    pub fn cover(&self, covers: &[Cover], copied: bool) -> Result<Vec<Result<(), Errno>>, Errno> {
+    pub fn cover(
+        &self,
+        covers: &[Cover],
+        copied: impl Fn(&Cover) -> bool,
+    ) -> Result<Vec<Result<Placed, Errno>>, Errno> {
         let strangers = self.strangers(covers)?;
         let mut results = vec![Err(Errno::CANCELED); covers.len()];
         let mut entered = Ok(());
@@ -318,8 +340,8 @@ impl Inside {
                             *result = Err(Errno::NOENT);
                             continue;
                         }
-                        *result = match mounts::cover(root.as_fd(), cover, copied) {
-                            Err(Errno::NOENT) if copied => mounts::hide(root.as_fd(), cover),
+                        *result = match mounts::cover(root.as_fd(), cover, copied(cover)) {
+                            Err(Errno::NOENT) if copied(cover) => mounts::hide(root.as_fd(), cover),
                             placed => placed,
                         };
                     }

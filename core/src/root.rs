@@ -281,6 +281,11 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
         sys::mount_setattr(root, false, (PLAIN | READ_ONLY).bits().into(), 0).map_err(failed("can not lock", b"/"))?;
     }
     leave_old_root(root)?;
+    if let (Some(session), Some(veil)) = (blueprint.session, &veil) {
+        let path = session.workspace().as_bytes();
+        let view = mounts::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
+        channel::send(channel, &Word::Copied, &[view.as_fd(), veil.as_fd()]).map_err(failed("can not show", path))?;
+    }
     let Base { root, tmp, shm, proc, devices } = base;
     // Each file system once.
     let volatile = if whole.is_some() { vec![tmp, shm] } else { vec![tmp] };

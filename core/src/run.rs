@@ -30,7 +30,7 @@ use crate::jail::Jail;
 use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::limits::{Exceeded, Limits};
-use crate::namespaces::{self, Attend};
+use crate::namespaces::{self, Attend, Overlaid};
 use crate::network::asker::Asker;
 use crate::network::http::Http;
 use crate::network::outside::Outside;
@@ -300,6 +300,12 @@ impl Running {
                 (None, host_proc.as_fd(), Tree::DescendantsOf(top), &[][..])
             }
         };
+        if let (Some(guard), Some(session), Some((inside, _))) = (&mut self.guard, &self.session, inside)
+            && let Some(Overlaid { view, .. }) = inside.overlaid()
+        {
+            let again = |fd: &OwnedFd| rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(SuperviseError::Wait);
+            guard.show(session.workspace(), again(view)?, again(session.upper())?)?;
+        }
         let watch = if limits.need_supervisor() { Some(limits.watch(proc, tree, volatile)?) } else { None };
         // Others act for the command only in a copy: they need what it is behind.
         let fence = self.session.is_some().then_some(fence);

@@ -103,6 +103,11 @@ impl Session {
         Ok(Session { id, path, dir, workspace: requested.path.clone(), upper, work })
     }
 
+    /// What the command has made, or changed.
+    pub fn upper(&self) -> &OwnedFd {
+        &self.upper
+    }
+
     pub fn workspace(&self) -> &AbsPath {
         &self.workspace
     }
@@ -243,9 +248,6 @@ impl Layers {
     /// The overlay, mounted nowhere yet.
     pub fn mount(&self, veil: &Veil, stage: BorrowedFd<'_>, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
         let Layers { lower, upper, work } = self;
-        if veil.is_empty() {
-            return mount_overlay(&[lower.as_fd()], upper.as_fd(), work.as_fd(), &[], attributes);
-        }
         veil.lay(lower.as_fd(), stage)?;
         // With a layer of another file system files would show the numbers of theirs and change them with the first write, but
         // for this; where the copy is on another file system than the workspace they do so anyway.

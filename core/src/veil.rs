@@ -24,10 +24,6 @@ pub struct Veil {
 }
 
 impl Veil {
-    pub fn is_empty(&self) -> bool {
-        self.dirs.is_empty()
-    }
-
     /// Hides names in a directory, if the layer can stand for it: it has to be ours, because what we make is.
     pub fn hide(&mut self, workspace: BorrowedFd<'_>, dir: &[u8], names: impl IntoIterator<Item = Vec<u8>>) -> bool {
         let above = |end: usize| dir[..end].to_vec();
@@ -79,14 +75,14 @@ impl Veil {
         ends.map(|end| split_last(&path[..end])).any(named)
     }
 
-    /// Makes the layer in an empty file system.
+    /// Makes the layer in an empty file system, or adds to one. What the overlay has found already it shows as it found it.
     pub fn lay(&self, workspace: BorrowedFd<'_>, layer: BorrowedFd<'_>) -> Result<(), Errno> {
         let mut path = Vec::with_capacity(256);
         // What lies in a hidden directory is hidden with it.
         let shown = || self.dirs.iter().filter(|(dir, _)| !self.hides_below(dir));
         for (dir, names) in shown() {
             if !dir.is_empty() {
-                rustix::fs::mkdirat(layer, &dir[..], Mode::RWXU)?;
+                settled(rustix::fs::mkdirat(layer, &dir[..], Mode::RWXU))?;
             }
             for name in names {
                 path.clear();
@@ -96,22 +92,32 @@ impl Veil {
                 }
                 path.extend_from_slice(name);
                 let whiteout = FileType::CharacterDevice;
-                rustix::fs::mknodat(layer, &path[..], whiteout, Mode::empty(), rustix::fs::makedev(0, 0))?;
+                settled(rustix::fs::mknodat(layer, &path[..], whiteout, Mode::empty(), rustix::fs::makedev(0, 0)))?;
             }
         }
         // From the innermost out: each name that is made changes the times of its directory.
         for (dir, _) in shown().rev() {
-            let real = rustix::fs::fstat(open(workspace, dir)?)?;
+            // Where the host has removed it meanwhile, it is empty.
+            let Ok(real) = open(workspace, dir).and_then(rustix::fs::fstat) else { continue };
             let name = CString::new(if dir.is_empty() { &b"."[..] } else { dir }).map_err(|_| Errno::INVAL)?;
-            rustix::fs::chmodat(layer, &name, Mode::from_raw_mode(real.st_mode & 0o7777), AtFlags::empty())?;
+            let mode = Mode::from_raw_mode(real.st_mode & 0o7777);
+            settled(rustix::fs::chmodat(layer, &name, mode, AtFlags::empty()))?;
             let time = |seconds: i64, nanoseconds: u64| Timespec { tv_sec: seconds, tv_nsec: nanoseconds as _ };
             let times = Timestamps {
                 last_access: time(real.st_atime, real.st_atime_nsec),
                 last_modification: time(real.st_mtime, real.st_mtime_nsec),
             };
-            rustix::fs::utimensat(layer, &name, &times, AtFlags::empty())?;
+            settled(rustix::fs::utimensat(layer, &name, &times, AtFlags::empty()))?;
         }
         Ok(())
+    }
+}
+
+/// What is in the layer already stays, and behind a whiteout nothing has to be hidden.
+fn settled(made: Result<(), Errno>) -> Result<(), Errno> {
+    match made {
+        Err(Errno::EXIST | Errno::NOTDIR) => Ok(()),
+        made => made,
     }
 }
 

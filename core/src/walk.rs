@@ -317,7 +317,7 @@ impl Walker {
         let fd = match tree.open(path, LIST) {
             Ok(fd) => fd,
             // Gone since it was seen, or something else by now: whoever changed it made an event.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(()),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE) => return Ok(()),
             Err(Errno::ACCESS) => match visitor.unlistable(tree, path)? {
                 Some(fd) => fd,
                 None => return Ok(()),
@@ -351,7 +351,7 @@ impl Walker {
         while let Some(entry) = entries.next() {
             let entry = match entry {
                 Ok(entry) => entry,
-                Err(Errno::NOENT) => return Ok(()), // removed while it was listed
+                Err(Errno::NOENT | Errno::STALE) => return Ok(()), // removed while it was listed
                 Err(source) => return Err(failed(source).into()),
             };
             let name = entry.file_name();

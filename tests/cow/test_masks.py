@@ -17,7 +17,9 @@ WATCH = """
     sys.stdout.write("started\\n"); sys.stdout.flush()
     paths = sys.argv[1:]
     seen, rounds, listed = set(), 0, False
-    while not select.select([0], [], [], 0)[0]:
+    stop = False
+    while not stop:
+        stop = bool(select.select([0], [], [], 0)[0])
         rounds += 1
         for path in paths:
             try:

@@ -23,7 +23,7 @@ use crate::walk::{Below, Dir, Entry, GitParts, LIST, Verdict, Visitor, WalkError
 
 use super::nodes::{Nodes, UNWATCHED};
 use super::strangers::Silent;
-use super::{APPEAR, DISAPPEAR, GuardError, GuardEvent, MAX_TAKEN, WRITTEN, watch};
+use super::{DISAPPEAR, GuardError, GuardEvent, MAX_TAKEN, WRITTEN, appear, watch};
 
 /// A name that was locked at the start. Inside it is a mount point, which the command can not replace; so whoever does is outside,
 /// and it is locked again. It goes by the directory that holds it: another directory that comes to the same path is new.
@@ -364,7 +364,7 @@ impl Visitor for Visit<'_> {
             return Ok(Some(UNWATCHED));
         }
         let disappear = if self.post.holds_in(dir.identity) { DISAPPEAR } else { WatchFlags::empty() };
-        match watch(self.inotify, dir.fd, APPEAR | disappear) {
+        match watch(self.inotify, dir.fd, appear(dir.tree) | disappear) {
             Ok(watch) => Ok(Some(self.post.nodes.put_dir(watch, dir))),
             // It is listed all the same, and again and again from now on.
             Err(_) => {

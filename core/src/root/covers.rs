@@ -53,7 +53,7 @@ fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
 fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> Result<()> {
     let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
     match mounts::cover(root, cover, copied) {
-        Ok(()) => Ok(()),
+        Ok(_) => Ok(()),
         // In a copy it is looked for again wherever it comes to.
         Err(Errno::NOENT | Errno::NOTDIR) if copied || is_hidden(root, &cover.path) => Ok(()),
         // After an earlier look, and perhaps under another name: a mount goes where its place goes.
@@ -76,10 +76,6 @@ fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
 
 /// Is what lies there one of our masks?
 fn is_masked(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
-    let identity = |opened: std::result::Result<OwnedFd, Errno>| {
-        opened.and_then(rustix::fs::fstat).map(|stat| Identity::from(&stat)).ok()
-    };
-    let masks = [mounts::MASK_DIR, mounts::MASK_FILE].map(|mask| identity(mounts::open_inside(root, mask)));
-    let found = identity(mounts::open_however_deep(root, path.as_bytes()));
-    found.is_some() && masks.contains(&found)
+    let found = mounts::open_however_deep(root, path.as_bytes()).and_then(rustix::fs::fstat);
+    found.is_ok_and(|stat| mounts::is_mask(root, Identity::from(&stat)))
 }

@@ -1,0 +1,143 @@
+//! A copy, as the command sees it.
+//!
+//! An overlay remembers what it found in the workspace: where the host has moved a directory meanwhile, the copy may still show it
+//! at a place where the host had it for an instant, and show there what came into it since. So what the command sees is looked at
+//! too: wherever something happens, and, once a directory was moved, all of it when a denied name turns up, and now and then. What is
+//! bare there and not the command's own is covered.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType, OFlags};
+
+use crate::beneath;
+use crate::cover::{Cover, CoverKind};
+use crate::ground::{Ground, Rooted};
+use crate::names::{Look, Names, StateId};
+use crate::place::Identity;
+use crate::survey;
+use crate::text::AbsPath;
+use crate::walk::{Below, Dir, Entry, Verdict, Visitor, Walker};
+
+use super::GuardError;
+use super::nodes::UNWATCHED;
+
+pub struct View {
+    /// Which of the guard's trees it is a view of.
+    pub tree: usize,
+    ground: Ground,
+    /// What the command has made itself.
+    own: OwnedFd,
+    /// A directory was moved: the copy may show it where it was, and what comes into it there.
+    pub is_astray: bool,
+    last_look: Instant,
+    took: Duration,
+}
+
+/// From one look to the next, if it took no longer than a twentieth of that.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A directory, as the guard knows it.
+pub struct Place<'p> {
+    pub path: &'p [u8],
+    pub state: StateId,
+    pub below: Below,
+    pub folding: bool,
+}
+
+impl View {
+    /// None: nobody watches that tree.
+    pub fn of(ground: &Ground, path: &AbsPath, seen: OwnedFd, own: OwnedFd) -> Result<Option<View>, GuardError> {
+        let Some(tree) = ground.trees.iter().position(|tree| tree.path == *path) else { return Ok(None) };
+        let ground = Ground { trees: vec![ground.trees[tree].seen_from(seen)?] };
+        Ok(Some(View { tree, ground, own, is_astray: false, last_look: Instant::now(), took: Duration::ZERO }))
+    }
+
+    pub fn next_look(&self) -> Option<Duration> {
+        let pause = PAUSE.max(self.took * 20);
+        self.is_astray.then(|| pause.saturating_sub(self.last_look.elapsed()))
+    }
+
+    pub fn may_show_elsewhere(&self, cover: &Cover) -> bool {
+        self.is_astray && cover.kind == CoverKind::Mask && cover.path.is_within(&self.ground.trees[0].path)
+    }
+
+    /// A name in a directory, and what lies below it.
+    pub fn look_at(
+        &self,
+        walker: &mut Walker,
+        names: &mut Names,
+        place: Place<'_>,
+        name: &CStr,
+        covers: &mut Vec<Cover>,
+    ) -> Result<(), GuardError> {
+        let Place { path, state, below, folding } = place;
+        let tree = &self.ground.trees[0];
+        // What the command does not see needs no cover.
+        let Ok(fd) = tree.open(path, OFlags::PATH | OFlags::DIRECTORY) else { return Ok(()) };
+        let Ok(stat) = rustix::fs::fstat(&fd) else { return Ok(()) };
+        let identity = Identity::from(&stat);
+        let dir = Dir {
+            tree,
+            tree_index: 0,
+            fd: fd.as_fd(),
+            path,
+            identity,
+            state,
+            below,
+            folding,
+            numbers_agree: false,
+            node: UNWATCHED,
+        };
+        let Ok(stat) = dir.stat(name) else { return Ok(()) };
+        let file_type = FileType::from_raw_mode(stat.st_mode);
+        walker.entry(names, &self.ground, &dir, name, file_type, &mut Seen { own: &self.own, covers })
+    }
+
+    pub fn look_around(
+        &mut self,
+        walker: &mut Walker,
+        names: &mut Names,
+        covers: &mut Vec<Cover>,
+    ) -> Result<(), GuardError> {
+        let started = Instant::now();
+        let looked = walker.tree(names, &self.ground, 0, &mut Seen { own: &self.own, covers });
+        (self.last_look, self.took) = (Instant::now(), started.elapsed());
+        looked
+    }
+}
+
+struct Seen<'v> {
+    own: &'v OwnedFd,
+    covers: &'v mut Vec<Cover>,
+}
+
+impl Visitor for Seen<'_> {
+    type Error = GuardError;
+
+    fn enter(&mut self, _dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
+        Ok(Some(UNWATCHED))
+    }
+
+    fn root(&mut self, _tree: &Rooted, verdict: Verdict, _look: Look) -> Result<Option<Below>, GuardError> {
+        Ok((!matches!(verdict, Verdict::Deny(_))).then_some(Below::Plain))
+    }
+
+    fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, GuardError> {
+        let name = entry.name.to_bytes();
+        // A directory that the command has written to may show more than what it wrote.
+        let is_own = || entry.file_type != FileType::Directory && beneath::look(self.own, &dir.join(name)).is_ok();
+        if matches!(entry.verdict, Verdict::Deny(_))
+            && !is_own()
+            && let Ok(stat) = dir.stat(entry.name)
+        {
+            self.covers.push(survey::cover(dir.absolute(name)?, &stat, CoverKind::Mask)?);
+        }
+        Ok(None)
+    }
+
+    fn unlistable(&mut self, _tree: &Rooted, _path: &[u8]) -> Result<Option<OwnedFd>, GuardError> {
+        Ok(None)
+    }
+}

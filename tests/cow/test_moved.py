@@ -1,0 +1,181 @@
+"""What the host moves below a copy while a command works on it stays closed, also where the copy shows what was."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.cow import moves
+from tests.support.cow import Cow
+from tests.support.features import need_root
+
+DENY = ("--deny", "**/*.secret")
+TO_NOTICE = 0.3
+EXCHANGE = 2  # renameat2
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """A shell inside, which is told what to do one line at a time."""
+
+    process: subprocess.Popen[str]
+
+    def does(self, line: str) -> str:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{line}; echo .done\n")
+        self.process.stdin.flush()
+        said = ""
+        while (more := self.process.stdout.readline()) != ".done\n":
+            assert more, f"it has ended after {said}"
+            said += more
+        return said
+
+    @contextmanager
+    def unguarded(self) -> Iterator[None]:
+        """For so long nobody looks at what happens: as on a machine that is very busy."""
+        os.kill(self.process.pid, signal.SIGSTOP)
+        try:
+            time.sleep(0.05)
+            yield
+        finally:
+            os.kill(self.process.pid, signal.SIGCONT)
+
+
+@contextmanager
+def shell(cow: Cow) -> Iterator[Shell]:
+    known = cow.sessions()
+    argv = cow.running("sh", flags=DENY)
+    with cow.tester.starting(argv, cwd=cow.workspace, stdin=subprocess.PIPE) as process:
+        inside = Shell(process)
+        inside.does("true")
+        cow.made.extend(cow.sessions() - known)
+        yield inside
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def exchange(cow: Cow, one: str, other: str) -> None:
+    moves.rename_flags(f"{cow.workspace}/{one}", f"{cow.workspace}/{other}", EXCHANGE)
+
+
+def forget() -> None:
+    """The kernel drops what it remembers of names."""
+    need_root()
+    Path("/proc/sys/vm/drop_caches").write_text("2")
+
+
+def reads(inside: Shell) -> str:
+    return inside.does("cat */*.secret */*/*.secret 2>/dev/null")
+
+
+def test_where_a_directory_was_for_an_instant(cow: Cow) -> None:
+    cow.host("mkdir ../away; echo secret > ../away/a.secret; echo plain > ../away/b")
+    away, there = cow.workspace.parent / "away", cow.workspace / "there"
+    with shell(cow) as inside:
+        with inside.unguarded():
+            away.rename(there)
+            assert "a.secret" in inside.does("ls there"), "the control: the copy has seen it"
+            there.rename(away)
+        time.sleep(TO_NOTICE)
+        assert inside.does("cat there/b") == "plain\n", "the control: the copy still has it"
+        assert inside.does("cat there/a.secret 2>&1") == "cat: there/a.secret: Permission denied\n"
+    assert cow.tester.run(["cat", away / "a.secret"]).stdout == "secret\n", "the control"
+
+
+def test_what_comes_into_a_directory_that_the_copy_shows_elsewhere(cow: Cow) -> None:
+    cow.host("mkdir one two; echo one > one/plain; echo two > two/plain")
+    with shell(cow) as inside:
+        assert inside.does("cat one/plain two/plain") == "one\ntwo\n"
+        exchange(cow, "one", "two")
+        time.sleep(TO_NOTICE)
+        assert inside.does("cat one/plain two/plain") == "one\ntwo\n", "the control: as it was"
+        cow.put("two/a.secret", "secret\n")
+        cow.put("two/b", "later\n")
+        time.sleep(TO_NOTICE)
+        assert inside.does("cat one/b") == "later\n", "the control: what came shows where the copy has it"
+        assert reads(inside) == ""
+        forget()
+        assert inside.does("cat two/plain") == "one\n", "the control: as the host has it by now"
+        assert reads(inside) == ""
+
+
+def test_a_directory_that_is_another_by_now(cow: Cow) -> None:
+    cow.host("mkdir -p sub/deep; echo old > sub/plain")
+    with shell(cow) as inside:
+        assert inside.does("cat sub/plain; ls sub/deep") == "old\n"
+        cow.host("rm -r sub; mkdir -p sub/deep; echo secret > sub/a.secret; echo secret > sub/deep/a.secret")
+        cow.put("sub/plain", "new\n")
+        time.sleep(TO_NOTICE)
+        assert reads(inside) == ""
+        forget()
+        assert inside.does("cat sub/plain") == "new\n", "the control: the copy has forgotten"
+        assert reads(inside) == ""
+        assert inside.does("echo own > sub/mine; cat sub/mine") == "own\n"
+    assert cow.diff() == {"sub/mine": "added"}
+    assert cow.paddock("apply").exit_code == 0
+    assert (cow.workspace / "sub" / "a.secret").read_text() == "secret\n", "nor is it taken from its owner"
+
+
+def test_what_comes_into_a_directory_that_has_left_the_workspace(cow: Cow) -> None:
+    cow.host("mkdir -p sub/deep; echo old > sub/plain")
+    with shell(cow) as inside:
+        assert inside.does("cat sub/plain; ls sub/deep") == "old\n"
+        cow.host("mv sub ../sub; echo secret > ../sub/a.secret; echo later > ../sub/b")
+        time.sleep(TO_NOTICE)
+        assert inside.does("cat sub/b") == "later\n", "the control: the copy still shows it"
+        assert reads(inside) == ""
+        cow.host("mkdir ../sub/new; echo secret > ../sub/new/a.secret; echo later > ../sub/new/b; sleep 2")
+        assert inside.does("cat sub/new/b") == "later\n", "the control"
+        assert reads(inside) == ""
+
+
+def test_what_the_command_made_itself_stays_open(cow: Cow) -> None:
+    cow.host("mkdir one two")
+    with shell(cow) as inside:
+        inside.does("echo own > one/a.secret")
+        exchange(cow, "one", "two")
+        cow.put("two/b.secret", "secret\n")
+        time.sleep(TO_NOTICE)
+        assert reads(inside) == "own\n"
+
+
+@pytest.mark.parametrize("start", [True, False], ids=["as it starts", "while it runs"])
+def test_directories_that_change_places_all_the_time(cow: Cow, start: bool) -> None:
+    names = [*(f"a{number}" for number in range(6)), "b", "empty", *(f"z{number}" for number in range(4))]
+    for name in names[:7]:
+        cow.put(f"{name}/.env", "secret\n")
+        cow.put(f"{name}/a.secret", "secret\n")
+    cow.host("mkdir -p b/c empty; echo secret > b/c/.env; for i in 0 1 2 3; do mkdir -p z$i/y/x; done")
+    looks = "(while ls * >/dev/null 2>&1; do sleep 0.02; done) & looking=$!"
+    script = f"{looks}; read x; kill $looking; sleep 0.3; cat */.env */*/.env */*.secret"
+    chance = random.Random(7)
+    for turn in range(12):
+        known = cow.sessions()
+        argv = cow.running("sh", "-c", script, flags=DENY)
+        with cow.tester.starting(argv, cwd=cow.workspace, stdin=subprocess.PIPE) as process:
+            if not start:
+                time.sleep(0.15)
+            until = time.monotonic() + chance.uniform(0.02, 0.2)
+            while time.monotonic() < until:
+                one, other = chance.sample(names, 2)
+                exchange(cow, one, other)
+                time.sleep(chance.uniform(0, 0.002))
+            text, complaints = process.communicate("\n", timeout=60)
+        cow.made.extend(cow.sessions() - known)
+        # A start is told to be tried again, or does not show any.
+        assert text == "", turn
+        assert "Permission denied" in complaints or "No such file" in complaints or process.returncode == 125, (
+            complaints
+        )
+    assert "secret" in cow.tester.run(["sh", "-c", "cat */.env"], cwd=cow.workspace).stdout, "the control"
