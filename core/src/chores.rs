@@ -128,13 +128,12 @@ impl<'a> Duties<'a> {
 
     /// What was written as it should be, and runs outside of the fence: a person looks first.
     fn tell_changed(&self, paths: &[AbsPath]) {
-        let journaled = paths.iter().take(MOST_FLAGGED);
         if let Some(journal) = self.journal {
-            for path in journaled {
-                if let Err(error) = journal.append(&Event::NameFlagged { path: path.as_bytes() }) {
-                    stderr::complain(&error.to_string(), error.hint());
-                    break;
-                }
+            let journaled = paths.iter().take(MOST_FLAGGED);
+            let tried = journaled.map(|path| journal.append(&Event::NameFlagged { path: path.as_bytes() }));
+            // All are tried: what can not be written is counted.
+            if let Some(error) = tried.filter_map(Result::err).last() {
+                stderr::complain(&error.to_string(), error.hint());
             }
         }
         if paths.is_empty() || self.quiet {

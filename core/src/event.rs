@@ -86,6 +86,11 @@ pub enum Event<'a> {
     NetworkLost {
         reason: &'a str,
     },
+    /// What is missing before this line: so many events of the session could not be written.
+    JournalLost {
+        count: u64,
+        reason: &'a str,
+    },
     /// What the Python half tells.
     Record(&'a Record),
     /// What the fence refused, as it was observed and judged.
@@ -159,6 +164,10 @@ impl Event<'_> {
             Event::Record(record) => record.write(&mut out),
             Event::NetworkLost { reason } => {
                 out.push_str("\"event\":\"network.lost\",\"reason\":");
+                json::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
+            }
+            Event::JournalLost { count, reason } => {
+                let _ = write!(out, "\"event\":\"journal.lost\",\"count\":{count},\"reason\":");
                 json::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
             }
             Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
@@ -428,8 +437,9 @@ mod tests {
         );
         let (told, lost) = (told.unwrap(), Event::NetworkLost { reason: "it was killed by SIGKILL" });
         let network = Event::Network(&told);
+        let missing = Event::JournalLost { count: 12, reason: "ENOSPC" };
         let events = [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged];
-        for event in events.into_iter().chain([exec, attack, refused, network, lost]) {
+        for event in events.into_iter().chain([exec, attack, refused, network, lost, missing]) {
             let ours = parsed(&event);
             let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();
@@ -473,6 +483,7 @@ mod tests {
         parsed(&Event::NameLeft { path: &[0xFF; 5000], errno: Errno::ACCESS });
         parsed(&Event::NameMasked { path: &[0xFF; 5000], window_us: u128::from(u64::MAX) });
         parsed(&Event::NameFlagged { path: &[0xFF; 5000] });
+        parsed(&Event::JournalLost { count: u64::MAX, reason: &"\u{1}".repeat(5000) });
         let (long, reason) = (vec![0xFF; 5000], Some("\u{1}".repeat(5000)));
         let (exe, cwd, rule, by) = (long.clone(), long.clone(), Some(long.clone()), reason.clone());
         let argv = [&long[..], &[0]].concat().repeat(40);

@@ -4,11 +4,15 @@
 //! that come together are appended with one write, then `head` is rewritten. A crash between the two leaves whole lines that
 //! chain on, and they are adopted; a crash inside the first leaves a torn line, and it is cut off. Anything else at the end of a file is not
 //! ours, and then nothing runs: a journal that can not be continued truthfully is not continued.
+//!
+//! What can not be written (a full disk, which the command may have filled) is counted in `head`, or by us if `head` takes nothing
+//! either. Whoever writes next tells it first, with the same write: a session's `journal.lost` stands before whatever comes after the gap.
 
-use std::cell::RefCell;
+mod head;
+
+use std::cell::{Cell, RefCell};
 use std::ffi::CString;
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir, Stat};
@@ -17,13 +21,13 @@ use sha2::{Digest, Sha256};
 
 use crate::clock::Utc;
 use crate::event::{BODY_LIMIT, Event};
+use crate::kernel_names;
 use crate::plan;
 use crate::stderr;
 use crate::text::{self, AbsPath, Text};
+use head::{Head, Loss};
 
 pub const LINE_LIMIT: usize = 4096;
-const HEAD_LIMIT: usize = 512;
-const FIRST_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// seq, prev, ts, session, opens and their punctuation: at most 20 + 64 + 24 + 16 + 4 characters of values.
 const PREFIX_LIMIT: usize = 192;
@@ -51,8 +55,6 @@ pub enum JournalError {
     Read { path: String, source: Errno },
     #[error("the journal {path} can not be written: {source}")]
     Write { path: String, source: Errno },
-    #[error("the journal {path} took only part of a line")]
-    ShortWrite { path: String },
     #[error("{path} does not say where the journal stands")]
     Head { path: String },
     #[error("the journal {path} ends with lines that do not continue its chain")]
@@ -67,11 +69,32 @@ impl JournalError {
             JournalError::Create { .. } | JournalError::OpenDir { .. } => {
                 "give a directory of your own with --audit-log DIR, or run without a journal: --off audit"
             }
-            JournalError::ShortWrite { .. } => "the disk is full, or a limit on file sizes is in the way",
+            JournalError::Write { source: Errno::NOSPC | Errno::DQUOT | Errno::FBIG, .. } => {
+                "the disk is full, or a limit is in the way: make room, or choose another place with --audit-log DIR"
+            }
             JournalError::Head { .. } | JournalError::Headless { .. } | JournalError::Foreign { .. } => {
                 "look at it with `paddock audit verify`, then move the journal directory aside to start a new chain"
             }
             _ => "the journal must be yours alone: correct owner and mode, or choose another with --audit-log DIR",
+        }
+    }
+
+    /// Short, for `head`.
+    fn reason(&self) -> String {
+        match self {
+            JournalError::Create { source, .. }
+            | JournalError::OpenDir { source, .. }
+            | JournalError::Open { source, .. }
+            | JournalError::Lock { source, .. }
+            | JournalError::Read { source, .. }
+            | JournalError::Write { source, .. } => kernel_names::errno(*source),
+            JournalError::Owner { .. }
+            | JournalError::WrongMode { .. }
+            | JournalError::WrongType { .. }
+            | JournalError::Linked { .. } => "it was not the user's alone".to_owned(),
+            JournalError::Head { .. } | JournalError::Foreign { .. } | JournalError::Headless { .. } => {
+                "its chain could not be continued".to_owned()
+            }
         }
     }
 }
@@ -88,6 +111,10 @@ pub struct Journal {
     to_stderr: bool,
     /// The file written last, kept open: the command may own it, and could change its mode before the end is written.
     file: RefCell<Option<Written>>,
+    /// Whoever could not even write that he begins has done nothing that would be missing.
+    begun: Cell<bool>,
+    /// What `head` could not take.
+    lost: RefCell<Option<Loss>>,
 }
 
 #[derive(Debug)]
@@ -96,15 +123,6 @@ struct Written {
     day: Option<i64>,
     name: CString,
     file: OwnedFd,
-}
-
-/// Where the chain stands.
-#[derive(Debug, PartialEq, Eq)]
-struct Head {
-    seq: u64,
-    hash: String,
-    file: CString,
-    size: u64,
 }
 
 impl Journal {
@@ -118,8 +136,8 @@ impl Journal {
         let dir_path = requested.dir.clone();
         let head = open_file(&dir, &dir_path, &CString::from_name(&head_name), OFlags::RDWR, uid)?;
         let (fixed_name, to_stderr) = (requested.file.clone(), requested.stderr);
-        let file = RefCell::new(None);
-        Ok(Journal { dir_path, dir, head, head_name, fixed_name, uid, session, to_stderr, file })
+        let (file, begun, lost) = (RefCell::new(None), Cell::new(false), RefCell::new(None));
+        Ok(Journal { dir_path, dir, head, head_name, fixed_name, uid, session, to_stderr, file, begun, lost })
     }
 
     /// What [`Journal::open`] would refuse, without creating anything. Tells whether a reboot would lose it.
@@ -143,20 +161,48 @@ impl Journal {
         self.append_all(std::slice::from_ref(event))
     }
 
-    /// Those that were heard of together: all of them are written, or none.
+    /// Those that were heard of together: all of them are written, or none, and then they are counted.
     pub fn append_all(&self, events: &[Event<'_>]) -> Result<(), JournalError> {
         if events.is_empty() {
             return Ok(());
         }
-        rustix::fs::flock(&self.head, FlockOperation::LockExclusive)
-            .map_err(|source| JournalError::Lock { path: self.path(&self.head_name), source })?;
-        let lines = self.append_locked(events);
+        let lines = self.lock().and_then(|()| self.append_locked(events));
+        if let Err(error) = &lines {
+            self.lose(events.len(), error);
+        }
         let _ = rustix::fs::flock(&self.head, FlockOperation::Unlock);
         let lines = lines?;
         if self.to_stderr {
             lines.lines().for_each(|line| stderr::say("paddock", &format!("audit {line}")));
         }
         Ok(())
+    }
+
+    fn lock(&self) -> Result<(), JournalError> {
+        rustix::io::retry_on_intr(|| rustix::fs::flock(&self.head, FlockOperation::LockExclusive))
+            .map_err(|source| JournalError::Lock { path: self.path(&self.head_name), source })
+    }
+
+    fn lose(&self, count: usize, error: &JournalError) {
+        if !self.begun.get() {
+            return;
+        }
+        let mut lost = self.lost.borrow_mut();
+        let new = || Loss { session: self.session.clone(), count: 0, reason: error.reason() };
+        let loss = lost.get_or_insert_with(new);
+        loss.count += count as u64;
+        let locked = !matches!(error, JournalError::Lock { .. });
+        if locked && self.remember(loss).is_ok() {
+            *lost = None;
+        }
+    }
+
+    fn remember(&self, loss: &Loss) -> Result<(), JournalError> {
+        let Some((mut head, stored_length)) = self.read_head()? else {
+            return Err(JournalError::Headless { path: self.path(&self.head_name) });
+        };
+        head.add(loss);
+        self.write_head(&head, stored_length)
     }
 
     fn append_locked(&self, events: &[Event<'_>]) -> Result<String, JournalError> {
@@ -172,9 +218,9 @@ impl Journal {
                 Written { day, name, file }
             }
         };
-        let lines = self.append_to(&written.file, &written.name, &now, events)?;
+        let lines = self.append_to(&written.file, &written.name, &now, events);
         self.file.replace(Some(written));
-        Ok(lines)
+        lines
     }
 
     fn append_to(
@@ -184,10 +230,13 @@ impl Journal {
         now: &Utc,
         events: &[Event<'_>],
     ) -> Result<String, JournalError> {
-        let (mut head, head_length) = self.read_head(name)?;
-        if head_length == 0 {
-            self.refuse_headless()?;
-        }
+        let (mut head, head_length) = match self.read_head()? {
+            Some(stored) => stored,
+            None => {
+                self.refuse_headless()?;
+                (Head::first(name), 0)
+            }
+        };
         // Only a file that is due begins anew. One whose lines were taken away does not get to look like it.
         let opens = head_length == 0 || head.file != *name;
         if head.file != *name {
@@ -201,52 +250,60 @@ impl Journal {
         }
         self.catch_up(&mut head, file)?;
 
+        if let Some(loss) = &*self.lost.borrow() {
+            head.add(loss);
+        }
+        let losses = std::mem::take(&mut head.losses);
+        let told = losses.iter().map(|loss| {
+            let event = Event::JournalLost { count: loss.count, reason: &loss.reason };
+            (loss.session.as_str(), event.body())
+        });
+        let bodies = told.chain(events.iter().map(|event| (self.session.as_str(), event.body())));
+
         let before = head.size;
         let ts = now.timestamp();
-        let mut lines = String::with_capacity(events.len() * (PREFIX_LIMIT + 512));
-        for event in events {
+        let mut lines = String::with_capacity((losses.len() + events.len()) * (PREFIX_LIMIT + 512));
+        for (session, body) in bodies {
             let start = lines.len();
             let _ = write!(
                 lines,
-                "{{\"seq\":{},\"prev\":\"{}\",\"ts\":\"{ts}\",\"session\":\"{}\",",
+                "{{\"seq\":{},\"prev\":\"{}\",\"ts\":\"{ts}\",\"session\":\"{session}\",",
                 head.seq + 1,
                 head.hash,
-                self.session
             );
             if opens && head.size == 0 {
                 // The first line says so: lines taken from the front of a file are then missed.
                 lines.push_str("\"opens\":true,");
             }
-            lines.push_str(&event.body());
+            lines.push_str(&body);
             lines.push('}');
             head.seq += 1;
             head.hash = hash(&lines.as_bytes()[start..]);
             lines.push('\n');
             head.size += (lines.len() - start) as u64;
         }
-        let path = || self.path_of(&head.file);
-        match rustix::io::write(file, lines.as_bytes()) {
-            Ok(count) if count == lines.len() => {}
-            Ok(_) => {
-                // A full disk. What did get there would be half a line.
-                rustix::fs::ftruncate(file, before).map_err(|source| JournalError::Write { path: path(), source })?;
-                return Err(JournalError::ShortWrite { path: path() });
-            }
-            Err(source) => return Err(JournalError::Write { path: path(), source }),
+        let written = write_all(file, lines.as_bytes())
+            .map_err(|source| JournalError::Write { path: self.path_of(&head.file), source })
+            .and_then(|()| self.write_head(&head, head_length));
+        if let Err(error) = written {
+            // Half a line, or lines that `head` does not know of. If they stay, the next to write cuts them off or adopts them.
+            let _ = rustix::fs::ftruncate(file, before);
+            return Err(error);
         }
-        self.write_head(&head, head_length)?;
+        self.begun.set(true);
+        self.lost.take();
         Ok(lines)
     }
 
-    /// Also returns how long the stored head is.
-    fn read_head(&self, first_file: &CString) -> Result<(Head, usize), JournalError> {
+    /// Also returns how long the stored head is. None: nothing was ever written.
+    fn read_head(&self) -> Result<Option<(Head, usize)>, JournalError> {
         let path = || self.path(&self.head_name);
-        let mut buffer = [0; HEAD_LIMIT];
+        let mut buffer = [0; head::LIMIT];
         let length = rustix::io::pread(&self.head, &mut buffer, 0)
             .map_err(|source| JournalError::Read { path: path(), source })?;
         match &buffer[..length] {
-            [] => Ok((Head { seq: 0, hash: FIRST_HASH.to_owned(), file: first_file.clone(), size: 0 }, 0)),
-            stored => Ok((Head::parse(stored).ok_or_else(|| JournalError::Head { path: path() })?, length)),
+            [] => Ok(None),
+            stored => Ok(Some((Head::parse(stored).ok_or_else(|| JournalError::Head { path: path() })?, length))),
         }
     }
 
@@ -273,11 +330,20 @@ impl Journal {
     }
 
     fn write_head(&self, head: &Head, stored_length: usize) -> Result<(), JournalError> {
-        let line = head.line();
+        let mut text = head.text();
+        let length = text.len();
+        // What was there goes at once, also if we are killed before its place is cut off.
+        text.resize(length.max(stored_length), 0);
         let failed = |source| JournalError::Write { path: self.path(&self.head_name), source };
-        rustix::io::pwrite(&self.head, &line, 0).map_err(failed)?;
-        if line.len() < stored_length {
-            rustix::fs::ftruncate(&self.head, line.len() as u64).map_err(failed)?;
+        if text.len() > head::LIMIT {
+            return Err(failed(Errno::FBIG));
+        }
+        match rustix::io::pwrite(&self.head, &text, 0).map_err(failed)? {
+            count if count == text.len() => {}
+            _ => return Err(failed(Errno::NOSPC)),
+        }
+        if length < stored_length {
+            let _ = rustix::fs::ftruncate(&self.head, length as u64);
         }
         Ok(())
     }
@@ -332,38 +398,19 @@ impl Journal {
     }
 }
 
-impl Head {
-    fn parse(stored: &[u8]) -> Option<Head> {
-        let line = stored.strip_suffix(b"\n")?;
-        // A fixed file name may hold spaces: it is what stands between the hash and the size.
-        let mut front = line.splitn(3, |byte| *byte == b' ');
-        let (seq, hash, rest) = (front.next()?, front.next()?, front.next()?);
-        let split = rest.iter().rposition(|byte| *byte == b' ')?;
-        let number = |digits: &[u8]| std::str::from_utf8(digits).ok()?.parse().ok();
-        let hash = std::str::from_utf8(hash).ok()?;
-        let file = &rest[..split];
-        let plain = !file.is_empty() && !file.contains(&b'/') && file != b"." && file != b"..";
-        (plain && hash.len() == FIRST_HASH.len() && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(())?;
-        Some(Head {
-            seq: number(seq)?,
-            hash: hash.to_owned(),
-            file: CString::new(file).ok()?,
-            size: number(&rest[split + 1..])?,
-        })
-    }
-
-    fn line(&self) -> Vec<u8> {
-        let mut line = Vec::with_capacity(self.hash.len() + self.file.as_bytes().len() + 44);
-        let _ = write!(line, "{} {} ", self.seq, self.hash);
-        line.extend_from_slice(self.file.as_bytes());
-        let _ = writeln!(line, " {}", self.size);
-        line
-    }
-}
-
 /// SHA-256 in hexadecimal.
 pub fn hash(bytes: &[u8]) -> String {
     text::hex(&Sha256::digest(bytes))
+}
+
+fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {
+    while !bytes.is_empty() {
+        match rustix::io::retry_on_intr(|| rustix::io::write(file, bytes))? {
+            0 => return Err(Errno::IO),
+            count => bytes = &bytes[count..],
+        }
+    }
+    Ok(())
 }
 
 trait FromName {

@@ -522,7 +522,7 @@ fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool
 }
 
 fn record_decided(journal: &Journal, decided: &[Decided]) -> Result<(), Refusal> {
-    decided.iter().try_for_each(|one| journal.append(&Event::Exec(one))).map_err(Refusal::from)
+    journal.append_all(&decided.iter().map(Event::Exec).collect::<Vec<_>>()).map_err(Refusal::from)
 }
 
 /// `decided`: what the gate had to say.

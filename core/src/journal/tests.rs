@@ -1,3 +1,4 @@
+use super::head::FIRST_HASH;
 use super::*;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
@@ -38,8 +39,10 @@ fn requested(dir: &Path, file: Option<&str>) -> plan::Journal {
     plan::Journal { dir: AbsPath::new(text(dir)).unwrap(), file: file.map(text), stderr: false }
 }
 
+const SESSION: &str = "0123456789abcdef";
+
 fn open(dir: &Path, file: Option<&str>) -> Result<Journal, JournalError> {
-    Journal::open(&requested(dir, file), uid(), "0123456789abcdef".to_owned())
+    Journal::open(&requested(dir, file), uid(), SESSION.to_owned())
 }
 
 fn end(code: i32) -> Event<'static> {
@@ -50,19 +53,51 @@ fn today(dir: &Path) -> PathBuf {
     dir.join(format!("{}.jsonl", Utc::now().date()))
 }
 
-/// Asserts that the lines of a file chain on, and returns their exit codes.
-fn verified(path: &Path) -> Vec<i64> {
+/// Asserts that the lines of a file chain on.
+fn chained(path: &Path) -> Vec<Value> {
     let mut prev = FIRST_HASH.to_owned();
-    let mut codes = Vec::new();
+    let mut events = Vec::new();
     for (index, line) in fs::read_to_string(path).unwrap().lines().enumerate() {
         let value: Value = serde_json::from_str(line).unwrap();
         assert_eq!(value["seq"], index as u64 + 1);
         assert_eq!(value["prev"], prev.as_str());
         assert!(line.len() < LINE_LIMIT);
         prev = hash(line.as_bytes());
-        codes.push(value["exit_code"].as_i64().unwrap());
+        events.push(value);
     }
-    codes
+    events
+}
+
+/// The same, of nothing but ends: their exit codes.
+fn verified(path: &Path) -> Vec<i64> {
+    chained(path).iter().map(|event| event["exit_code"].as_i64().unwrap()).collect()
+}
+
+/// Exit codes; of what is missing: how many, and of whom.
+fn told(path: &Path) -> Vec<String> {
+    let one = |event: &Value| match event["event"].as_str().unwrap() {
+        "journal.lost" => {
+            format!("{} of {}: {}", event["count"], event["session"].as_str().unwrap(), event["reason"])
+        }
+        _ => event["exit_code"].to_string(),
+    };
+    chained(path).iter().map(one).collect()
+}
+
+fn head_lines(dir: &Path) -> Vec<String> {
+    fs::read_to_string(dir.join("head")).unwrap().lines().map(|line| line.replace('\0', "")).collect()
+}
+
+/// As on a full disk: the file takes nothing, until what it was is put back.
+fn fill(journal: &Journal) -> OwnedFd {
+    let mut written = journal.file.borrow_mut();
+    let written = written.as_mut().unwrap();
+    let name = journal.dir_path.to_string() + "/" + written.name.to_str().unwrap();
+    std::mem::replace(&mut written.file, fs::File::open(name).unwrap().into())
+}
+
+fn free(journal: &Journal, file: OwnedFd) {
+    journal.file.borrow_mut().as_mut().unwrap().file = file;
 }
 
 #[test]
@@ -166,6 +201,110 @@ fn lines_taken_away_leave_a_gap_that_shows() {
     assert_eq!(line["seq"], 2);
     assert_ne!(line["prev"], FIRST_HASH);
     assert_eq!(line.get("opens"), None);
+}
+
+#[test]
+fn what_could_not_be_written_is_told_before_what_comes_next() {
+    let place = Place::new();
+    let dir = place.0.join("audit");
+    let journal = open(&dir, None).unwrap();
+    journal.append(&end(0)).unwrap();
+    let file = fill(&journal);
+    journal.append_all(&[end(1), end(2)]).unwrap_err();
+    journal.append(&end(3)).unwrap_err();
+    assert_eq!(head_lines(&dir)[1..], [format!("{SESSION} 3 EBADF")]);
+    free(&journal, file);
+    journal.append_all(&[end(4), end(5)]).unwrap();
+    journal.append(&end(6)).unwrap();
+    assert_eq!(told(&today(&dir)), ["0", &format!("3 of {SESSION}: \"EBADF\""), "4", "5", "6"]);
+    assert_eq!(head_lines(&dir).len(), 1);
+}
+
+#[test]
+fn what_a_session_never_told_is_told_by_the_next() {
+    let place = Place::new();
+    let dir = place.0.join("audit");
+    let (first, second) = (open(&dir, None).unwrap(), open(&dir, None).unwrap());
+    let second = Journal { session: "22".to_owned(), ..second };
+    for (code, journal) in [&first, &second].into_iter().enumerate() {
+        journal.append(&end(code as i32)).unwrap();
+    }
+    for journal in [&first, &second, &first] {
+        let _full = fill(journal);
+        journal.append(&end(9)).unwrap_err();
+    }
+    drop((first, second));
+    let next = Journal { session: "33".to_owned(), ..open(&dir, None).unwrap() };
+    next.append(&end(2)).unwrap();
+    let losses = [format!("2 of {SESSION}: \"EBADF\""), "1 of 22: \"EBADF\"".to_owned()];
+    assert_eq!(told(&today(&dir)), ["0", "1", &losses[0], &losses[1], "2"]);
+    assert_eq!(chained(&today(&dir)).last().unwrap()["session"], "33");
+}
+
+#[test]
+fn what_the_head_does_not_take_is_not_in_the_journal_and_is_remembered() {
+    let place = Place::new();
+    let dir = place.0.join("audit");
+    let mut journal = open(&dir, None).unwrap();
+    journal.append(&end(0)).unwrap();
+    let read_only = fs::File::open(dir.join("head")).unwrap().into();
+    let head = std::mem::replace(&mut journal.head, read_only);
+    journal.append(&end(1)).unwrap_err();
+    journal.append(&end(2)).unwrap_err();
+    assert_eq!(verified(&today(&dir)), [0]);
+    assert_eq!(head_lines(&dir).len(), 1);
+    journal.head = head;
+    journal.append(&end(3)).unwrap();
+    journal.append(&end(4)).unwrap();
+    assert_eq!(told(&today(&dir)), ["0", &format!("2 of {SESSION}: \"EBADF\""), "3", "4"]);
+}
+
+#[test]
+fn who_has_written_nothing_has_lost_nothing() {
+    let place = Place::new();
+    let dir = place.0.join("audit");
+    open(&dir, None).unwrap().append(&end(0)).unwrap();
+    let head = fs::read(dir.join("head")).unwrap();
+    let refused = open(&dir, None).unwrap();
+    let whole = fs::read(today(&dir)).unwrap();
+    fs::write(today(&dir), [&whole[..], b"foreign\n"].concat()).unwrap();
+    refused.append(&end(1)).unwrap_err();
+    fs::write(today(&dir), whole).unwrap();
+    assert_eq!(fs::read(dir.join("head")).unwrap(), head);
+    refused.append(&end(2)).unwrap();
+    assert_eq!(verified(&today(&dir)), [0, 2]);
+}
+
+#[test]
+fn a_changed_mode_does_not_keep_from_telling_what_is_missing() {
+    let place = Place::new();
+    let dir = place.0.join("audit");
+    let journal = open(&dir, None).unwrap();
+    journal.append(&end(0)).unwrap();
+    let whole = fs::read(today(&dir)).unwrap();
+    fs::write(today(&dir), [&whole[..], b"foreign\n"].concat()).unwrap();
+    journal.append(&end(1)).unwrap_err();
+    fs::write(today(&dir), whole).unwrap();
+    fs::set_permissions(today(&dir), PermissionsExt::from_mode(0o644)).unwrap();
+    journal.append(&end(2)).unwrap();
+    assert_eq!(
+        told(&today(&dir))[1..],
+        [format!("1 of {SESSION}: \"its chain could not be continued\""), "2".to_owned()]
+    );
+}
+
+#[test]
+fn a_head_says_what_is_missing_and_nothing_else() {
+    let first = format!("7 {FIRST_HASH} my\nrun.jsonl 900\n");
+    let stored = format!("{first}\x0000ff 3 ENOSPC\n\0ab 1 it was not the user's alone\n\0\0");
+    let head = Head::parse(stored.as_bytes()).unwrap();
+    let known: Vec<_> = head.losses.iter().map(|loss| (&*loss.session, loss.count, &*loss.reason)).collect();
+    assert_eq!(known, [("00ff", 3, "ENOSPC"), ("ab", 1, "it was not the user's alone")]);
+    assert_eq!(head.file.to_bytes(), b"my\nrun.jsonl");
+    assert_eq!(Head::parse(&head.text()).unwrap(), head);
+    for odd in ["x 3 ENOSPC\n", "00 ENOSPC\n", "00 3\n", "00 -1 x\n", "00 3 ENOSPC", "\"00 3 x\n"] {
+        assert_eq!(Head::parse(format!("{first}\0{odd}").as_bytes()), None, "{odd}");
+    }
 }
 
 #[test]

@@ -142,10 +142,13 @@ def _report(journal: Journal, query: Query, options: argparse.Namespace) -> int:
     else:
         _write(options.output, page)
         say(f"{len(events)} events: {options.output}")
-    if isinstance(chain, str) or not chain.sound:
+    if isinstance(chain, str) or chain.problems:
         complain(f"the journal {journal.dir} could not be verified, or has been altered: the report says more")
-        return EXIT_PADDOCK
-    return 0
+    elif chain.losses:
+        complain(_incomplete(journal))
+    else:
+        return 0
+    return EXIT_PADDOCK
 
 
 def _named(options: argparse.Namespace, journal: Journal) -> str:
@@ -174,14 +177,19 @@ def _verify(journal: Journal, *, as_json: bool) -> int:
     verdict = verify(journal)
     if as_json:
         answer = {"sound": verdict.sound, "events": verdict.events, "first_seq": verdict.first_seq}
-        say(json.dumps({**answer, "problems": list(verdict.problems)}))
+        losses = [{"session": one.session, "count": one.count, "reason": one.reason} for one in verdict.losses]
+        say(json.dumps({**answer, "problems": list(verdict.problems), "lost": losses}))
         return 0 if verdict.sound else EXIT_PADDOCK
-    for problem in verdict.problems:
+    for problem in (*verdict.problems, *map(str, verdict.losses)):
         complain(problem)
     if verdict.first_seq > 1:
         complain(f"the journal begins at event {verdict.first_seq}: earlier days are not there")
     if verdict.sound:
         say(f"journal ok: {verdict.events} events, the chain is whole: {journal.dir}")
         return 0
-    complain(f"the journal {journal.dir} has been altered")
+    complain(f"the journal {journal.dir} has been altered" if verdict.problems else _incomplete(journal))
     return EXIT_PADDOCK
+
+
+def _incomplete(journal: Journal) -> str:
+    return f"the journal {journal.dir}: the chain is whole, but events are missing that could not be written"

@@ -4,6 +4,9 @@ An edited line breaks its successor's ``prev``; a removed or reordered one break
 very last line, or its removal, disagrees with the head. The first line of each file says that it is the first, and each
 line's time belongs to the day of its file. Whole days removed from the front are not an error (old days may be cleaned
 up) but are said.
+
+A whole chain is not a whole story: what could not be written, on a disk that was full, the writer has counted in a
+``journal.lost``, or in the head until a line fits again.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from paddock.journal.reader import Head, Journal, parse
+from paddock.journal.reader import Head, Journal, Loss, parse
 
 _ORIGIN = "0" * 64
 
@@ -23,10 +26,12 @@ class Verdict:
     events: int
     first_seq: int
     problems: tuple[str, ...]  # "file:line: what is wrong"
+    losses: tuple[Loss, ...] = ()
 
     @property
     def sound(self) -> bool:
-        return not self.problems
+        """Nothing was altered, and nothing is missing."""
+        return not self.problems and not self.losses
 
 
 def verify(journal: Journal) -> Verdict:
@@ -34,8 +39,10 @@ def verify(journal: Journal) -> Verdict:
     with journal.still():
         chain = _Chain(daily=journal.file is None)
         problems = [problem for path, number, raw in journal.lines() for problem in chain.take(path, number, raw)]
-        problems += _end(journal, journal.head(), chain)
-    return Verdict(events=chain.events, first_seq=chain.first_seq, problems=tuple(problems))
+        head = journal.head()
+        problems += _end(journal, head, chain)
+    losses = (*chain.losses, *head.losses)
+    return Verdict(events=chain.events, first_seq=chain.first_seq, problems=tuple(problems), losses=losses)
 
 
 class _Chain:
@@ -46,6 +53,7 @@ class _Chain:
         self.events = self.first_seq = self.seq = 0
         self.hash = _ORIGIN
         self._last: tuple[Path, int] | None = None
+        self.losses: list[Loss] = []
 
     def take(self, path: Path, number: int, raw: bytes) -> Iterator[str]:
         where = f"{path.name}:{number}"
@@ -67,6 +75,12 @@ class _Chain:
             yield f"{where}: " + ("lines before it were removed" if number == 1 else "it was the first of another file")
         if self._daily and str(fields.get("ts", ""))[:10] != path.stem:
             yield f"{where}: an event of another day"
+        if fields.get("event") == "journal.lost":
+            session, count, reason = (fields.get(key) for key in ("session", "count", "reason"))
+            if type(count) is not int:
+                yield f"{where}: it does not say how many events are missing"
+            else:
+                self.losses.append(Loss(where=where, session=str(session), count=count, reason=str(reason)))
         self.events += 1
         self.seq, self.hash, self._last = seq, _digest(raw), (path, number)
 

@@ -34,13 +34,28 @@ class Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Events of a session that could not be written."""
+
+    where: str  # "file:line", or the head
+    session: str
+    count: int
+    reason: str
+
+    def __str__(self) -> str:
+        events, are = ("event", "is") if self.count == 1 else ("events", "are")
+        return f"{self.where}: {self.count} {events} of session {self.session} {are} missing: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """What the writer believes it wrote last."""
+    """What the writer believes it wrote last, and what writers could not write and not tell yet."""
 
     seq: int
     hash: str
     file: str
     size: int
+    losses: tuple[Loss, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +112,19 @@ class Journal:
 
     def head(self) -> Head:
         try:
-            front, size = self.head_path.read_text("utf-8").rsplit(None, 1)
+            stands, *lost = self.head_path.read_text("utf-8").split("\0")
+            front, size = stands.rsplit(None, 1)
             seq, digest, file = front.split(" ", 2)  # a file name may hold spaces
-            return Head(seq=int(seq), hash=digest, file=file, size=int(size))
+            losses = tuple(map(self._loss, filter(None, lost)))
+            return Head(seq=int(seq), hash=digest, file=file, size=int(size), losses=losses)
         except OSError as error:
             raise _unreadable(self.head_path, error) from error
         except ValueError as error:
             raise JournalError(f"{self.head_path}: not a journal head") from error
+
+    def _loss(self, stored: str) -> Loss:
+        session, count, reason = stored.removesuffix("\n").split(" ", 2)
+        return Loss(where=self.head_path.name, session=session, count=int(count), reason=reason)
 
     def lines(self) -> Iterator[tuple[Path, int, bytes]]:
         for path in self.files():

@@ -125,9 +125,15 @@ def _verified(chain: Verdict | str, write: _Writer) -> str:
         return f'<p class="no">The chain of the journal could not be verified: {write.text(chain)}</p>'
     if chain.sound:
         return f'<p class="yes">The chain of the journal is whole: {chain.events} events.</p>'
-    problems = "".join(f"<li>{write.text(one)}</li>" for one in chain.problems[:20])
-    more = f"<li>and {len(chain.problems) - 20} more</li>" if len(chain.problems) > 20 else ""
-    return f'<p class="no">The journal has been altered:</p><ul class="no">{problems}{more}</ul>'
+    altered = _listed("The journal has been altered:", chain.problems, write)
+    whole = "" if altered else "The chain of the journal is whole. "
+    return altered + _listed(f"{whole}Events are missing that could not be written:", [*map(str, chain.losses)], write)
+
+
+def _listed(what: str, found: Sequence[str], write: _Writer) -> str:
+    lines = "".join(f"<li>{write.text(one)}</li>" for one in found[:20])
+    more = f"<li>and {len(found) - 20} more</li>" if len(found) > 20 else ""
+    return f'<p class="no">{what}</p><ul class="no">{lines}{more}</ul>' if found else ""
 
 
 def _numbers(events: list[Event]) -> str:
@@ -295,6 +301,8 @@ def _about(event: Event) -> object:
     for key in ("argv", "command", "host", "path", "exe", "subject", "tool", "limit", "error", "text", "address"):
         if fields.get(key):
             return fields[key]
+    if event.name == "journal.lost":
+        return f"{fields.get('count')} events are missing: {fields.get('reason')}"
     return f"exit {fields['exit_code']}" if "exit_code" in fields else ""
 
 

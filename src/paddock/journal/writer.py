@@ -1,7 +1,8 @@
 """Events of this process → the journal, by way of the core, which is its only writer (core/src/record.rs).
 
 Each event is answered when it is written. What can not be written is a JournalError, and from then on so is every other
-event: whoever needs the journal stops acting.
+event: whoever needs the journal stops acting. Only the ends of calls that are under way are still told, as long as the
+core is there: what it can not write it counts.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Recorder:
                 self._line.close()
                 raise
         self._broken: str | None = None
+        self._over = False  # nobody is at the other end
         try:
             self.session = str(self._heard()["session"])
         except BaseException:
@@ -50,7 +52,7 @@ class Recorder:
         """Returns when it is in the journal."""
         message = _fitting(event)
         with self._lock:
-            if self._broken is not None:
+            if self._broken is not None and (self._over or event.get("event") != "tool.end"):
                 raise JournalError(self._broken, hint=_HINT)
             with contextlib.suppress(OSError):  # what it said last tells more
                 self._line.sendall(message)
@@ -61,7 +63,7 @@ class Recorder:
 
     def close(self) -> None:
         with self._lock:
-            self._broken = self._broken or "the journal was closed"
+            self._broken, self._over = self._broken or "the journal was closed", True
             self._line.close()
             self._core.end()
 
@@ -79,7 +81,7 @@ class Recorder:
         if answer:
             return json.loads(answer)
         refusal: PaddockError = self._core.refusal()
-        self._broken = refusal.message
+        self._broken, self._over = refusal.message, True
         raise JournalError(refusal.message, hint=refusal.hint) from None
 
 

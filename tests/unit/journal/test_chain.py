@@ -13,14 +13,15 @@ from paddock.errors import JournalError
 from paddock.journal import Journal, verify
 
 
-def write(directory: Path, days: dict[str, int]) -> Journal:
-    """A journal as the core writes it."""
+def write(directory: Path, days: dict[str, int], last: dict[str, object] | None = None) -> Journal:
+    """A journal as the core writes it. ``last``: what its last event says."""
     prev, seq, size, name = "0" * 64, 0, 0, ""
     for name, count in days.items():
         lines: list[str] = []
         for _ in range(count):
             seq += 1
-            fields = {"seq": seq, "prev": prev, "ts": f"{name[:10]}T05:00:00.000Z", "event": "session.start"}
+            says = last if last and seq == sum(days.values()) else {"event": "session.start"}
+            fields = {"seq": seq, "prev": prev, "ts": f"{name[:10]}T05:00:00.000Z", **says}
             line = json.dumps(fields if lines else {**fields, "opens": True})
             prev = hashlib.sha256(line.encode()).hexdigest()
             lines.append(line + "\n")
@@ -145,3 +146,39 @@ def test_a_line_that_is_no_event_is_found(journal: Journal) -> None:
 def test_a_journal_that_is_not_there_is_an_error_and_not_an_empty_success(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="can not read the journal"):
         verify(Journal.at(str(tmp_path / "nowhere")))
+
+
+def lose(journal: Journal, text: str) -> None:
+    with journal.head_path.open("a") as head:
+        head.write(text)
+
+
+def test_what_could_not_be_written_is_named_although_the_chain_is_whole(tmp_path: Path) -> None:
+    lost = {"event": "journal.lost", "session": "00ff", "count": 12, "reason": "ENOSPC"}
+    journal = write(tmp_path, {"2026-11-14.jsonl": 3, "2026-11-15.jsonl": 4}, lost)
+    verdict = verify(journal)
+    assert (verdict.problems, verdict.sound) == ((), False)
+    assert [*map(str, verdict.losses)] == ["2026-11-15.jsonl:4: 12 events of session 00ff are missing: ENOSPC"]
+
+
+def test_what_is_not_told_in_the_journal_yet_is_told_by_the_head(journal: Journal) -> None:
+    lose(journal, "\x0000ff 1 ENOSPC\n\x00ab 3 it was not the user's alone\n\x00\x00")
+    verdict = verify(journal)
+    assert (verdict.problems, verdict.sound) == ((), False)
+    assert [*map(str, verdict.losses)] == [
+        "head: 1 event of session 00ff is missing: ENOSPC",
+        "head: 3 events of session ab are missing: it was not the user's alone",
+    ]
+
+
+@pytest.mark.parametrize("odd", ["\x0000ff ENOSPC\n", "\x0000ff many ENOSPC\n", "\x00x\n"])
+def test_a_head_that_says_something_else_is_no_head(journal: Journal, odd: str) -> None:
+    lose(journal, odd)
+    with pytest.raises(JournalError, match="not a journal head"):
+        verify(journal)
+
+
+@pytest.mark.parametrize("count", [None, "12", [], 1.5])
+def test_a_loss_without_a_number_is_a_problem(tmp_path: Path, count: object) -> None:
+    journal = write(tmp_path, {"2026-11-15.jsonl": 2}, {"event": "journal.lost", "count": count})
+    assert verify(journal).problems == ("2026-11-15.jsonl:2: it does not say how many events are missing",)

@@ -6,6 +6,7 @@ import html.parser
 from typing import Any
 
 from paddock.journal.chain import Verdict
+from paddock.journal.reader import Loss
 from paddock.journal.report import MOST_ROWS, report
 from tests.unit.journal.test_query import event
 
@@ -77,6 +78,20 @@ def test_nothing_an_event_says_is_markup_or_steers() -> None:
     assert "\u202e" not in text
     assert all(letter.isprintable() or letter == "\n" for letter in text)
     text.encode("utf-8")
+
+
+def test_what_is_missing_is_said_first() -> None:
+    losses = (Loss(where="head", session="00ff", count=12, reason=EVIL),)
+    lost = event("journal.lost", count=12, reason="ENOSPC")
+    page = Page(report([lost], chain=Verdict(events=1, first_seq=1, problems=(), losses=losses), what="x"))
+    assert {tag for tag, _ in page.tags} <= SAFE_TAGS
+    assert "The chain of the journal is whole. Events are missing" in page.words
+    assert "head: 12 events of session 00ff are missing: " in page.words
+    assert "12 events are missing: ENOSPC" in page.words
+    both = Page(report([], chain=Verdict(events=1, first_seq=1, problems=("x",), losses=losses), what="x")).words
+    assert "has been altered" in both
+    assert "12 events of session" in both
+    assert "is whole" not in both
 
 
 def test_an_altered_journal_is_said_first() -> None:

@@ -1,0 +1,84 @@
+//! `head`: where the chain stands, and what is missing in it and not told there yet.
+//!
+//! First `seq hash file size`; then, each after a NUL, which no file name holds, `session count reason` of sessions that could not
+//! write. The file has its block as soon as there are events: on a full disk it takes what the journal itself does not.
+
+use std::ffi::CString;
+use std::io::Write as _;
+
+pub const LIMIT: usize = 2048;
+pub const FIRST_HASH: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+#[derive(Debug, PartialEq, Eq)]
+pub struct Head {
+    pub seq: u64,
+    pub hash: String,
+    pub file: CString,
+    pub size: u64,
+    pub losses: Vec<Loss>,
+}
+
+/// Events of a session that could not be written, and why the first of them could not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    pub session: String,
+    pub count: u64,
+    pub reason: String,
+}
+
+impl Head {
+    pub fn first(file: &CString) -> Head {
+        Head { seq: 0, hash: FIRST_HASH.to_owned(), file: file.clone(), size: 0, losses: Vec::new() }
+    }
+
+    pub fn add(&mut self, loss: &Loss) {
+        match self.losses.iter_mut().find(|known| known.session == loss.session) {
+            Some(known) => known.count += loss.count,
+            None => self.losses.push(loss.clone()),
+        }
+    }
+
+    pub fn parse(stored: &[u8]) -> Option<Head> {
+        let mut parts = stored.split(|byte| *byte == 0);
+        let line = parts.next()?.strip_suffix(b"\n")?;
+        // A fixed file name may hold spaces: it is what stands between the hash and the size.
+        let mut front = line.splitn(3, |byte| *byte == b' ');
+        let (seq, hash, rest) = (front.next()?, front.next()?, front.next()?);
+        let split = rest.iter().rposition(|byte| *byte == b' ')?;
+        let hash = std::str::from_utf8(hash).ok()?;
+        let file = &rest[..split];
+        let plain = !file.is_empty() && !file.contains(&b'/') && file != b"." && file != b"..";
+        (plain && hash.len() == FIRST_HASH.len() && hash.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(())?;
+        Some(Head {
+            seq: number(seq)?,
+            hash: hash.to_owned(),
+            file: CString::new(file).ok()?,
+            size: number(&rest[split + 1..])?,
+            losses: parts.filter(|part| !part.is_empty()).map(Loss::parse).collect::<Option<_>>()?,
+        })
+    }
+
+    pub fn text(&self) -> Vec<u8> {
+        let mut text = Vec::with_capacity(self.hash.len() + self.file.as_bytes().len() + 44);
+        let _ = write!(text, "{} {} ", self.seq, self.hash);
+        text.extend_from_slice(self.file.as_bytes());
+        let _ = writeln!(text, " {}", self.size);
+        for Loss { session, count, reason } in &self.losses {
+            let _ = writeln!(text, "\0{session} {count} {reason}");
+        }
+        text
+    }
+}
+
+impl Loss {
+    fn parse(part: &[u8]) -> Option<Loss> {
+        let mut parts = std::str::from_utf8(part).ok()?.strip_suffix('\n')?.splitn(3, ' ');
+        let (session, count, reason) = (parts.next()?, parts.next()?, parts.next()?);
+        session.bytes().all(|byte| byte.is_ascii_hexdigit()).then_some(())?;
+        Some(Loss { session: session.to_owned(), count: number(count.as_bytes())?, reason: reason.to_owned() })
+    }
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    std::str::from_utf8(digits).ok()?.parse().ok()
+}
