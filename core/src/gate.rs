@@ -12,6 +12,7 @@ mod decided;
 pub mod expect;
 pub mod hosts;
 pub mod judge;
+mod mapped;
 pub mod places;
 mod program;
 pub mod rules;

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "programs"
 _FLAGS = ("-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror")
+_BARE = ("-nostdlib", "-fno-stack-protector")
+# Of the name of a loader, where another one is to fit in its place.
+ROOM = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +24,9 @@ class Programs:
     allowed: Path  # both leave a line where they are started, and differ in the last letter of their names
     forbidden: Path
     linked: Path  # the forbidden one, with a loader
+    posing: Path  # the forbidden one, which can be started as a loader: anywhere,
+    fixed: Path  # or at its own address
+    hosted: Path  # the allowed one, whose loader's name can be overwritten by any other
     racer: Path
     naive: Path
     caller: Path  # a client of the network that asks for names itself
@@ -34,12 +42,30 @@ def build(directory: Path) -> Programs:
     _compile(allowed, [SOURCES / "mark.c"], "-static", '-DNAME="allowed"')
     for target, flags in ((forbidden, ["-static"]), (linked, [])):
         _compile(target, [SOURCES / "mark.c"], *flags, '-DNAME="forbidden"')
+    posing, fixed, hosted = (directory / f"mark-{name}" for name in ("posing", "fixed", "hosted"))
+    _compile(posing, [SOURCES / "posing.c"], *_BARE, "-static-pie", "-fPIE")
+    # Away from where static programs lie.
+    _compile(fixed, [SOURCES / "posing.c"], *_BARE, "-static", "-no-pie", "-Wl,-Ttext-segment=0x10000000")
+    _compile(hosted, [SOURCES / "mark.c"], '-DNAME="allowed"', f"-Wl,--dynamic-linker={roomy(loader_of(linked))}")
     for target in (racer, naive, caller):
         _compile(target, [SOURCES / f"{target.name}.c"], "-static", "-pthread")
     return Programs(
         directory=directory, probe=probe, oldkernel=oldkernel, preload=preload,
         allowed=allowed, forbidden=forbidden, linked=linked, racer=racer, naive=naive, caller=caller,
+        posing=posing, fixed=fixed, hosted=hosted,
     )  # fmt: skip
+
+
+def loader_of(program: Path) -> Path:
+    """As the program names it."""
+    found = re.search(rb"/lib[^\0]*/ld-[^\0]*", program.read_bytes())
+    assert found is not None, program
+    return Path(os.fsdecode(found[0]))
+
+
+def roomy(path: Path) -> str:
+    """The same path, and as long as every other."""
+    return str(path).rjust(ROOM, "/")
 
 
 def _compile(target: Path, sources: list[Path], *flags: str) -> None:

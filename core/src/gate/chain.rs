@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::rc::Rc;
 use std::time::Instant;
 
 use rustix::fs::{FileType, Mode, OFlags, Stat};
@@ -31,6 +32,18 @@ pub struct Link {
     pub file: OwnedFd,
     pub identity: Identity,
     pub state: State,
+    /// No other name leads to it.
+    only: bool,
+}
+
+/// Which file the new program's first instruction has to be in.
+#[derive(Debug)]
+pub enum Entry {
+    /// In the one that was judged: nobody can write the program, and with it the name of another loader.
+    Settled,
+    /// The program has no loader.
+    Program,
+    Loader(Rc<Link>),
 }
 
 /// Number, size and times of a file.
@@ -65,9 +78,9 @@ pub struct Known {
 }
 
 /// What a program names as its loader: the kernel starts that, and no rule is asked.
+#[derive(Clone)]
 struct Loader {
-    named: Vec<u8>,
-    identity: Identity,
+    link: Rc<Link>,
     flaw: Option<&'static str>,
 }
 
@@ -89,7 +102,7 @@ pub fn follow(
     places: Option<&Places>,
     known: &mut Known,
     chain: &mut Vec<Link>,
-) -> Result<(), Broken> {
+) -> Result<Entry, Broken> {
     let Start { mut named, mut file, by_descriptor } = start;
     let mut argument = None;
     loop {
@@ -117,15 +130,18 @@ pub fn follow(
             }
             Program::Cut => return Err(unseen("its first line is longer than the kernel reads")),
             Program::Binary { loader: Some(named) } => {
-                if let Some(flaw) = known.loader(&named, open, places)? {
+                let settled = link.is_settled(places);
+                let loader = known.loader(&named, open, places, settled)?;
+                if let Some(flaw) = loader.flaw {
                     return Err(unseen(flaw));
                 }
                 chain.push(link);
-                return Ok(());
+                return Ok(if settled { Entry::Settled } else { Entry::Loader(loader.link) });
             }
             Program::Binary { loader: None } | Program::Library => {
+                let settled = link.is_settled(places);
                 chain.push(link);
-                return Ok(());
+                return Ok(if settled { Entry::Settled } else { Entry::Program });
             }
         }
     }
@@ -164,18 +180,28 @@ impl Known {
         self.programs.insert(link.state, program.clone());
     }
 
-    /// What is wrong with it. What is right stays so: nobody can write it, or turn the way to it.
+    /// With what is wrong with it. What is right stays so: nobody can write it, or turn the way to it. But the host may put a new one there, and where
+    /// it will be compared with what the kernel takes (not `settled`), that has to be seen.
     fn loader(
         &mut self,
         named: &[u8],
         open: Open<'_>,
         places: Option<&Places>,
-    ) -> Result<Option<&'static str>, Broken> {
+        settled: bool,
+    ) -> Result<Loader, Broken> {
         const MOST_LOADERS: usize = 64;
-        if let Some(known) = self.loaders.iter().find(|loader| loader.named == named) {
-            return Ok(known.flaw);
+        let known = self.loaders.iter().position(|loader| loader.link.named == named);
+        if let Some(index) = known
+            && settled
+        {
+            return Ok(self.loaders[index].clone());
         }
         let file = open(named).map_err(through_descriptor(named))?;
+        if let Some(index) = known
+            && self.loaders[index].link.identity == Identity::from(&rustix::fs::fstat(&file)?)
+        {
+            return Ok(self.loaders[index].clone());
+        }
         let link = Link::of(named.to_vec(), None, file, self.descriptors()?)?;
         let is_one = link
             .content()
@@ -190,14 +216,17 @@ impl Known {
         } else {
             None
         };
-        if self.loaders.len() < MOST_LOADERS {
-            self.loaders.push(Loader { named: named.to_vec(), identity: link.identity, flaw });
+        let loader = Loader { link: Rc::new(link), flaw };
+        match known {
+            Some(index) => self.loaders[index] = loader.clone(),
+            None if self.loaders.len() < MOST_LOADERS => self.loaders.push(loader.clone()),
+            None => {}
         }
-        Ok(flaw)
+        Ok(loader)
     }
 
     fn is_loader(&self, link: &Link) -> bool {
-        link.is_called_loader() || self.loaders.iter().any(|loader| loader.identity == link.identity)
+        link.is_called_loader() || self.loaders.iter().any(|loader| loader.link.identity == link.identity)
     }
 }
 
@@ -213,7 +242,8 @@ impl Link {
         let number = DecInt::from_fd(&file);
         let found = rustix::fs::readlinkat(descriptors, number, Vec::with_capacity(256))?.into_bytes();
         let (real, kept) = original(&found).map_or_else(|| (found.clone(), false), |path| (path.to_vec(), true));
-        Ok(Link { named, real, kept, argument, identity: Identity::from(&stat), state: State::from(&stat), file })
+        let (identity, state, only) = (Identity::from(&stat), State::from(&stat), stat.st_nlink == 1);
+        Ok(Link { named, real, kept, argument, identity, state, only, file })
     }
 
     pub fn as_file(&self) -> File<'_> {
@@ -229,8 +259,13 @@ impl Link {
         [&b"ld-"[..], b"ld.so", b"ld64."].iter().any(|start| name.starts_with(start)) || name == b"libc.so"
     }
 
+    /// No command can write it, by this name or by another.
+    fn is_settled(&self, places: Option<&Places>) -> bool {
+        self.only && places.is_some_and(|places| places.keep(&self.real))
+    }
+
     /// It is a regular file, so opening it does nothing to it.
-    fn content(&self) -> Result<OwnedFd, Errno> {
+    pub fn content(&self) -> Result<OwnedFd, Errno> {
         let mut buffer = [0; 32];
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         rustix::fs::open(beneath::link_to(self.file.as_fd(), &mut buffer), flags, Mode::empty())

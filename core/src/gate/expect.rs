@@ -10,7 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use super::chain::{self, Broken, Known, Link, Start};
+use super::chain::{self, Broken, Entry, Known, Link, Start};
 use super::places::Places;
 use crate::caller::{Caller, Standing, in_proc};
 use crate::memory::Memory;
@@ -31,6 +31,7 @@ pub struct Expected {
     pub named: Vec<u8>,
     /// The file that was asked for, then the interpreter of each `#!` line. The last is the one that runs.
     pub chain: Vec<Link>,
+    pub entry: Entry,
     /// As the caller gave them, each with its NUL.
     pub argv: Vec<u8>,
     /// As the program gets them, if a `#!` line changes them.
@@ -131,19 +132,19 @@ impl Expected {
             let start = Start { named: named.clone(), file, by_descriptor };
             chain::follow(start, &|path| caller.open(libc::AT_FDCWD, path, PATH), places, &mut sight.known, &mut links)
         });
-        match followed {
-            Ok(_) => {}
+        let entry = match followed {
+            Ok(entry) => entry,
             Err(Broken::Fails(errno)) => return Err(Unexpected::Fails(errno)),
             Err(Broken::Unseen { named, why }) => {
                 let process = process.or_else(|| Process::of(call.thread).ok()).unwrap_or(unseen.process);
                 let call = Box::new(Unseen { exe: named, argv, cwd: Standing::of(call.thread).path, process });
                 return Err(Unexpected::Unseen { call, why });
             }
-        }
+        };
         let starts_there = links.iter().any(|link| !link.named.starts_with(b"/"));
         let standing = (closely || starts_there).then(|| Standing::of(call.thread));
         let (pid, expanded) = (unseen.process.pid, expanded(&links, &argv));
-        Ok(Expected { named, chain: links, argv, expanded, pid, standing, process, digests: Vec::new() })
+        Ok(Expected { named, chain: links, entry, argv, expanded, pid, standing, process, digests: Vec::new() })
     }
 
     /// What nothing depended on so far, and a person's answer will. Its number may come to mean another, as ever.

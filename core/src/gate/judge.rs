@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use super::chain::{self, Broken, Known, Link, Start};
+use super::chain::{self, Broken, Entry, Known, Link, Start};
 use super::places::Places;
 use super::rules::{self, Cause, Exec, File, Rules, Verdict};
 use super::words;
@@ -63,7 +63,7 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
             let verdict = Verdict { action: Action::Deny, cause: Cause::Unseen(why), doubted: None };
             (None, Some((verdict, None, gate)))
         }
-        (Ok(()), Some(gate)) => {
+        (Ok(_), Some(gate)) => {
             let (verdict, approved) = judge(plan, gate, places.as_ref(), &asked, &chain)?;
             (None, Some((verdict, approved, gate)))
         }
@@ -90,7 +90,7 @@ fn follow(
     places: Option<&Places>,
     chain: &mut Vec<Link>,
     needs: &RefCell<Vec<Vec<u8>>>,
-) -> Result<(), Broken> {
+) -> Result<Entry, Broken> {
     const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
     let root = rustix::fs::open(c"/", PATH | OFlags::DIRECTORY, Mode::empty())?;
     let open = |path: &[u8]| {

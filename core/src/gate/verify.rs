@@ -6,13 +6,14 @@ use std::time::Instant;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
-use super::chain::Link;
+use super::chain::{Entry, Link};
 use super::expect::{self, Expected};
+use super::mapped;
 use crate::caller::{Caller, Standing};
 use crate::memory::{Memory, PAGE};
 use crate::notify::LONGEST_PATH;
 use crate::place::Identity;
-use crate::sys::trace;
+use crate::sys::trace::{self, Point};
 
 const AT_NULL: u64 = 0;
 const AT_EXECFN: u64 = 31;
@@ -59,10 +60,21 @@ fn compare(
         return Err(Difference::In("the program"));
     }
     memory.turn_to(pid);
-    let stack = trace::stack_pointer(pid)?;
+    let Point { instruction, stack } = trace::point_of(pid)?;
     // The texts lie above the addresses, most of them in the next page.
     memory.look_at_both(stack, stack.saturating_add(PAGE));
     compare_stack(expected, stack, memory)?;
+    // Not by AT_BASE: that is 0 without a loader, and also with one that has an address of its own.
+    let first = match &expected.entry {
+        Entry::Settled => None,
+        Entry::Program => Some(exe),
+        Entry::Loader(loader) => Some(&**loader),
+    };
+    if let Some(first) = first
+        && !mapped::is_of(own, instruction, first.content()?)?
+    {
+        return Err(Difference::In("the loader"));
+    }
     // Its other threads could move it until now, and are dead.
     match &expected.standing {
         Some(standing) if standing.place != behind(c"cwd").ok() => {

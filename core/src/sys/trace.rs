@@ -71,8 +71,14 @@ pub fn go_on(pid: u32, signal: i32) -> Result<()> {
     request(libc::PTRACE_CONT as u32, pid, signal as usize)
 }
 
-/// Where the stack of a stopped one begins.
-pub fn stack_pointer(pid: u32) -> Result<u64> {
+/// Where a stopped one goes on.
+pub struct Point {
+    pub instruction: u64,
+    pub stack: u64,
+}
+
+/// Of one that executes a new program: where that begins, and its stack.
+pub fn point_of(pid: u32) -> Result<Point> {
     /// The part of `struct ptrace_syscall_info` that every stop fills.
     #[repr(C)]
     #[derive(Default)]
@@ -94,7 +100,7 @@ pub fn stack_pointer(pid: u32) -> Result<u64> {
             ptr::from_mut(&mut facts),
         )
     } as libc::c_long)?;
-    Ok(facts.stack_pointer)
+    Ok(Point { instruction: facts.instruction_pointer, stack: facts.stack_pointer })
 }
 
 fn former_number(pid: u32) -> Result<u32> {

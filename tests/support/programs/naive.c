@@ -3,8 +3,9 @@
 
      naive PROGRAM WORD DIRECTORY -- COMMAND…
 
-   Denied are PROGRAM, also as an interpreter; whatever has WORD for its first argument; whatever is called in DIRECTORY. */
+   Denied are PROGRAM, also as an interpreter or a loader; whatever has WORD for its first argument; whatever is called in DIRECTORY. */
 #define _GNU_SOURCE
+#include <elf.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -42,6 +43,19 @@ static int read_text(pid_t pid, unsigned long long address, char *room, size_t m
     return -1;
 }
 
+/* What a program names as its loader, if it has one. */
+static int loader_of(int fd, char *room, size_t most)
+{
+    Elf64_Ehdr head;
+    Elf64_Phdr part;
+    if (pread(fd, &head, sizeof head, 0) != sizeof head || memcmp(head.e_ident, ELFMAG, SELFMAG) != 0)
+        return 0;
+    for (int i = 0; i < head.e_phnum; i++)
+        if (pread(fd, &part, sizeof part, (off_t)(head.e_phoff + i * sizeof part)) == sizeof part && part.p_type == PT_INTERP)
+            return part.p_filesz <= most && pread(fd, room, part.p_filesz, (off_t)part.p_offset) == (ssize_t)part.p_filesz;
+    return 0;
+}
+
 static int is_denied(const char *path)
 {
     struct stat found;
@@ -49,10 +63,13 @@ static int is_denied(const char *path)
         return 0;
     if (found.st_dev == denied.st_dev && found.st_ino == denied.st_ino)
         return 1;
-    char line[256] = "";
+    char line[256] = "", loader[4096];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t length = fd < 0 ? 0 : read(fd, line, sizeof line - 1);
+    int has_loader = loader_of(fd, loader, sizeof loader);
     close(fd);
+    if (has_loader)
+        return is_denied(loader);
     if (length < 3 || line[0] != '#' || line[1] != '!')
         return 0;
     line[2 + strcspn(line + 2, " \t\n")] = 0;
