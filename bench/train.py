@@ -30,6 +30,7 @@ STARTS, EXECS = 4, 100
 
 
 def main() -> int:
+    merger = _merger()
     with tempfile.TemporaryDirectory(prefix="paddock-train-") as place:
         counts = Path(place) / "counts"
         counts.mkdir()
@@ -40,7 +41,7 @@ def main() -> int:
         profile = CORE / "profiles" / f"{_rustc('--version').split()[1]}.profdata"
         profile.parent.mkdir(exist_ok=True)
         found = [str(file) for file in counts.glob("*.profraw")]
-        subprocess.run([_merger(), "merge", "--sparse", "-o", profile, *found], check=True)
+        subprocess.run([merger, "merge", "--sparse", "-o", profile, *found], check=True)
     print(f"{profile.relative_to(HERE.parent)}: {profile.stat().st_size >> 10} KiB, of {len(found)} processes")
     return 0
 
