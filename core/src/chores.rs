@@ -324,7 +324,8 @@ impl Copied<'_> {
     /// A cover lies on what the copy has found there. What it finds there later is hidden by its path.
     fn hide_from_now_on<'p>(&self, overlaid: &Overlaid, paths: impl Iterator<Item = &'p AbsPath>) -> Result<(), Errno> {
         let mut veil = Veil::default();
-        let workspace = mounts::open_host(&self.workspace.as_c_str())?;
+        // If the host has moved it as a whole, there are only the covers.
+        let Ok(workspace) = mounts::open_host(&self.workspace.as_c_str()) else { return Ok(()) };
         for (dir, name) in paths.filter_map(|path| veil::split(self.workspace, path)) {
             veil.hide(workspace.as_fd(), dir, [name.to_vec()]);
         }

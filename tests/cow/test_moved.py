@@ -143,11 +143,14 @@ def test_what_comes_into_a_directory_that_has_left_the_workspace(cow: Cow) -> No
 def test_what_the_command_made_itself_stays_open(cow: Cow) -> None:
     cow.host("mkdir one two")
     with shell(cow) as inside:
-        inside.does("echo own > one/a.secret")
+        inside.does("echo own > one/a.secret; mkdir -p one/d.secret new/d.secret")
+        inside.does("for dir in */d.secret; do echo mine > $dir/f; done")
         exchange(cow, "one", "two")
         cow.put("two/b.secret", "secret\n")
         time.sleep(TO_NOTICE)
+        time.sleep(1.5)  # it was looked through as a whole
         assert reads(inside) == "own\n"
+        assert inside.does("cat */d.secret/f") == "mine\nmine\n"
 
 
 @pytest.mark.parametrize("start", [True, False], ids=["as it starts", "while it runs"])

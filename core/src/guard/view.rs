@@ -10,6 +10,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
 
 use crate::beneath;
 use crate::cover::{Cover, CoverKind};
@@ -37,6 +38,8 @@ pub struct View {
 
 /// From one look to the next, if it took no longer than a twentieth of that.
 const PAUSE: Duration = Duration::from_secs(1);
+/// What the overlay writes on a directory below which nothing else shows.
+const OPAQUE: &CStr = c"user.overlay.opaque";
 
 /// A directory, as the guard knows it.
 pub struct Place<'p> {
@@ -113,6 +116,23 @@ struct Seen<'v> {
     covers: &'v mut Vec<Cover>,
 }
 
+impl Seen<'_> {
+    /// A directory that the command has only written to shows more than what it wrote; one that it made does not, and is marked.
+    fn is_own(&self, path: &[u8], file_type: FileType) -> bool {
+        if file_type != FileType::Directory {
+            return beneath::look(self.own, path).is_ok();
+        }
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
+        let made = |end: usize| {
+            let fd = beneath::open(self.own, &path[..end], OFlags::PATH | OFlags::DIRECTORY)?;
+            let (mut buffer, mut value) = ([0; 32], [0; 1]);
+            rustix::fs::getxattr(beneath::link_to(&fd, &mut buffer), OPAQUE, &mut value)?;
+            Ok::<_, Errno>(value == *b"y")
+        };
+        ends.map(made).any(|made| made == Ok(true))
+    }
+}
+
 impl Visitor for Seen<'_> {
     type Error = GuardError;
 
@@ -126,10 +146,8 @@ impl Visitor for Seen<'_> {
 
     fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, GuardError> {
         let name = entry.name.to_bytes();
-        // A directory that the command has written to may show more than what it wrote.
-        let is_own = || entry.file_type != FileType::Directory && beneath::look(self.own, &dir.join(name)).is_ok();
         if matches!(entry.verdict, Verdict::Deny(_))
-            && !is_own()
+            && !self.is_own(&dir.join(name), entry.file_type)
             && let Ok(stat) = dir.stat(entry.name)
         {
             self.covers.push(survey::cover(dir.absolute(name)?, &stat, CoverKind::Mask)?);
