@@ -125,10 +125,9 @@ def test_a_run_that_leaves_the_disk_full_is_told_of_by_verify_and_by_the_next(cr
     assert again.stderr.count("are missing: ") == 1
 
 
+@pytest.mark.parametrize("crowded", ["landlock"], indirect=True)
 def test_a_changed_mode_does_not_keep_it_from_being_told(crowded: Fence) -> None:
     """Landlock does not judge chmod: what was open for writing stays so although it could not be written."""
-    if crowded.tier != "landlock":
-        pytest.skip("in the full tier the journal is not even there")
     crowded.inside(["true"])
     today = next(Path(crowded.journal).glob("*.jsonl"))
     run(crowded, f"{FILL}\n{TRYING}\n/usr/bin/chmod 644 {today}\n{FREE}\n/usr/bin/true after")
