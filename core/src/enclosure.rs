@@ -138,7 +138,8 @@ impl<'p> Enclosure<'p> {
             let Found { guard, covers, veil, hidden } = self.look_through(files)?;
             if let Some(session) = session {
                 // What the copy is, before anything can be changed in it.
-                session.note(command, &hidden, plan, sha256)?;
+                let directories = guard.as_ref().map(|guard| guard.numbered(session.workspace())).unwrap_or_default();
+                session.note(command, &hidden, &directories, plan, sha256)?;
                 if guard.is_some() {
                     announce(&veil);
                 }

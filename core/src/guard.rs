@@ -195,6 +195,17 @@ impl Guard {
         (numbers.len() <= most).then(|| numbers.into_iter().filter_map(path).collect())
     }
 
+    /// The watched directories of a tree but its root, relative to it, each with its number.
+    pub fn numbered(&self, tree: &AbsPath) -> Vec<(Vec<u8>, u64)> {
+        let Some(index) = self.ground.trees.iter().position(|rooted| rooted.path == *tree) else { return Vec::new() };
+        let one = |number: u32| {
+            let mut path = Vec::new();
+            let known = self.post.nodes.path(number, &mut path) && !path.is_empty();
+            known.then_some((path, self.post.nodes.get(number)?.identity.inode()))
+        };
+        self.post.nodes.directories(index).filter_map(one).collect()
+    }
+
     /// Readable when there is something to do.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()

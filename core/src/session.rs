@@ -1,6 +1,6 @@
 //! The directory of a copy-on-write session: what the command changes waits there for `paddock diff`, `apply` and `discard`.
 //!
-//! `upper` and `work` belong to the overlay, `session.json` says what they are a copy of. A lock on the directory tells that
+//! `upper` and `work` belong to the overlay, `session.json` says what they are a copy of, `directories` which ones that had. A lock on the directory tells that
 //! the session runs. It lies in Paddock's own state, which no command can see.
 
 use std::ffi::{CStr, CString};
@@ -22,6 +22,7 @@ use crate::veil::Veil;
 
 const NOTE: &CStr = c"session.json";
 const HIDDEN: &CStr = c"hidden.jsonl";
+const DIRECTORIES: &CStr = c"directories";
 const LOCK_LIMIT: Duration = Duration::from_secs(1);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
@@ -124,12 +125,28 @@ impl Session {
     }
 
     /// Says what the session is, for those who come later. A resumed one keeps its beginning: changes of the host count from there.
-    pub fn note(&self, command: &[CString], masked: &[AbsPath], plan: &Plan, sha256: &str) -> Result<(), SessionError> {
+    /// `directories`: those of the workspace, each with its number. A file below one that is moved shows no trace of that itself.
+    pub fn note(
+        &self,
+        command: &[CString],
+        masked: &[AbsPath],
+        directories: &[(Vec<u8>, u64)],
+        plan: &Plan,
+        sha256: &str,
+    ) -> Result<(), SessionError> {
         self.note_hidden(masked, plan)?;
         if plan.workspace.as_ref().is_some_and(|workspace| workspace.resume.is_some()) {
             return Ok(());
         }
         let failed = |source| SessionError::Make { path: self.path.clone(), source };
+        let mut known = Vec::with_capacity(directories.iter().map(|(path, _)| path.len() + 16).sum());
+        for (path, inode) in directories {
+            known.extend_from_slice(inode.to_string().as_bytes());
+            known.push(b' ');
+            known.extend_from_slice(path);
+            known.push(0);
+        }
+        self.write_new(DIRECTORIES, &known).map_err(failed)?;
         let lower = rustix::fs::stat(self.workspace.as_c_str()).map_err(failed)?;
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
         let mut out = String::with_capacity(1024);
@@ -148,13 +165,19 @@ impl Session {
         out.push_str("}},\"command\":");
         json::strings(&mut out, command.iter().map(|word| word.as_bytes()), Invalid::Surrogate);
         out.push_str("}\n");
+        self.write_new(NOTE, out.as_bytes()).map_err(failed)
+    }
+
+    fn write_new(&self, name: &CStr, mut content: &[u8]) -> Result<(), Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.dir, NOTE, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
-        match rustix::io::write(&file, out.as_bytes()) {
-            Ok(written) if written == out.len() => Ok(()),
-            Ok(_) => Err(failed(Errno::NOSPC)),
-            Err(errno) => Err(failed(errno)),
+        let file = rustix::fs::openat(&self.dir, name, flags, Mode::RUSR | Mode::WUSR)?;
+        while !content.is_empty() {
+            match rustix::io::write(&file, content)? {
+                0 => return Err(Errno::NOSPC),
+                written => content = &content[written..],
+            }
         }
+        Ok(())
     }
 
     /// What this part of the session was not to see: a line each time, for a resumed one may be denied more.
@@ -211,6 +234,7 @@ impl Session {
         if emptied {
             let _ = rustix::fs::unlinkat(&self.dir, NOTE, AtFlags::empty());
             let _ = rustix::fs::unlinkat(&self.dir, HIDDEN, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.dir, DIRECTORIES, AtFlags::empty());
             let _ = rustix::fs::rmdir(self.path.as_str()); // stays where something was taken away
         }
         false

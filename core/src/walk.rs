@@ -210,6 +210,8 @@ pub struct Walker {
 }
 
 const LISTING: usize = 32 * 1024;
+/// In one directory.
+const MOST_STALE: usize = 100_000;
 
 impl Walker {
     /// Walks a whole tree.
@@ -347,11 +349,17 @@ impl Walker {
             None => return Ok(()),
         }
         let mut parts = GitParts::default();
+        let mut stale = 0;
         let mut entries = RawDir::new(dir.fd, listing.spare_capacity_mut());
         while let Some(entry) = entries.next() {
             let entry = match entry {
                 Ok(entry) => entry,
-                Err(Errno::NOENT | Errno::STALE) => return Ok(()), // removed while it was listed
+                Err(Errno::NOENT) => return Ok(()), // removed while it was listed
+                // An overlay stops at a name that it can not look up, nobody can, and goes on behind it.
+                Err(Errno::STALE) if stale < MOST_STALE => {
+                    stale += 1;
+                    continue;
+                }
                 Err(source) => return Err(failed(source).into()),
             };
             let name = entry.file_name();

@@ -110,6 +110,22 @@ def test_what_comes_into_a_directory_that_the_copy_shows_elsewhere(cow: Cow) -> 
         assert reads(inside) == ""
 
 
+def test_a_name_that_was_asked_for_where_the_copy_shows_it(cow: Cow) -> None:
+    """The copy knows that it was missing, and does not even list it, until the kernel forgets."""
+    cow.host("mkdir one two")
+    with shell(cow) as inside:
+        inside.does("exec 8<one 9<two")
+        exchange(cow, "one", "two")
+        inside.does("cat one/a.secret two/a.secret one/b 2>/dev/null")
+        cow.put("two/a.secret", "secret\n")
+        cow.put("two/b", "later\n")
+        time.sleep(TO_NOTICE)
+        forget()
+        assert inside.does("cat one/b") == "later\n", "the control: it has forgotten"
+        time.sleep(1.5)  # it is looked through every second
+        assert reads(inside) == ""
+
+
 def test_a_directory_that_is_another_by_now(cow: Cow) -> None:
     cow.host("mkdir -p sub/deep; echo old > sub/plain")
     with shell(cow) as inside:
@@ -182,3 +198,65 @@ def test_directories_that_change_places_all_the_time(cow: Cow, start: bool) -> N
             complaints
         )
     assert "secret" in cow.tester.run(["sh", "-c", "cat */.env"], cwd=cow.workspace).stdout, "the control"
+
+
+MOVES = {
+    "moved in": "mv src d/src",
+    "replaced": "mv d ../d; mv src d",
+    "from outside": "mv src ../src; rm -r d; mv ../src d",
+}
+TAKES_AWAY = {
+    "removed": "rm -r d",
+    "made anew": "rm -r d; mkdir d; echo session > d/f",
+    "a file": "rm -r d; echo session > d",
+}
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["as it began", "by its time"])
+@pytest.mark.parametrize("session", TAKES_AWAY)
+@pytest.mark.parametrize("move", MOVES)
+def test_what_the_host_moves_to_where_the_command_took_away_stays(
+    cow: Cow, session: str, move: str, noted: bool
+) -> None:
+    """What lies in a directory that is moved has no trace of it."""
+    cow.host("mkdir -p d src/deep; echo old > d/f; echo only > src/f; echo only > src/deep/copy")
+    before = {"f": "only\n", "deep/copy": "only\n"}
+    done(cow, TAKES_AWAY[session], noted=noted)
+    cow.host(MOVES[move])
+    found = cow.workspace / ("d/src" if move == "moved in" else "d")
+    for path in before:
+        assert cow.diff().get(str((found / path).relative_to(cow.workspace)), "").endswith("!conflict"), path
+    assert cow.paddock("apply").exit_code == 1
+    assert {path: (found / path).read_text() for path in before} == before
+
+
+@pytest.mark.parametrize("noted", [True, False], ids=["as it began", "by its time"])
+@pytest.mark.parametrize("write", ["echo session > one/f", "echo session > .t; mv .t one/f", "rm one/f"])
+def test_what_is_in_another_directory_by_now_is_not_overwritten(cow: Cow, write: str, noted: bool) -> None:
+    cow.host("mkdir -p one/sub two/sub; echo one > one/f; echo two > two/f; echo 1 > one/sub/g; echo 2 > two/sub/g")
+    done(cow, f"{write}; echo session > one/sub/g", noted=noted)
+    exchange(cow, "one", "two")
+    assert all(said.endswith("!conflict") for said in cow.diff().values()), cow.diff()
+    assert cow.paddock("apply").exit_code == 1
+    assert (cow.workspace / "one/f").read_text() == "two\n"
+    assert (cow.workspace / "one/sub/g").read_text() == "2\n"
+    exchange(cow, "one", "two")
+    if noted:
+        assert cow.paddock("apply").exit_code == 0, "the control: it is as it was"
+
+
+def test_a_directory_in_which_the_host_works_is_the_same_one(cow: Cow) -> None:
+    cow.host("mkdir -p one/sub; echo one > one/f; echo one > one/g; echo 1 > one/sub/h")
+    done(cow, "echo session > .t; mv .t one/f; rm one/g; echo session > one/sub/h", noted=True)
+    cow.host("echo host > one/other; echo host > one/.t; mv .t one/sub/other 2>/dev/null || mv one/.t one/sub/other")
+    assert cow.diff() == {"one/f": "changed", "one/g": "deleted", "one/sub/h": "changed"}
+    assert cow.paddock("apply").exit_code == 0
+    assert (cow.workspace / "one/f").read_text() == "session\n"
+
+
+def done(cow: Cow, script: str, *, noted: bool) -> None:
+    """A session that has ended, with its list of directories or without."""
+    outcome = cow.run("sh", "-euc", script)
+    assert outcome.exit_code == 0, outcome
+    if not noted:
+        (cow.store / cow.only_session() / "directories").write_bytes(b"")

@@ -68,6 +68,12 @@ def make_session(
         json.dump(fields, file)
     with open(f"{place}/hidden.jsonl", "w") as file:
         json.dump({"masked": list(masked), "deny": []}, file)
+    with open(f"{place}/directories", "wb") as list_:
+        for above, names, _ in os.walk(os.fsencode(workspace)):
+            for path in (os.path.join(above, name) for name in names):
+                if not os.path.islink(path):
+                    below = os.path.relpath(path, os.fsencode(workspace))
+                    list_.write(b"%d %s\0" % (os.lstat(path).st_ino, below))
     return place
 
 

@@ -17,7 +17,6 @@ use crate::cover::{Cover, CoverKind};
 use crate::ground::{Ground, Rooted};
 use crate::names::{Look, Names, StateId};
 use crate::place::Identity;
-use crate::survey;
 use crate::text::AbsPath;
 use crate::walk::{Below, Dir, Entry, Verdict, Visitor, Walker};
 
@@ -120,7 +119,9 @@ impl Seen<'_> {
     /// A directory that the command has only written to shows more than what it wrote; one that it made does not, and is marked.
     fn is_own(&self, path: &[u8], file_type: FileType) -> bool {
         if file_type != FileType::Directory {
-            return beneath::look(self.own, path).is_ok();
+            let made = beneath::look(self.own, path).and_then(rustix::fs::fstat);
+            // A whiteout says that the command has none, and the copy shows one all the same.
+            return made.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice);
         }
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
         let made = |end: usize| {
@@ -146,11 +147,11 @@ impl Visitor for Seen<'_> {
 
     fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, GuardError> {
         let name = entry.name.to_bytes();
-        if matches!(entry.verdict, Verdict::Deny(_))
-            && !self.is_own(&dir.join(name), entry.file_type)
-            && let Ok(stat) = dir.stat(entry.name)
-        {
-            self.covers.push(survey::cover(dir.absolute(name)?, &stat, CoverKind::Mask)?);
+        if matches!(entry.verdict, Verdict::Deny(_)) && !self.is_own(&dir.join(name), entry.file_type) {
+            // It may be there and not be found: the copy was asked for it before it was. Then it is hidden, before that is forgotten.
+            let identity = dir.stat(entry.name).map_or(dir.identity, |stat| Identity::from(&stat));
+            let directory = entry.file_type == FileType::Directory;
+            self.covers.push(Cover { path: dir.absolute(name)?, identity, directory, kind: CoverKind::Mask });
         }
         Ok(None)
     }

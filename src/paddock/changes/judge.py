@@ -1,13 +1,15 @@
 """What stands in the way of each change: the host's own changes, masks, protected names, and other changes.
 
 The host changed a file if its ctime is later than the session's start, unless an apply of this very session knows it
-as it is. ctime can not be set by anybody, and moves with content, mode, link and rename alike. A change that is
-none (``touch``) costs a person a question; one that is overlooked costs their work.
+as it is. ctime can not be set by anybody, and moves with content, mode, link and rename alike. But a file below a
+directory that is moved keeps its own: so each directory on the way has to be the one that was there at the start, by
+its number, or, where that was not noted, be unchanged itself. A change that is none (``touch``) costs a person a
+question; one that is overlooked costs their work.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -46,6 +48,7 @@ class Terms:
 
     started_ns: int
     is_protected: Protected
+    directories: Mapping[str, int] = field(default_factory=dict)  # of the workspace at the start, with their numbers
     obeyed: frozenset[str] = frozenset()  # outside, whatever their names
     repositories: frozenset[str] = frozenset()  # that the session has a part in, under whatever name
     hidden: Hidden = field(default_factory=Hidden)
@@ -116,11 +119,20 @@ def _written_through(link: str, terms: Terms) -> bool:
 def _conflict(change: Change, terms: Terms, record: Record) -> str | None:
     if change.old is None:
         return _deleted_meanwhile(change, terms, record)
+    if other := next((path for path, one in change.old_way if not _is_same(path, one, terms, record)), None):
+        return f"{other} is not the directory that the session began with, or may be another one"
     if change.old.type is Type.DIRECTORY:
         return None if is_clean(change.path, change.old, terms.started_ns, record) else _HOST_CHANGED
     if change.old.ctime_ns <= terms.started_ns or change.old.identity in record.known:
         return None
     return _HOST_CHANGED
+
+
+def _is_same(path: str, directory: Entry, terms: Terms, record: Record) -> bool:
+    known = terms.directories.get(path)
+    if known is None:
+        return is_clean(path, directory, terms.started_ns, record)
+    return known == directory.inode or directory.permissions in record.directories.get(path, ())
 
 
 def _deleted_meanwhile(change: Change, terms: Terms, record: Record) -> str | None:

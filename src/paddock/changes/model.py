@@ -105,6 +105,10 @@ class Obstacle(Enum):
     FAILED = "failed"
 
 
+# The workspace's directories that a path lies in, with their paths; its root is not among them.
+Way = tuple[tuple[str, Entry], ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     path: str
@@ -113,6 +117,7 @@ class Change:
     new: Entry | None  # in the session
     copied_up: bool = False  # the session began with the host's file, under this name or another
     old_parent: Entry | None = None  # the workspace's directory it lies in, if there is one
+    old_way: Way = ()
     renamed_from: str | None = None
     renamed_to: str | None = None
     obstacle: Obstacle | None = None

@@ -19,7 +19,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paddock.changes.model import ROOT, Change, Entry, Kind, Obstacle, Type
+from paddock.changes.model import ROOT, Change, Entry, Kind, Obstacle, Type, Way
 from paddock.changes.tree import BLOCK, MAX_DEPTH, entry, opened_directory, opened_file
 
 _PREFIX = "user.overlay."
@@ -33,15 +33,18 @@ class Layer:
     upper: int
     lower: int | None
     lower_entry: Entry | None
+    way: Way = ()  # of lower, this directory the last
     prefix: str = ""
     hidden: bool = False  # an ancestor is opaque: what lower has here is not part of the session's view
     depth: int = 0
 
     def below(self, name: str, upper: int, lower: int | None, *, opaque: bool) -> Layer:
+        found = Entry.of(os.fstat(lower)) if lower is not None else None
         return Layer(
             upper=upper,
             lower=lower,
-            lower_entry=Entry.of(os.fstat(lower)) if lower is not None else None,
+            lower_entry=found,
+            way=(*self.way, (self.prefix + name, found)) if found else (),
             prefix=f"{self.prefix}{name}/",
             hidden=self.hidden or opaque,
             depth=self.depth + 1,
@@ -65,7 +68,7 @@ def _walk(layer: Layer, unseen: frozenset[str]) -> Iterator[Change]:
     names = sorted(os.listdir(layer.upper))
     if layer.hidden and layer.lower is not None:
         for name in sorted(set(os.listdir(layer.lower)) - set(names) - unseen):
-            yield from _gone(layer.lower, name, layer.prefix + name, layer.depth, unseen)
+            yield from _gone(layer.lower, name, layer.prefix + name, layer.way, layer.depth, unseen)
     for name in names:
         path = layer.prefix + name
         old: Entry | None = None
@@ -83,7 +86,7 @@ def _compare(layer: Layer, name: str, old: Entry | None, new: Entry, unseen: fro
     path = layer.prefix + name
     if _is_whiteout(layer.upper, name, new):
         if old and layer.lower is not None:
-            yield from _gone(layer.lower, name, path, layer.depth, unseen)
+            yield from _gone(layer.lower, name, path, layer.way, layer.depth, unseen)
         return
     if new.type is Type.OTHER:
         kind = Kind.TYPE if old and old.type is not Type.OTHER else Kind.ADDED
@@ -91,7 +94,7 @@ def _compare(layer: Layer, name: str, old: Entry | None, new: Entry, unseen: fro
         yield Change(path=path, kind=kind, old=old, new=new, obstacle=Obstacle.SPECIAL, reason=reason)
         return
     if old and old.type is Type.DIRECTORY and new.type is not Type.DIRECTORY and layer.lower is not None:
-        yield from _gone_below(layer.lower, name, path, layer.depth, unseen)
+        yield from _gone_below(layer.lower, name, path, layer.way, layer.depth, unseen)
     if new.type is Type.DIRECTORY:
         yield from _compare_directory(layer, name, old, new, unseen)
         return
@@ -154,12 +157,13 @@ def _change(layer: Layer, path: str, kind: Kind, old: Entry | None, new: Entry, 
         new=new,
         copied_up="origin" in marks,
         old_parent=layer.lower_entry,
+        old_way=layer.way,
         obstacle=Obstacle.UNREADABLE if unknown else None,
         reason=f"this kernel's overlay has a form ({unknown[0]}) that is not understood" if unknown else "",
     )
 
 
-def _gone(lower: int, name: str, path: str, depth: int, unseen: frozenset[str]) -> Iterator[Change]:
+def _gone(lower: int, name: str, path: str, way: Way, depth: int, unseen: frozenset[str]) -> Iterator[Change]:
     """A name of lower that the session removed, and all that was in it."""
     old: Entry | None = None
     try:
@@ -167,19 +171,20 @@ def _gone(lower: int, name: str, path: str, depth: int, unseen: frozenset[str]) 
         if old is None:
             return
         if old.type is Type.DIRECTORY:
-            yield from _gone_below(lower, name, path, depth, unseen)
-        yield Change(path=path, kind=Kind.DELETED, old=old, new=None)
+            yield from _gone_below(lower, name, path, way, depth, unseen)
+        yield Change(path=path, kind=Kind.DELETED, old=old, new=None, old_way=way)
     except OSError as error:
         yield _unreadable(path, old, None, error)
 
 
-def _gone_below(lower: int, name: str, path: str, depth: int, unseen: frozenset[str]) -> Iterator[Change]:
+def _gone_below(lower: int, name: str, path: str, way: Way, depth: int, unseen: frozenset[str]) -> Iterator[Change]:
     with opened_directory(name, lower) as directory:
+        way = (*way, (path, Entry.of(os.fstat(directory))))
         if depth >= MAX_DEPTH:
             yield _too_deep(f"{path}/…", Entry.of(os.fstat(directory)), None)
             return
         for child in sorted(set(os.listdir(directory)) - unseen):
-            yield from _gone(directory, child, f"{path}/{child}", depth + 1, unseen)
+            yield from _gone(directory, child, f"{path}/{child}", way, depth + 1, unseen)
 
 
 def _is_whiteout(upper: int, name: str, new: Entry) -> bool:

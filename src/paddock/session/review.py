@@ -17,7 +17,7 @@ from paddock.changes.repositories import repositories_in
 from paddock.changes.scan import scan
 from paddock.changes.settle import Roots, recover
 from paddock.session.obeyed import obeyed_in
-from paddock.session.sessions import Session
+from paddock.session.sessions import Session, directories_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,7 @@ def reviewed(
             changes = with_renames(changes, roots.upper, roots.lower)
         terms = Terms(
             started_ns=session.started_ns,
+            directories=directories_of(roots.state),
             hidden=session.hidden,
             mounted=frozenset(_mounted_in(session.workspace)),
             is_protected=session.is_protected,

@@ -26,6 +26,7 @@ STORE = "sessions"
 VERSION = 1
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
 _SIZE_LIMIT = 16 << 20
+_DIRECTORIES_LIMIT = 1 << 30
 _LEAVING = ".discarded-"
 
 
@@ -176,11 +177,11 @@ def _read(store: str, name: str) -> Session | Taken | Broken:
     return Broken(id=name, place=place, reason=reason)
 
 
-def _content(name: str, dir_fd: int) -> bytes:
+def _content(name: str, dir_fd: int, limit: int = _SIZE_LIMIT) -> bytes:
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
     with open(fd, "rb") as file:
-        content = file.read(_SIZE_LIMIT + 1)
-    if len(content) > _SIZE_LIMIT:
+        content = file.read(limit + 1)
+    if len(content) > limit:
         raise ValueError("it is too large")
     return content
 
@@ -203,6 +204,18 @@ def _parsed(content: bytes, name: str) -> Session:
         hidden=Hidden(),
         is_protected=Protection.of(workspace, map(_text, files["protect"]), map(_text, files["opened"])),
     )
+
+
+def directories_of(state: int) -> dict[str, int]:
+    """Those of the workspace when the session began, with their numbers; none where nobody watched them."""
+    try:
+        content = _content("directories", state, _DIRECTORIES_LIMIT)
+        lines = (line.split(b" ", 1) for line in content.split(b"\0")[:-1])
+        return {os.fsdecode(path): int(inode) for inode, path in lines}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise SessionError(f"the session's list of directories is not understood: {error}") from None
 
 
 def _hidden(content: bytes, workspace: str) -> Hidden:
