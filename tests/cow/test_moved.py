@@ -245,6 +245,18 @@ def test_what_is_in_another_directory_by_now_is_not_overwritten(cow: Cow, write:
         assert cow.paddock("apply").exit_code == 0, "the control: it is as it was"
 
 
+def test_directories_that_are_exchanged_between_two_applies(cow: Cow) -> None:
+    cow.host("mkdir one two; for d in one two; do echo $d > $d/f; echo $d > $d/g; done")
+    done(cow, "echo session > one/f; echo session > one/g; mkdir one/new; echo session > one/new/h", noted=True)
+    assert cow.paddock("apply", "one/f").exit_code == 0
+    exchange(cow, "one", "two")
+    assert cow.paddock("apply", "one/g").exit_code == 1
+    assert (cow.workspace / "one/g").read_text() == "two\n"
+    exchange(cow, "one", "two")
+    assert cow.paddock("apply").exit_code == 0
+    assert (cow.workspace / "one/g").read_text() == (cow.workspace / "one/new/h").read_text() == "session\n"
+
+
 def test_a_directory_in_which_the_host_works_is_the_same_one(cow: Cow) -> None:
     cow.host("mkdir -p one/sub; echo one > one/f; echo one > one/g; echo 1 > one/sub/h")
     done(cow, "echo session > .t; mv .t one/f; rm one/g; echo session > one/sub/h", noted=True)

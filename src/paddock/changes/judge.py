@@ -132,7 +132,7 @@ def _is_same(path: str, directory: Entry, terms: Terms, record: Record) -> bool:
     known = terms.directories.get(path)
     if known is None:
         return is_clean(path, directory, terms.started_ns, record)
-    return known == directory.inode or directory.permissions in record.directories.get(path, ())
+    return known == directory.inode or record.made(directory)
 
 
 def _deleted_meanwhile(change: Change, terms: Terms, record: Record) -> str | None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paddock.changes.model import Identity, Type
+from paddock.changes.model import Entry, Identity, Type
 from paddock.errors import SessionError
 
 NAME = "applied.jsonl"
@@ -83,6 +83,9 @@ class Record:
         """Names that an interrupted apply may have left in the workspace."""
         steps = self.unfinished.steps if self.unfinished else ()
         return frozenset(name for step in steps for name in (step.temporary, f"{step.temporary}~"))
+
+    def made(self, directory: Entry) -> bool:
+        return any(one.type is Type.DIRECTORY and one.inode == directory.inode for one in self.known)
 
     def intend(self, intent: Intent) -> None:
         steps = [
