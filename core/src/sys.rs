@@ -23,11 +23,13 @@ mod connect;
 mod datagram;
 #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
 mod memory;
+mod page;
 mod signals;
 pub mod trace;
 
 pub use connect::*;
 pub use datagram::*;
+pub use page::Page;
 pub use signals::*;
 
 #[cfg(not(test))]
@@ -132,30 +134,6 @@ pub fn map_sealed(file: BorrowedFd<'_>, length: usize) -> Result<&'static [u8]> 
     let mapped = unsafe { std::slice::from_raw_parts(start.cast(), length) };
     let _ = MAPPED.set(mapped);
     Ok(mapped)
-}
-
-/// A page of a file, for as long as this lives. Only where it lies can be asked: whoever cuts the file would make reading it a fault.
-pub struct Page(*mut c_void);
-
-impl Page {
-    pub fn of(file: BorrowedFd<'_>) -> Result<Page> {
-        let length = rustix::param::page_size();
-        // SAFETY: a new mapping, at a place that the kernel chooses.
-        let start =
-            unsafe { libc::mmap(ptr::null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0) };
-        if start == libc::MAP_FAILED { Err(last_errno()) } else { Ok(Page(start)) }
-    }
-
-    pub fn address(&self) -> u64 {
-        self.0 as u64
-    }
-}
-
-impl Drop for Page {
-    fn drop(&mut self) {
-        // SAFETY: our own mapping of that length, and nobody else knows of it.
-        unsafe { libc::munmap(self.0, rustix::param::page_size()) };
-    }
 }
 
 /// The environment as this process got it, malformed entries included.
