@@ -38,6 +38,16 @@ pub struct Copied<'a> {
     pub veil: &'a Veil,
 }
 
+/// How the duties of a run ended.
+pub struct Finished {
+    pub exceeded: Option<Exceeded>,
+    /// See [`Guard::disband`].
+    pub watches: Option<OwnedFd>,
+    /// The guard did its work to the end, and so did the last scan. Otherwise the run fails, whatever the command's own exit code is:
+    /// names that it planted may be left.
+    pub is_closed: bool,
+}
+
 pub struct Duties<'a> {
     pub guard: Option<Guard>,
     /// The sandbox's mounts, and what is a copy in them, with what it hides.
@@ -84,8 +94,8 @@ impl<'a> Duties<'a> {
         }
     }
 
-    /// When everything has ended: what is left in the trees is looked at once more, and nothing can interfere. Returns the watches too.
-    pub fn finish(mut self) -> (Option<Exceeded>, Option<OwnedFd>) {
+    /// When everything has ended: the last scan looks through the trees once more, and nothing can interfere.
+    pub fn finish(mut self) -> Finished {
         self.hear_last_words();
         self.tell_decided();
         let observer = self.calls.as_mut().and_then(|calls| calls.attendants.observer.as_mut());
@@ -97,7 +107,7 @@ impl<'a> Duties<'a> {
         if let Some(renames) = self.calls.take().and_then(|calls| calls.renames) {
             renames.finish();
         }
-        let mut watches = None;
+        let (mut watches, mut is_closed) = (None, true);
         let guard = self.guard.take();
         if guard.is_none() {
             self.say_all();
@@ -106,6 +116,7 @@ impl<'a> Duties<'a> {
             let finished = guard.finish(&mut |event| self.tell(event));
             self.say_all();
             if let Err(error) = self.failure.take().map_or(finished, Err) {
+                is_closed = false;
                 stderr::complain(&error.to_string(), error.hint());
                 if let Some(journal) = self.journal {
                     let text = error.to_string();
@@ -115,7 +126,7 @@ impl<'a> Duties<'a> {
             self.tell_changed(&guard.changed());
             watches = Some(guard.disband());
         }
-        (self.exceeded, watches)
+        Finished { exceeded: self.exceeded, watches, is_closed }
     }
 
     /// Of the relay, which is to go.

@@ -31,6 +31,7 @@ use crate::ground::{Ground, Rooted, Tree};
 use crate::names::Names;
 use crate::place::Identity;
 use crate::survey;
+use crate::sys;
 use crate::taken::Store;
 use crate::text::AbsPath;
 use crate::walk::{Below, Dir, GitParts, WalkError, Walker};
@@ -63,6 +64,8 @@ pub enum GuardError {
     Cover(#[source] Errno),
     #[error("the command made more than {MAX_TAKEN} protected names")]
     TooManyTaken,
+    #[error("the last scan did not finish, and names that the command planted may be left in the workspace: {0}")]
+    Unfinished(#[source] Box<GuardError>),
 }
 
 impl GuardError {
@@ -75,6 +78,7 @@ impl GuardError {
             GuardError::Watch { source: Errno::NOSPC, .. } => {
                 "raise the limit (sysctl fs.inotify.max_user_watches=1048576), or make less writable"
             }
+            GuardError::Unfinished(error) => error.hint(),
             GuardError::TooManyTaken => "what was taken away is kept in the session's directory",
             _ => "`paddock doctor` tries every mechanism on this machine",
         }
@@ -258,8 +262,18 @@ impl Guard {
         Ok(())
     }
 
-    /// The last scan. Nothing may run inside any more.
+    /// The last scan. Nothing may run inside any more. A signal that comes from now on and asks this process to end stops the scan. Ok:
+    /// all of the trees was looked through; otherwise the error is [`GuardError::Unfinished`].
     pub fn finish(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
+        sys::forget_signals();
+        self.walker.is_interrupted = Some(sys::is_asked_to_end);
+        let finished = self.scan_last(on_event);
+        // What was found before an error is told too.
+        self.post.events.drain(..).for_each(on_event);
+        finished.map_err(|error| GuardError::Unfinished(Box::new(error)))
+    }
+
+    fn scan_last(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
         self.post.finishing = true;
         while self.read(false)? {}
         if self.quiet && !self.post.blind {

@@ -101,9 +101,7 @@ use crate::holder::Holder;
 use crate::network::{Given, Within};
 use crate::plan::{Plan, PlanError};
 use crate::refusal::Refusal;
-
-/// Paddock itself failed or refused; never the command's own status.
-const EXIT_REFUSED: i32 = 125;
+use crate::run::EXIT_REFUSED;
 
 /// Called by the C library's start code, through [`sys`].
 #[cfg_attr(test, allow(dead_code, reason = "tests have their own start"))]

@@ -14,7 +14,7 @@ use crate::ancestry;
 use crate::calls::{Attendants, Calls};
 use crate::census::Tree;
 use crate::channel;
-use crate::chores::{Copied, Duties};
+use crate::chores::{Copied, Duties, Finished};
 use crate::command::Command;
 use crate::companion::Companion;
 use crate::desk::Desk;
@@ -49,6 +49,8 @@ use crate::temp::Temp;
 use crate::text;
 use crate::veil::Veil;
 
+/// Of Paddock itself: nothing was run, or the guard did not finish its work.
+pub const EXIT_REFUSED: i32 = 125;
 pub const EXIT_NOT_EXECUTABLE: i32 = 126;
 pub const EXIT_NOT_FOUND: i32 = 127;
 
@@ -320,7 +322,7 @@ impl Running {
         duties.holder = holder;
         sys::give_back_memory();
         let end = supervise::wait(&self.subject, &mut duties)?;
-        let (ended_by, watches) = duties.finish();
+        let Finished { exceeded: ended_by, watches, is_closed } = duties.finish();
         let by_signal = || end.signal().and_then(|signal| limits.behind_signal(signal));
         let ended_by = ended_by.or_else(by_signal);
         let exceeded = limits.finish(ended_by);
@@ -341,7 +343,8 @@ impl Running {
             (None, Subject::Child(_) | Subject::Kept(_)) => {}
         }
         channel::abandon(left);
-        Ok(Outcome { exit_code: end.exit_code(), signal: end.signal(), not_executed: None, exceeded })
+        let exit_code = if is_closed { end.exit_code() } else { EXIT_REFUSED };
+        Ok(Outcome { exit_code, signal: end.signal(), not_executed: None, exceeded })
     }
 }
 

@@ -26,6 +26,8 @@ pub enum WalkError {
     List { path: AbsPath, source: Errno },
     #[error("symlinks at protected names lead to one another without end ({path})")]
     Links { path: AbsPath },
+    #[error("a signal stopped the search for names that are denied or protected")]
+    Interrupted,
     #[error(transparent)]
     Names(#[from] NamesError),
     #[error("a name that was found is none: {0}")]
@@ -38,6 +40,7 @@ impl WalkError {
             WalkError::Root { .. } => "check the path and its permissions",
             WalkError::List { .. } => "make the directory readable for you, remove it, or deny it as a whole",
             WalkError::Links { .. } => "remove one of the links",
+            WalkError::Interrupted => "start the run again, and let it finish",
             WalkError::Names(error) => error.hint(),
             WalkError::Path(_) => "this is a bug of paddock",
         }
@@ -207,6 +210,8 @@ pub struct Walker {
     path: Vec<u8>,
     listing: Vec<u8>,
     volume: Option<Volume>,
+    /// Says whether a signal asks the walk to stop. It is called for every directory.
+    pub is_interrupted: Option<fn() -> bool>,
 }
 
 const LISTING: usize = 32 * 1024;
@@ -288,6 +293,10 @@ impl Walker {
         listing.reserve(LISTING);
         let mut outcome = Ok(());
         while let Some(next) = self.pending.pop() {
+            if self.is_interrupted.is_some_and(|is_interrupted| is_interrupted()) {
+                outcome = Err(WalkError::Interrupted.into());
+                break;
+            }
             path.clear();
             path.extend_from_slice(&self.paths[next.start..]);
             self.paths.truncate(next.start);

@@ -114,6 +114,25 @@ pub fn next_signal(timeout: Option<Duration>) -> Option<Arrival> {
     }
 }
 
+/// Forgets the held signals that have come so far.
+pub fn forget_signals() {
+    while next_signal(Some(Duration::ZERO)).is_some() {}
+}
+
+/// Does a held signal wait that asks this process to end? It stays to be taken.
+pub fn is_asked_to_end() -> bool {
+    let mut waiting = MaybeUninit::uninit();
+    // SAFETY: sigpending initialises the whole set before it is looked at.
+    unsafe {
+        if libc::sigpending(waiting.as_mut_ptr()) != 0 {
+            return false;
+        }
+        let waiting = waiting.assume_init();
+        let asks = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+        asks.into_iter().any(|signal| libc::sigismember(&waiting, signal) == 1)
+    }
+}
+
 /// A descriptor that can be read when a held signal waits; it is taken by [`arrivals`] or [`next_signal`].
 pub fn signal_descriptor() -> Result<OwnedFd> {
     // SAFETY: makes a new descriptor; the set is valid and copied.
