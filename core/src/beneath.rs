@@ -9,8 +9,8 @@ use rustix::io::Errno;
 /// One path the kernel takes in a single call (PATH_MAX, with its NUL).
 const LONGEST: usize = 4095;
 
-/// Whoever changes names all the time is looked for again, later.
-const RETRIES: usize = 16;
+/// The kernel asks to try again while another process renames something on the way.
+const RETRIES: usize = 1000;
 
 const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
@@ -18,7 +18,7 @@ const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLO
 pub fn open(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     if path.is_empty() {
-        return rustix::fs::openat(root, c".", flags, Mode::empty());
+        return again(&root, flags);
     }
     let mut rest = path;
     let mut step: Option<OwnedFd> = None;
@@ -36,6 +36,15 @@ pub fn open(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errn
     }
 }
 
+/// Opens an open directory once more. Not by `.`: that would need the right to search it.
+fn again(dir: impl AsFd, flags: OFlags) -> Result<OwnedFd, Errno> {
+    if flags.contains(OFlags::PATH) {
+        return rustix::io::fcntl_dupfd_cloexec(dir, 0);
+    }
+    let mut buffer = [0; 32];
+    rustix::fs::open(link_to(&dir, &mut buffer), flags.difference(OFlags::NOFOLLOW), Mode::empty())
+}
+
 fn resolve(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     for _ in 0..RETRIES {
@@ -47,7 +56,7 @@ fn resolve(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno
             opened => return opened,
         }
     }
-    Err(Errno::NOENT)
+    Err(Errno::AGAIN)
 }
 
 fn name_by_name(root: impl AsFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {

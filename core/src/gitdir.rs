@@ -72,12 +72,18 @@ pub enum Judgement {
     Harmful(Identity),
     /// What had the name is gone. Git renames and removes its lock files while we look; what has the name now makes an event.
     Gone,
+    /// It can not be looked at.
+    Unknown(Errno),
 }
 
 /// Judges what has the name now. Only a plain file under one name is ever harmless: another name could be written unseen.
 pub fn judge(role: Role, ground: &Ground, dir: &Dir<'_>, name: &CStr, buffer: &mut Vec<u8>) -> Judgement {
     let opened = beneath::look(dir.fd, name.to_bytes()).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
-    let Ok((stat, object)) = opened else { return Judgement::Gone };
+    let (stat, object) = match opened {
+        Ok(opened) => opened,
+        Err(Errno::NOENT) => return Judgement::Gone,
+        Err(error) => return Judgement::Unknown(error),
+    };
     let harmless = match (role, FileType::from_raw_mode(stat.st_mode)) {
         (Role::Hooks, file_type) => file_type == FileType::Directory,
         (Role::Hook, FileType::RegularFile) => name.to_bytes().ends_with(b".sample") && stat.st_nlink == 1,
@@ -135,7 +141,8 @@ fn leads_to_worktree(ground: &Ground, dir: &Dir<'_>, content: &[u8]) -> bool {
 
 /// What the configuration at a name makes git obey.
 pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Vec<Vec<u8>> {
-    let file = [dir.tree.path.as_bytes(), b"/", &dir.join(name.to_bytes())[..]].concat();
+    let separator: &[u8] = if dir.path.is_empty() { b"" } else { b"/" };
+    let file = [dir.tree.path.as_bytes(), b"/", dir.path, separator, name.to_bytes()].concat();
     let mut content = Vec::new();
     match beneath::look(dir.fd, name.to_bytes()).and_then(|object| read(object.as_fd(), &mut content)) {
         Ok(_) => obeyed::by(&file, &content),

@@ -6,6 +6,7 @@
 //! compared with the one watched, and what is found then is what is judged. Whoever changes names faster than they are judged
 //! gains time, and the scan at the end, when nothing runs any more, judges what he leaves.
 
+mod events;
 mod nodes;
 mod strangers;
 #[cfg(test)]
@@ -13,15 +14,13 @@ mod tests;
 mod view;
 mod visit;
 
-use std::ffi::{CStr, CString};
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
-use rustix::fs::{AtFlags, FileType, OFlags};
+use rustix::fs::OFlags;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
@@ -34,10 +33,11 @@ use crate::survey;
 use crate::sys;
 use crate::taken::Store;
 use crate::text::AbsPath;
-use crate::walk::{Below, Dir, GitParts, WalkError, Walker};
+use crate::walk::{Below, Dir, WalkError, Walker};
 
+use events::{Near, Noted};
 use nodes::{NO_NODE, Nodes};
-use view::{Place, View};
+use view::View;
 use visit::{Post, Visit};
 
 /// Whoever makes more protected names than this is not at work.
@@ -46,7 +46,8 @@ const MAX_TAKEN: usize = 1000;
 const PATROL: Duration = Duration::from_secs(1);
 /// One turn takes no longer, so that the supervisor gets to its signals.
 const TURN: Duration = Duration::from_millis(50);
-const BUFFER: usize = 32 * 1024;
+/// So long other events are judged, before it is looked whether a denied name has appeared.
+const SLICE: Duration = Duration::from_millis(2);
 /// Rounds of the last scan, while it finds something.
 const LAST_ROUNDS: usize = 4;
 
@@ -101,13 +102,6 @@ pub enum GuardEvent {
 /// Puts covers inside the sandbox, and says what became of each.
 pub type PutCovers<'a> = dyn FnMut(&[Cover]) -> Result<Vec<Placed>, Errno> + 'a;
 
-/// The events of one reading, with their names one after the other, each with its NUL.
-#[derive(Default)]
-struct Noted {
-    events: Vec<(i32, ReadFlags, Range<usize>)>,
-    names: Vec<u8>,
-}
-
 pub struct Guard {
     inotify: OwnedFd,
     names: Names,
@@ -117,9 +111,9 @@ pub struct Guard {
     view: Option<View>,
     buffer: Vec<MaybeUninit<u8>>,
     noted: Noted,
-    path: Vec<u8>,
-    /// The directory that was opened last, of those whose events are being judged.
-    last: Option<(u32, OwnedFd)>,
+    /// Directories that were opened for the events that are being judged, the last one last: so a deep one is not opened from
+    /// its root for each event.
+    near: Vec<Near>,
     /// Nothing has happened yet that the last scan would have to look at.
     quiet: bool,
     last_patrol: Instant,
@@ -143,6 +137,7 @@ impl Guard {
         let left_out = [left_out, std::slice::from_ref(&taken)].concat();
         let ground = Ground::open(trees, &left_out)?;
         let mut walker = Walker::default();
+        walker.is_interrupted = Some(sys::is_asked_to_end);
         let mut nodes = Nodes::default();
         let mut survey = survey::survey(&mut names, &ground, &mut walker, closed, &mut |dir: &Dir<'_>| -> Result<
             u32,
@@ -167,14 +162,14 @@ impl Guard {
             view: None,
             buffer: Vec::new(),
             noted: Noted::default(),
-            path: Vec::new(),
-            last: None,
+            near: Vec::new(),
             quiet: true,
             last_patrol: Instant::now(),
             since,
         };
         guard.give_up_stale();
-        guard.watch_covered(&covers);
+        guard.watch_covered(&covers)?;
+        guard.walker.is_interrupted = None;
         Ok((guard, covers))
     }
 
@@ -217,6 +212,9 @@ impl Guard {
 
     /// When the next turn is due even if nothing is readable.
     pub fn timeout(&self) -> Option<Duration> {
+        if !self.noted.is_empty() {
+            return Some(Duration::ZERO);
+        }
         let patrol = self.post.blind.then(|| PATROL.saturating_sub(self.last_patrol.elapsed()));
         let view = self.view.as_ref().and_then(View::next_look);
         patrol.into_iter().chain(view).chain(self.post.silent.next_look()).min()
@@ -239,10 +237,16 @@ impl Guard {
         let mut available = started;
         loop {
             let reading = Instant::now();
-            let any = self.read(true)?;
+            // Denied names come first, whatever else waits.
+            let any = self.read()?;
+            if any {
+                self.judge_denied()?;
+                self.deliver(available, put_covers, on_event)?;
+            }
+            self.judge_waiting(reading + SLICE)?;
             self.deliver(available, put_covers, on_event)?;
             available = reading;
-            if !any || started.elapsed() > TURN {
+            if (!any && self.noted.is_empty()) || started.elapsed() > TURN {
                 break;
             }
         }
@@ -275,12 +279,23 @@ impl Guard {
 
     fn scan_last(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
         self.post.finishing = true;
-        while self.read(false)? {}
+        loop {
+            let any = self.read()?;
+            for event in self.noted.events.iter().filter(|event| event.what.contains(ReadFlags::IGNORED)) {
+                self.post.forget(event.watch);
+            }
+            self.noted.clear();
+            if !any {
+                break;
+            }
+        }
         if self.quiet && !self.post.blind {
             return Ok(());
         }
         for _ in 0..LAST_ROUNDS {
             self.post.flagged.clear();
+            self.post.kept = 0;
+            self.post.unfinished = None;
             let before = self.post.taken;
             self.patrol(true)?;
             self.post.events.drain(..).for_each(&mut *on_event);
@@ -288,7 +303,7 @@ impl Guard {
                 break;
             }
         }
-        Ok(())
+        self.post.unfinished.take().map_or(Ok(()), |error| Err(error.into()))
     }
 
     /// Flagged names that were made or changed during the run, after the last scan. Nobody can set the kernel's time of change; who
@@ -299,7 +314,12 @@ impl Guard {
         for (tree, path) in &self.post.flagged {
             let tree = &self.ground.trees[*tree];
             let stat = tree.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(rustix::fs::fstat);
-            if stat.is_ok_and(|stat| (stat.st_ctime, stat.st_ctime_nsec as i64) >= since) {
+            let is_changed = match stat {
+                Ok(stat) => (stat.st_ctime, stat.st_ctime_nsec as i64) >= since,
+                // What can not be looked at counts as changed.
+                Err(error) => error != Errno::NOENT,
+            };
+            if is_changed {
                 changed.extend(tree.absolute(path));
             }
         }
@@ -340,172 +360,6 @@ impl Guard {
         }
     }
 
-    /// Takes one buffer of events. False: there were none.
-    fn read(&mut self, judge: bool) -> Result<bool, GuardError> {
-        let mut noted = std::mem::take(&mut self.noted);
-        let outcome = self.note(&mut noted).and_then(|()| {
-            let lost = noted.events.iter().any(|(_, what, _)| what.contains(ReadFlags::QUEUE_OVERFLOW));
-            for (watch, what, name) in noted.events.drain(..) {
-                if what.contains(ReadFlags::IGNORED) {
-                    self.post.forget(watch);
-                    continue;
-                }
-                self.quiet = false;
-                if judge && !lost {
-                    self.judge(watch, what, CStr::from_bytes_with_nul(&noted.names[name]).ok())?;
-                }
-            }
-            if let Some(view) = self.view.as_mut().filter(|_| lost) {
-                view.is_astray = true;
-            }
-            if judge && lost { self.patrol(true) } else { Ok(()) }
-        });
-        self.last = None;
-        let any = !noted.names.is_empty();
-        noted.events.clear();
-        noted.names.clear();
-        self.noted = noted;
-        outcome.map(|()| any)
-    }
-
-    fn note(&mut self, noted: &mut Noted) -> Result<(), GuardError> {
-        self.buffer.resize(BUFFER, MaybeUninit::uninit());
-        let mut reader = Reader::new(&self.inotify, &mut self.buffer);
-        while noted.events.is_empty() || !reader.is_buffer_empty() {
-            let event = match reader.next() {
-                Ok(event) => event,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::INTR) => continue,
-                Err(error) => return Err(GuardError::Read(error)),
-            };
-            let start = noted.names.len();
-            noted.names.extend_from_slice(event.file_name().unwrap_or_default().to_bytes_with_nul());
-            noted.events.push((event.wd(), event.events(), start..noted.names.len()));
-        }
-        Ok(())
-    }
-
-    fn judge(&mut self, watch: i32, what: ReadFlags, name: Option<&CStr>) -> Result<(), GuardError> {
-        let Some(number) = self.post.nodes.of_watch(watch) else { return Ok(()) };
-        let Some(node) = self.post.nodes.get(number) else { return Ok(()) };
-        if node.file {
-            let (above, name) = self.post.nodes.place(node);
-            let Ok(name) = CString::new(name) else { return Ok(()) };
-            return self.look_at(above, &name);
-        }
-        let Some(name) = name.filter(|name| !name.is_empty()) else { return Ok(()) };
-        if let Some(view) = self.view.as_mut().filter(|view| view.tree == node.tree)
-            && what.contains(ReadFlags::ISDIR)
-            && what.intersects(ReadFlags::MOVED_FROM | ReadFlags::MOVED_TO)
-        {
-            view.is_astray = true;
-        }
-        if what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
-            let parent = node.identity;
-            self.post.gone(parent, name.to_bytes());
-            return Ok(());
-        }
-        if !what.contains(ReadFlags::ISDIR)
-            && self.means_nothing(number, name.to_bytes())
-            && !self.counts_by_kind(number, name)
-        {
-            return Ok(());
-        }
-        self.look_at(number, name)
-    }
-
-    /// A socket, or a symlink in a git directory. Asked of every new file: the directory is opened once for all that come together.
-    fn counts_by_kind(&mut self, number: u32, name: &CStr) -> bool {
-        let Some(node) = self.post.nodes.get(number).filter(|node| self.ground.trees[node.tree].writable) else {
-            return false;
-        };
-        if self.last.as_ref().is_none_or(|(last, _)| *last != number) {
-            let mut path = std::mem::take(&mut self.path);
-            let known = self.post.nodes.path(number, &mut path);
-            let opened = known.then(|| self.ground.trees[node.tree].open(&path, OFlags::PATH | OFlags::DIRECTORY));
-            let same = |fd: &OwnedFd| rustix::fs::fstat(fd).is_ok_and(|stat| Identity::from(&stat) == node.identity);
-            self.last = opened.and_then(Result::ok).filter(same).map(|fd| (number, fd));
-            self.path = path;
-        }
-        // Where it can not be told, it is looked at.
-        let Some((_, dir)) = &self.last else { return true };
-        let Ok(stat) = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else { return false };
-        match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Socket => true,
-            // Whether it is in one is found out when it is looked at.
-            FileType::Symlink => self.names.guards_git,
-            _ => false,
-        }
-    }
-
-    /// Nearly every new file is one of those.
-    fn means_nothing(&mut self, number: u32, name: &[u8]) -> bool {
-        let Some(node) = self.post.nodes.get(number) else { return true };
-        let (state, folding, below) = (node.state, node.folding, node.below);
-        let mut part = GitParts::default();
-        part.see(name, folding);
-        let look = self.names.look(state, name, folding);
-        below == Below::Plain && part == GitParts::default() && look.is_nothing() && !self.names.is_git(name, folding)
-    }
-
-    /// Looks at a name in a watched directory, and at what lies below it.
-    fn look_at(&mut self, number: u32, name: &CStr) -> Result<(), GuardError> {
-        let Some(node) = self.post.nodes.get(number) else { return Ok(()) };
-        let (tree_index, identity) = (node.tree, node.identity);
-        let (watch, state, below, folding) = (node.watch, node.state, node.below, node.folding);
-        let mut path = std::mem::take(&mut self.path);
-        let known = self.post.nodes.path(number, &mut path);
-        let tree = &self.ground.trees[tree_index];
-        let opened = if known { tree.open(&path, OFlags::PATH | OFlags::DIRECTORY) } else { Err(Errno::NOENT) };
-        let stat = opened.and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
-        match stat {
-            Ok((stat, fd)) if Identity::from(&stat) == identity => {
-                let dir = Dir {
-                    tree,
-                    tree_index,
-                    fd: fd.as_fd(),
-                    path: &path,
-                    identity,
-                    state,
-                    below,
-                    folding,
-                    numbers_agree: false,
-                    node: number,
-                };
-                self.post.direct = true;
-                let mut visit = Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
-                match dir.stat(name) {
-                    Ok(stat) => {
-                        let file_type = FileType::from_raw_mode(stat.st_mode);
-                        self.walker.entry(&mut self.names, &self.ground, &dir, name, file_type, &mut visit)?;
-                    }
-                    Err(Errno::NOENT) => {}
-                    Err(_) => visit.post.blind = true,
-                }
-                let mut part = GitParts::default();
-                part.see(name.to_bytes(), folding);
-                if part != GitParts::default() {
-                    visit.check_trap(&dir)?;
-                }
-            }
-            // The copy may still show it.
-            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) if !tree.writable => {}
-            // It is not there any more. If it was renamed inside the trees, an event says so and it will be watched anew.
-            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
-                let _ = inotify::remove_watch(&self.inotify, watch);
-                self.post.nodes.remove(watch);
-            }
-            // Its owner took his own rights away, or there are no more descriptors: later, then.
-            Err(_) => self.post.blind = true,
-        }
-        if let Some(view) = self.view.as_ref().filter(|view| view.tree == tree_index && known) {
-            let place = Place { path: &path, state, below, folding };
-            view.look_at(&mut self.walker, &mut self.names, place, name, &mut self.post.covers)?;
-        }
-        self.path = path;
-        Ok(())
-    }
-
     /// Directories that were watched before a symlink showed that they are closed.
     fn give_up_stale(&mut self) {
         let names = &self.names;
@@ -516,14 +370,17 @@ impl Guard {
     }
 
     /// What is covered: whether it goes away has to be known, to tell a replacement from something new.
-    fn watch_covered(&mut self, covers: &[Cover]) {
+    fn watch_covered(&mut self, covers: &[Cover]) -> Result<(), GuardError> {
         for cover in covers.iter().filter(|cover| cover.kind != CoverKind::Pin) {
             let Some(tree) = self.ground.tree_of(&cover.path) else { continue };
+            let unwatched = |source| GuardError::Watch { path: cover.path.clone(), source };
             match self.ground.look(&cover.path).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd))) {
                 Ok((stat, object)) if Identity::from(&stat) == cover.identity => {
-                    self.post.remember(self.inotify.as_fd(), object.as_fd(), cover.identity);
+                    self.post.remember(self.inotify.as_fd(), object.as_fd(), cover.identity).map_err(unwatched)?;
                 }
-                _ => {}
+                // It was replaced since, which is an event.
+                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(source) => return Err(unwatched(source)),
             }
             if cover.kind != CoverKind::Lock || !tree.watched || cover.path == tree.path {
                 continue;
@@ -531,10 +388,15 @@ impl Guard {
             let end = cover.path.as_bytes().iter().rposition(|byte| *byte == b'/').unwrap_or(0);
             let below = cover.path.as_bytes()[..end].get(tree.path.as_bytes().len()..).unwrap_or_default();
             let below = below.strip_prefix(b"/").unwrap_or(below);
-            if let Ok(dir) = tree.open(below, OFlags::PATH | OFlags::DIRECTORY) {
-                let _ = watch(self.inotify.as_fd(), dir.as_fd(), DISAPPEAR | WatchFlags::MASK_ADD);
+            let watched = tree
+                .open(below, OFlags::PATH | OFlags::DIRECTORY)
+                .and_then(|dir| watch(self.inotify.as_fd(), dir.as_fd(), DISAPPEAR | WatchFlags::MASK_ADD));
+            match watched {
+                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Err(source) => return Err(unwatched(source)),
             }
         }
+        Ok(())
     }
 
     /// Puts the covers in place and tells what happened.
@@ -545,6 +407,7 @@ impl Guard {
         on_event: &mut dyn FnMut(GuardEvent),
     ) -> Result<(), GuardError> {
         self.post.direct = false;
+        self.post.kept = 0;
         // What is denied may be elsewhere in the copy as well, or instead.
         if self.place(available, put_covers)? {
             self.look_around()?;

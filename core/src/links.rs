@@ -4,6 +4,7 @@
 use rustix::io::Errno;
 
 use crate::text::{AbsPath, Text};
+use crate::walk::WalkError;
 
 /// As many as the kernel follows in one path.
 const MAX_SYMLINKS: usize = 40;
@@ -15,8 +16,17 @@ pub struct Followed {
     pub end: AbsPath,
 }
 
+/// Follows a link that was found on a walk. None: it leads nowhere, as the kernel follows no circle and no more links than this.
+pub fn leads_to(link: &AbsPath) -> Result<Option<Followed>, WalkError> {
+    match follow(link) {
+        Ok(followed) => Ok(Some(followed)),
+        Err(Errno::LOOP) => Ok(None),
+        Err(source) => Err(WalkError::Look { path: link.clone(), source }),
+    }
+}
+
 /// Follows `link`, whose path goes through no link but itself.
-pub fn follow(link: &AbsPath) -> Result<Followed, Errno> {
+fn follow(link: &AbsPath) -> Result<Followed, Errno> {
     let mut links = Vec::new();
     let mut met = 0;
     let mut real: Vec<u8> = Vec::new();
@@ -36,7 +46,8 @@ pub fn follow(link: &AbsPath) -> Result<Followed, Errno> {
         real.extend_from_slice(&name);
         let target = match rustix::fs::readlink(real.as_slice(), Vec::new()) {
             Ok(target) => target.into_bytes(),
-            // Something else than a link, or nothing yet: the rest of the path lies below it.
+            // Something else than a link, or nothing yet: the rest of the path lies below it. So it does where a directory on the
+            // way can not be searched: in a tree that is closed as a whole, and elsewhere no command can give itself the right.
             Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => continue,
             Err(error) => return Err(error),
         };

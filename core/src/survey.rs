@@ -22,7 +22,7 @@ use crate::links;
 use crate::names::{Look, Names, Rule, StateId, StemId};
 use crate::place::Identity;
 use crate::text::AbsPath;
-use crate::walk::{Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
+use crate::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
 
 /// What a link leads to may hold another.
 const MAX_ROUNDS: usize = 16;
@@ -64,7 +64,7 @@ pub fn survey<E: From<WalkError>>(
             walker.tree(names, ground, index, &mut surveyor)?;
         }
         for link in &surveyor.links {
-            link.extend(names, ground);
+            link.extend(names, ground)?;
         }
         for path in &surveyor.obeyed {
             names.add_path(Rule::Protect, path);
@@ -81,12 +81,13 @@ pub fn survey<E: From<WalkError>>(
     let Surveyor { mut found, pins, mut linked, .. } = surveyor;
     linked.extend(closed.iter().map(|identity| Linked { identity: *identity, kind: CoverKind::Mask }));
     if !linked.is_empty() {
-        let mut others = OtherNames::<E>::new(&linked);
+        let mut others = OtherNames::<E>::new(&linked, &found.shut);
         for index in 0..ground.trees.len() {
             walker.tree(names, ground, index, &mut others)?;
         }
-        found.covers.extend(others.covers);
-        found.locked.extend(others.locked);
+        let OtherNames { covers, locked, .. } = others;
+        found.covers.extend(covers);
+        found.locked.extend(locked);
     }
     for (index, path) in pins {
         found.covers.extend(pin(&ground.trees[index], &path)?);
@@ -110,7 +111,9 @@ fn weight(cover: &Cover) -> u8 {
 pub fn pin(tree: &Rooted, path: &[u8]) -> Result<Option<Cover>, WalkError> {
     let stat = match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => stat,
-        _ => return Ok(None), // gone, and the match with it
+        // Gone, and the match with it.
+        Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        Err(source) => return Err(WalkError::Look { path: walk::shown(tree, path), source }),
     };
     cover(tree.absolute(path)?, &stat, CoverKind::Pin).map(Some)
 }
@@ -148,13 +151,13 @@ struct LinkFound {
 
 impl LinkFound {
     /// What it leads to counts as well, and every link on the way is as good as the first.
-    fn extend(&self, names: &mut Names, ground: &Ground) {
-        let Ok(followed) = links::follow(&self.path) else { return };
+    fn extend(&self, names: &mut Names, ground: &Ground) -> Result<(), WalkError> {
+        let Some(followed) = links::leads_to(&self.path)? else { return Ok(()) };
         let writable = |path: &AbsPath| ground.tree_of(path).is_some_and(|tree| tree.writable);
         for link in followed.links.iter().filter(|link| writable(link)) {
             names.add_path(Rule::Link, link.as_bytes());
         }
-        let Some(tree) = ground.tree_of(&followed.end) else { return };
+        let Some(tree) = ground.tree_of(&followed.end) else { return Ok(()) };
         // One that leads up to where it lies itself would lock everything there.
         let is_above = self.path.is_within(&followed.end);
         match self.verdict {
@@ -164,6 +167,7 @@ impl LinkFound {
             Verdict::Way => names.add_alias(self.dir, self.next, followed.end.as_bytes()),
             Verdict::Protect(_) | Verdict::Through | Verdict::Link(_) | Verdict::Socket | Verdict::Free => {}
         }
+        Ok(())
     }
 }
 
@@ -182,12 +186,14 @@ struct Surveyor<'e, 'f, E> {
     linked: Vec<Linked>,
     /// What the configurations of repositories make git obey, as whole paths.
     obeyed: Vec<Vec<u8>>,
+    /// Bytes of the paths that were found.
+    kept: usize,
 }
 
 impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
     fn new(guards_git: bool, enter: &'e mut Enter<'f, E>) -> Surveyor<'e, 'f, E> {
         let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
-        Surveyor { guards_git, enter, found: Survey::default(), pins, links, linked, obeyed: Vec::new() }
+        Surveyor { guards_git, enter, found: Survey::default(), pins, links, linked, obeyed: Vec::new(), kept: 0 }
     }
 
     fn note_names(&mut self, stat: &Stat, kind: CoverKind) {
@@ -196,8 +202,18 @@ impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
         }
     }
 
+    fn pin(&mut self, tree: usize, path: Vec<u8>) -> Result<(), WalkError> {
+        if !self.pins.contains(&(tree, path.clone())) {
+            walk::keep(&mut self.kept, &path)?;
+            self.pins.insert((tree, path));
+        }
+        Ok(())
+    }
+
     fn put(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
-        self.found.covers.push(cover(dir.absolute(name)?, stat, kind)?);
+        let path = dir.absolute(name)?;
+        walk::keep(&mut self.kept, path.as_bytes())?;
+        self.found.covers.push(cover(path, stat, kind)?);
         if kind == CoverKind::Lock {
             self.found.locked.push((dir.identity, name.into()));
         }
@@ -225,14 +241,16 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
     fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, E> {
         let name = entry.name.to_bytes();
         // Gone again: if it comes back, there is an event.
-        let Ok(stat) = dir.stat(entry.name) else { return Ok(None) };
+        let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
         let file_type = FileType::from_raw_mode(stat.st_mode);
-        let path = dir.join(name);
+        let path = dir.join(name)?;
         if let Verdict::Deny(Some(rule)) | Verdict::Protect(Some(rule)) | Verdict::Link(Some(rule)) = entry.verdict
             && dir.tree.writable
         {
             let below = pins(names, dir.tree, &path, rule, dir.folding)?;
-            self.pins.extend(below.into_iter().map(|path| (dir.tree_index, path)));
+            for path in below {
+                self.pin(dir.tree_index, path)?;
+            }
         }
         if file_type == FileType::Symlink && !matches!(entry.verdict, Verdict::Socket | Verdict::Link(_)) {
             let (path, state, next) = (dir.absolute(name)?, dir.state, entry.look.next);
@@ -244,8 +262,11 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 self.links.push(link(Verdict::Through));
             }
             if dir.is_in_git(names) {
-                let said = rustix::fs::readlinkat(dir.fd, entry.name, Vec::new());
-                self.found.through.extend(said.map(|said| (Identity::from(&stat), said.into_bytes())));
+                match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
+                    Ok(said) => self.found.through.push((Identity::from(&stat), said.into_bytes())),
+                    Err(Errno::NOENT | Errno::INVAL) => {} // it is another link now, or none
+                    Err(source) => return Err(dir.unseen(name, source).into()),
+                }
             }
         }
         match entry.verdict {
@@ -256,7 +277,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
             }
             // An exception inside: what is in it is locked piece by piece.
             Verdict::Protect(_) if entry.look.opened_below && file_type == FileType::Directory => {
-                self.pins.insert((dir.tree_index, path));
+                self.pin(dir.tree_index, path)?;
                 Ok(Some(Below::Carved))
             }
             Verdict::Protect(_) => {
@@ -289,14 +310,17 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
 
     fn file(&mut self, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<(), E> {
         let kind = if dir.below == Below::Masked { CoverKind::Mask } else { CoverKind::Lock };
-        if let Ok(stat) = dir.stat(entry.name) {
+        if let Some(stat) = self.stat(dir, entry.name)? {
             self.note_names(&stat, kind);
         }
         Ok(())
     }
 
-    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
-        self.found.flagged.push((dir.tree_index, dir.join(name.to_bytes())));
+    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<(), E> {
+        let path = dir.join(name.to_bytes())?;
+        walk::keep(&mut self.kept, &path)?;
+        self.found.flagged.push((dir.tree_index, path));
+        Ok(())
     }
 
     /// A bare repository that was here before is the user's: it stays, and what git executes in it is locked.
@@ -307,48 +331,46 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         }
         self.found.bare.push(dir.identity);
         if !dir.path.is_empty() {
-            self.pins.insert((dir.tree_index, dir.path.to_vec()));
+            self.pin(dir.tree_index, dir.path.to_vec())?;
         }
         self.obeyed.extend(obeyed::PARTS.map(|name| dir.absolute(name.to_bytes())).into_iter().flatten().map(bytes_of));
         self.obeyed.extend(gitdir::obeyed_by(dir, c"config"));
         Ok(())
     }
 
-    /// A directory that can not be listed is closed as a whole: whoever knows names in it, or gives himself the rights, would
-    /// open what no pattern was held against.
-    fn unlistable(&mut self, tree: &Rooted, path: &[u8]) -> Result<Option<OwnedFd>, E> {
-        match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
-            Ok(stat) => {
-                self.found.shut.push(Identity::from(&stat));
-                self.found.covers.push(cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
-                Ok(None)
-            }
-            Err(Errno::NOENT) => Ok(None),
-            Err(source) => Err(WalkError::List { path: tree.absolute(path)?, source }.into()),
-        }
+    /// A directory that can not be listed or searched is closed as a whole: a command that knows names in it, or gives itself the
+    /// rights, would open what no pattern was held against.
+    fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
+        let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
+        let stat = rustix::fs::fstat(object).map_err(failed)?;
+        self.found.shut.push(Identity::from(&stat));
+        self.found.covers.push(cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
+        Ok(false)
     }
 }
 
 /// The second walk, when it is needed: other names of the same files.
-struct OtherNames<E> {
+struct OtherNames<'s, E> {
+    /// Directories that the first walk has closed as a whole.
+    shut: &'s [Identity],
     linked: Vec<(u64, Identity, CoverKind)>,
     covers: Vec<Cover>,
     locked: Vec<(Identity, Box<[u8]>)>,
     error: PhantomData<E>,
 }
 
-impl<E: From<WalkError>> OtherNames<E> {
-    fn new(linked: &[Linked]) -> OtherNames<E> {
+impl<'s, E: From<WalkError>> OtherNames<'s, E> {
+    fn new(linked: &[Linked], shut: &'s [Identity]) -> OtherNames<'s, E> {
         // Of one file that is denied under one name and protected under another, the deny comes first.
         let key = |linked: &Linked| (linked.identity.inode(), linked.identity, linked.kind);
         let mut linked: Vec<_> = linked.iter().map(key).collect();
         linked.sort_by_key(|(inode, identity, kind)| (*inode, *identity, *kind != CoverKind::Mask));
         linked.dedup_by_key(|(_, identity, _)| *identity);
-        OtherNames { linked, covers: Vec::new(), locked: Vec::new(), error: PhantomData }
+        OtherNames { shut, linked, covers: Vec::new(), locked: Vec::new(), error: PhantomData }
     }
 }
 
-impl<E: From<WalkError>> Visitor for OtherNames<E> {
+impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
     type Error = E;
 
     fn enter(&mut self, _dir: &Dir<'_>) -> Result<Option<u32>, E> {
@@ -380,7 +402,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<E> {
         if dir.numbers_agree && self.linked.binary_search_by_key(&entry.inode, |(inode, ..)| *inode).is_err() {
             return Ok(());
         }
-        let Ok(stat) = dir.stat(entry.name) else { return Ok(()) };
+        let Some(stat) = self.stat(dir, entry.name)? else { return Ok(()) };
         let identity = Identity::from(&stat);
         let Some((_, _, kind)) = self.linked.iter().find(|(_, other, _)| *other == identity) else { return Ok(()) };
         // What is locked as a whole, or only read, needs no lock of its own.
@@ -396,7 +418,9 @@ impl<E: From<WalkError>> Visitor for OtherNames<E> {
         Ok(())
     }
 
-    fn unlistable(&mut self, _tree: &Rooted, _path: &[u8]) -> Result<Option<OwnedFd>, E> {
-        Ok(None) // closed as a whole
+    fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
+        let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
+        let stat = rustix::fs::fstat(object).map_err(failed)?;
+        if self.shut.contains(&Identity::from(&stat)) { Ok(false) } else { Err(failed(Errno::ACCESS).into()) }
     }
 }

@@ -1,22 +1,38 @@
 //! Trees, listed by descriptor.
 //!
-//! A directory is opened below the root of its tree through no symlink, so whatever happens to names meanwhile, nothing outside is
-//! ever listed. No descriptor stays open for the way back: a tree may be deeper than a process may have files. Entries are
-//! told by the type that the listing gives; only what matches is looked at closer, by the [`Visitor`].
+//! A walk holds one open directory for each level of the path that it is on, and opens a child from its parent by one name and
+//! through no symlink. So whatever happens to names meanwhile, nothing outside is ever listed, memory grows with the depth and
+//! with the names that wait, and time with the entries. A tree may be deeper than a process may have files: the levels nearest
+//! the root are closed then, and opened again by `..` on the way back. Entries are told by the type that the listing gives; only
+//! what matches is looked at closer, by the [`Visitor`].
+//!
+//! Only ENOENT means that a name is not there. A name that has become something else is looked at afresh. A directory without
+//! the right to list or to search it is the visitor's to decide on, and every other error ends the walk, or is remembered by the
+//! visitor: nothing is left out in silence.
 //!
 //! A tree ends where another one begins. Mounts are walked through, as they are part of what a grant shows.
 
-use std::ffi::CStr;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+mod walker;
 
-use rustix::fs::{AtFlags, FileType, OFlags, RawDir, Stat};
+use std::collections::TryReserveError;
+use std::ffi::CStr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
-use crate::ground::{Ground, Rooted};
+use crate::ground::Rooted;
 use crate::names::{Look, Names, NamesError, StateId, StemId};
 use crate::place::Identity;
 use crate::text::AbsPath;
-use crate::volume::Volume;
+
+pub use walker::{Walker, searchable, shown};
+
+/// No tree is searched deeper: a path of PATH_MAX bytes has half as many names.
+pub const MAX_DEPTH: usize = 4096;
+/// A name that appears during a run is looked at within this time, or the run ends.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum WalkError {
@@ -24,6 +40,20 @@ pub enum WalkError {
     Root { path: AbsPath, source: Errno },
     #[error("{path} can not be listed, and may hold names that are denied or protected: {source}")]
     List { path: AbsPath, source: Errno },
+    #[error("{path} can not be looked at, and may be denied or protected: {source}")]
+    Look { path: AbsPath, source: Errno },
+    #[error(
+        "{path} lies more than {MAX_DEPTH} directories deep, and is not searched for names that are denied or protected"
+    )]
+    Deep { path: AbsPath },
+    #[error("{path} was moved while it was searched for names that are denied or protected")]
+    Moved { path: AbsPath },
+    #[error("there is not enough memory for the names that are searched")]
+    Memory,
+    #[error("the paths of the names that were found take more than {} MB", MOST_KEPT >> 20)]
+    TooMuch,
+    #[error("names appear faster than they can be searched: the oldest waited for {} s", LONGEST_WAIT.as_secs())]
+    Behind,
     #[error("symlinks at protected names lead to one another without end ({path})")]
     Links { path: AbsPath },
     #[error("a signal stopped the search for names that are denied or protected")]
@@ -39,12 +69,33 @@ impl WalkError {
         match self {
             WalkError::Root { .. } => "check the path and its permissions",
             WalkError::List { .. } => "make the directory readable for you, remove it, or deny it as a whole",
+            WalkError::Look { .. } => "make it accessible for you, remove it, or deny its directory as a whole",
+            WalkError::Deep { .. } => "remove that directory: no tool reaches it by a path",
+            WalkError::Moved { .. } => "run again when nothing moves directories in the workspace",
+            WalkError::Memory => "free some memory, or raise the limit on it (ulimit -v)",
+            WalkError::TooMuch => "remove directories with very long paths from the workspace",
+            WalkError::Behind => "let the command make fewer directories at a time, or run it with --cow",
             WalkError::Links { .. } => "remove one of the links",
             WalkError::Interrupted => "start the run again, and let it finish",
             WalkError::Names(error) => error.hint(),
             WalkError::Path(_) => "this is a bug of paddock",
         }
     }
+}
+
+impl From<TryReserveError> for WalkError {
+    fn from(_: TryReserveError) -> WalkError {
+        WalkError::Memory
+    }
+}
+
+/// What the paths of names that were found may take, all together. A path may be much longer than PATH_MAX.
+const MOST_KEPT: usize = 64 << 20;
+
+/// Adds a path to those that are kept.
+pub fn keep(kept: &mut usize, path: &[u8]) -> Result<(), WalkError> {
+    *kept += path.len();
+    if *kept > MOST_KEPT { Err(WalkError::TooMuch) } else { Ok(()) }
 }
 
 /// What the rules say of an entry.
@@ -95,13 +146,27 @@ pub struct Dir<'a> {
 
 impl Dir<'_> {
     /// The path of an entry, relative to the tree.
-    pub fn join(&self, name: &[u8]) -> Vec<u8> {
-        let separator: &[u8] = if self.path.is_empty() { b"" } else { b"/" };
-        [self.path, separator, name].concat()
+    pub fn join(&self, name: &[u8]) -> Result<Vec<u8>, WalkError> {
+        let mut path = Vec::new();
+        path.try_reserve_exact(self.path.len() + 1 + name.len())?;
+        path.extend_from_slice(self.path);
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        Ok(path)
     }
 
     pub fn absolute(&self, name: &[u8]) -> Result<AbsPath, WalkError> {
-        self.tree.absolute(&self.join(name))
+        self.tree.absolute(&self.join(name)?)
+    }
+
+    /// An entry that can not be looked at.
+    pub fn unseen(&self, name: &[u8], source: Errno) -> WalkError {
+        match self.join(name) {
+            Ok(path) => WalkError::Look { path: shown(self.tree, &path), source },
+            Err(error) => error,
+        }
     }
 
     /// Does it belong to a repository, of whatever work tree?
@@ -170,6 +235,15 @@ pub trait Visitor {
     /// An entry that is not free. None: it is done with; otherwise, if it is a directory, it is walked.
     fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, Self::Error>;
 
+    /// Looks at an entry. None: it is not there.
+    fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, Self::Error> {
+        match dir.stat(name) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(source) => Err(dir.unseen(name.to_bytes(), source).into()),
+        }
+    }
+
     /// Every regular file without a verdict, where they are asked for.
     fn file(&mut self, _dir: &Dir<'_>, _entry: &Entry<'_>) -> Result<(), Self::Error> {
         Ok(())
@@ -180,253 +254,21 @@ pub trait Visitor {
     }
 
     /// A file or a link that is flagged and has no verdict.
-    fn flagged(&mut self, _dir: &Dir<'_>, _name: &CStr) {}
+    fn flagged(&mut self, _dir: &Dir<'_>, _name: &CStr) -> Result<(), Self::Error> {
+        Ok(())
+    }
 
     /// All entries were seen.
     fn leave(&mut self, _dir: &Dir<'_>, _parts: GitParts) -> Result<(), Self::Error> {
         Ok(())
     }
 
-    /// The directory may not be listed. None: it can be left alone.
-    fn unlistable(&mut self, tree: &Rooted, path: &[u8]) -> Result<Option<OwnedFd>, Self::Error>;
-}
+    /// A directory may not be listed, or not be searched. It is open for looking. True: the visitor has given the rights back.
+    fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, Self::Error>;
 
-pub const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK);
-
-/// A directory that waits to be listed. Its path begins at `start` among the paths that wait, and is the last one there.
-struct Pending {
-    start: usize,
-    tree: usize,
-    state: StateId,
-    below: Below,
-    node: u32,
-}
-
-/// The memory that walks use again and again.
-#[derive(Default)]
-pub struct Walker {
-    pending: Vec<Pending>,
-    paths: Vec<u8>,
-    path: Vec<u8>,
-    listing: Vec<u8>,
-    volume: Option<Volume>,
-    /// Says whether a signal asks the walk to stop. It is called for every directory.
-    pub is_interrupted: Option<fn() -> bool>,
-}
-
-const LISTING: usize = 32 * 1024;
-/// In one directory.
-const MOST_STALE: usize = 100_000;
-
-impl Walker {
-    /// Walks a whole tree.
-    pub fn tree<V: Visitor>(
-        &mut self,
-        names: &mut Names,
-        ground: &Ground,
-        index: usize,
-        visitor: &mut V,
-    ) -> Result<(), V::Error> {
-        let tree = &ground.trees[index];
-        // Only a tree that can be written, or a copy of it, was asked for by the user; what is read may be the system's.
-        let start = names.start(tree.path.as_bytes(), tree.writable || tree.watched);
-        let look = start.look;
-        let verdict = match () {
-            () if start.denied => Verdict::Deny(look.deny),
-            () if !tree.writable || look.opened => Verdict::Free,
-            () => look.protect.map_or(Verdict::Free, |rule| Verdict::Protect(Some(rule))),
-        };
-        let below = match verdict {
-            Verdict::Free => Some(Below::Plain),
-            verdict => visitor.root(tree, verdict, look)?,
-        };
-        match below {
-            Some(below) if tree.is_dir() => self.directory(names, ground, index, b"", look.next, below, 0, visitor),
-            _ => Ok(()),
-        }
-    }
-
-    /// Walks a directory of a tree.
-    #[allow(clippy::too_many_arguments, reason = "what a directory that waits is made of")]
-    pub fn directory<V: Visitor>(
-        &mut self,
-        names: &mut Names,
-        ground: &Ground,
-        tree: usize,
-        path: &[u8],
-        state: StateId,
-        below: Below,
-        node: u32,
-        visitor: &mut V,
-    ) -> Result<(), V::Error> {
-        self.push(tree, path, b"", state, below, node);
-        self.run(names, ground, visitor)
-    }
-
-    /// Judges one entry of an open directory, and walks what is below it.
-    pub fn entry<V: Visitor>(
-        &mut self,
-        names: &mut Names,
-        ground: &Ground,
-        dir: &Dir<'_>,
-        name: &CStr,
-        file_type: FileType,
-        visitor: &mut V,
-    ) -> Result<(), V::Error> {
-        self.consider(names, dir, name, file_type, 0, visitor)?;
-        self.run(names, ground, visitor)
-    }
-
-    fn push(&mut self, tree: usize, above: &[u8], name: &[u8], state: StateId, below: Below, node: u32) {
-        let start = self.paths.len();
-        self.paths.extend_from_slice(above);
-        if !above.is_empty() && !name.is_empty() {
-            self.paths.push(b'/');
-        }
-        self.paths.extend_from_slice(name);
-        self.pending.push(Pending { start, tree, state, below, node });
-    }
-
-    fn run<V: Visitor>(&mut self, names: &mut Names, ground: &Ground, visitor: &mut V) -> Result<(), V::Error> {
-        let mut path = std::mem::take(&mut self.path);
-        let mut listing = std::mem::take(&mut self.listing);
-        listing.reserve(LISTING);
-        let mut outcome = Ok(());
-        while let Some(next) = self.pending.pop() {
-            if self.is_interrupted.is_some_and(|is_interrupted| is_interrupted()) {
-                outcome = Err(WalkError::Interrupted.into());
-                break;
-            }
-            path.clear();
-            path.extend_from_slice(&self.paths[next.start..]);
-            self.paths.truncate(next.start);
-            outcome = self.list(names, ground, &next, &path, &mut listing, visitor);
-            if outcome.is_err() {
-                break;
-            }
-        }
-        self.pending.clear();
-        self.paths.clear();
-        (self.path, self.listing) = (path, listing);
-        outcome
-    }
-
-    fn list<V: Visitor>(
-        &mut self,
-        names: &mut Names,
-        ground: &Ground,
-        next: &Pending,
-        path: &[u8],
-        listing: &mut Vec<u8>,
-        visitor: &mut V,
-    ) -> Result<(), V::Error> {
-        let tree = &ground.trees[next.tree];
-        let failed = |source| match tree.absolute(path) {
-            Ok(path) => WalkError::List { path, source },
-            Err(error) => error,
-        };
-        let fd = match tree.open(path, LIST) {
-            Ok(fd) => fd,
-            // Gone since it was seen, or something else by now: whoever changed it made an event.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE) => return Ok(()),
-            Err(Errno::ACCESS) => match visitor.unlistable(tree, path)? {
-                Some(fd) => fd,
-                None => return Ok(()),
-            },
-            Err(source) => return Err(failed(source).into()),
-        };
-        let stat = rustix::fs::fstat(&fd).map_err(failed)?;
-        let volume = match self.volume {
-            Some(volume) if volume.device == stat.st_dev => volume,
-            _ => Volume::of(&fd, stat.st_dev).map_err(failed)?,
-        };
-        self.volume = Some(volume);
-        let mut dir = Dir {
-            tree,
-            tree_index: next.tree,
-            fd: fd.as_fd(),
-            path,
-            identity: Identity::from(&stat),
-            state: next.state,
-            below: next.below,
-            folding: volume.folds(&fd),
-            numbers_agree: volume.numbers_agree,
-            node: next.node,
-        };
-        match visitor.enter(&dir)? {
-            Some(node) => dir.node = node,
-            None => return Ok(()),
-        }
-        let mut parts = GitParts::default();
-        let mut stale = 0;
-        let mut entries = RawDir::new(dir.fd, listing.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            let entry = match entry {
-                Ok(entry) => entry,
-                Err(Errno::NOENT) => return Ok(()), // removed while it was listed
-                // An overlay stops at a name that it can not look up, nobody can, and goes on behind it.
-                Err(Errno::STALE) if stale < MOST_STALE => {
-                    stale += 1;
-                    continue;
-                }
-                Err(source) => return Err(failed(source).into()),
-            };
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            parts.see(name.to_bytes(), dir.folding);
-            self.consider(names, &dir, name, entry.file_type(), entry.ino(), visitor)?;
-        }
-        visitor.leave(&dir, parts)
-    }
-
-    /// What an entry is, and whether it has to be walked.
-    fn consider<V: Visitor>(
-        &mut self,
-        names: &mut Names,
-        dir: &Dir<'_>,
-        name: &CStr,
-        file_type: FileType,
-        inode: u64,
-        visitor: &mut V,
-    ) -> Result<(), V::Error> {
-        let bytes = name.to_bytes();
-        let look = names.look(dir.state, bytes, dir.folding);
-        let file_type = match file_type {
-            FileType::Unknown => match dir.stat(name) {
-                Ok(stat) => FileType::from_raw_mode(stat.st_mode),
-                Err(_) => return Ok(()), // gone
-            },
-            known => known,
-        };
-        let verdict = verdict(names, dir, bytes, file_type, look);
-        let entry = Entry { name, file_type, inode, verdict, look };
-        let below = match verdict {
-            Verdict::Free if file_type == FileType::Directory => match dir.below {
-                Below::Carved => Some(Below::Plain), // opened
-                below => Some(below),
-            },
-            Verdict::Free => {
-                if look.flagged && dir.tree.writable && dir.below == Below::Plain && !names.is_shipped(dir.path) {
-                    visitor.flagged(dir, name);
-                }
-                if file_type == FileType::RegularFile && visitor.wants_files(dir.below) {
-                    visitor.file(dir, &entry)?;
-                }
-                None
-            }
-            _ if dir.tree.is_left_out(dir.path, bytes) => None,
-            _ => visitor.found(names, dir, &entry)?,
-        };
-        if let Some(below) = below
-            && file_type == FileType::Directory
-            && names.expects(look.next)
-            && !dir.tree.is_left_out(dir.path, bytes)
-        {
-            self.push(dir.tree_index, dir.path, bytes, look.next, below, dir.node);
-        }
-        Ok(())
+    /// A part of the tree can not be walked. Ok: the walk goes on with the rest.
+    fn failed(&mut self, error: WalkError) -> Result<(), Self::Error> {
+        Err(error.into())
     }
 }
 

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.session.scene import play
 from tests.support.features import need
 from tests.support.fence import Fence, Word
 from tests.support.ground import SECRET, laid_out
@@ -105,6 +108,109 @@ def test_a_directory_shut_at_the_right_moment_does_not_hide_a_planted_link(fence
         own.symlink_to(other.outside)
         control = paddock(fence, "run", "--read", own, "--", "cat", other.secret, cwd=other.project)
         assert control.stdout == f"{SECRET}\n", "the person's own link does lead there"
+
+
+@pytest.mark.parametrize("mode", ["0600", "0400", "0300", "0000"])
+@pytest.mark.parametrize("flags", [[], ["--cow"]], ids=["live", "cow"])
+def test_a_denied_name_in_a_directory_that_an_earlier_run_shut_stays_closed(
+    full: Fence, flags: list[Word], mode: str
+) -> None:
+    deploy = full.ground.project / "deploy"
+    full.ground.put(deploy / ".env", SECRET)
+    full.ground.put(deploy / "plain", "plain")
+    reading = "echo started; chmod 0700 deploy; cat deploy/.env deploy/plain"
+    first = full.inside(["sh", "-c", reading])
+    assert first.stdout == "started\nplain", "the control: only the denied name is closed"
+    assert full.inside(["chmod", mode, "deploy"]).exit_code == 0
+    assert deploy.stat().st_mode & 0o777 == int(mode, 8), "the attack was made"
+    later = full.inside(["sh", "-c", reading], *flags)
+    assert later.stdout == "started\n", "all of the directory is closed"
+    deploy.chmod(0o700)
+    assert full.outside(["cat", "deploy/.env"]).stdout == SECRET, "the control: it is there"
+
+
+@pytest.mark.parametrize("flags", [[], ["--cow"]], ids=["live", "cow"])
+def test_a_denied_link_into_a_directory_that_an_earlier_run_shut_stays_closed(full: Fence, flags: list[Word]) -> None:
+    settings = full.ground.put(full.ground.project / "conf" / "settings", SECRET)
+    (full.ground.project / ".env").symlink_to("conf/settings")
+    assert SECRET not in full.inside(["cat", "conf/settings"]).stdout
+    assert full.inside(["chmod", "0600", "conf"]).exit_code == 0
+    later = full.inside(["sh", "-c", "echo started; chmod 0700 conf; cat conf/settings"], *flags)
+    assert later.stdout == "started\n"
+    settings.parent.chmod(0o700)
+    (full.ground.project / ".env").unlink()
+    assert full.inside(["cat", "conf/settings"]).stdout == SECRET, "the control: without the link nothing denies it"
+
+
+def test_a_protected_name_in_a_directory_that_an_earlier_run_shut_is_not_changed(full: Fence) -> None:
+    tasks = full.ground.put(full.ground.project / "app" / ".vscode" / "tasks.json", "mine")
+    assert full.inside(["chmod", "0600", "app"]).exit_code == 0
+    full.inside(["sh", "-c", "chmod 0700 app; echo evil > app/.vscode/tasks.json; echo evil > app/.envrc"])
+    tasks.parent.parent.chmod(0o700)
+    assert tasks.read_text() == "mine"
+    assert not (full.ground.project / "app" / ".envrc").exists()
+    made = full.inside(["sh", "-c", "echo fine > app/made"])
+    assert (made.exit_code, (full.ground.project / "app" / "made").read_text()) == (0, "fine\n"), "the control"
+
+
+# Holds descriptors, shuts the workspace, and plants by the descriptors. It says which mode it gave the root.
+PLANTED_BEHIND_A_SHUT_ROOT = """
+import os, sys
+top = os.getcwd()
+held = [os.open(name, os.O_RDONLY | os.O_DIRECTORY) for name in (".git", "sub")]
+os.chmod(top, int(sys.argv[1], 8))
+for name, held in (("commondir", held[0]), (".envrc", held[1]), ("plain", held[1])):
+    os.write(os.open(name, os.O_WRONLY | os.O_CREAT, 0o644, dir_fd=held), b"planted\\n")
+print("planted", flush=True)
+"""
+
+
+@pytest.mark.parametrize("mode", ["0000", "0600", "0300", "0755"])
+def test_names_planted_behind_a_shut_workspace_do_not_stay(full: Fence, mode: str) -> None:
+    project = full.ground.project
+    assert full.outside(["git", "init", "-q"]).exit_code == 0
+    full.ground.make(project / "sub")
+    told = full.inside(["python3", "-c", PLANTED_BEHIND_A_SHUT_ROOT, mode])
+    project.chmod(0o755)
+    assert "planted" in told.stdout, str(told)
+    assert (project / "sub" / "plain").read_text() == "planted\n", "the control: what is free stays"
+    assert not (project / ".git" / "commondir").exists()
+    assert not (project / "sub" / ".envrc").exists()
+    kinds = [event["event"] for event in full.events()]
+    assert kinds.count("name.taken") == 2, kinds
+
+
+def test_a_name_planted_in_a_directory_that_is_shut_at_once_does_not_stay(full: Fence) -> None:
+    program = (
+        "import os\n"
+        "for i in range(20):\n"
+        "    os.mkdir(f'a{i}'); open(f'a{i}/x', 'w').write('evil'); open(f'a{i}/y', 'w').write('fine')\n"
+        "for i in range(20):\n"
+        "    os.rename(f'a{i}/x', f'a{i}/.envrc'); os.chmod(f'a{i}', 0o600)\n"
+        "print('planted')\n"
+    )
+    assert full.inside(["python3", "-c", program]).stdout == "planted\n"
+    for number in range(20):
+        (full.ground.project / f"a{number}").chmod(0o700)
+    assert not list(full.ground.project.glob("a*/.envrc"))
+    assert len(list(full.ground.project.glob("a*/y"))) == 20, "the control: what is free stays"
+
+
+def test_a_denied_name_in_a_directory_that_an_earlier_session_shut_stays_closed(full: Fence) -> None:
+    full.ground.put(full.ground.project / "deploy" / ".env", SECRET)
+    told = play(
+        full,
+        """
+        said = []
+        for script in ("chmod 0600 deploy", "echo started; chmod 0700 deploy; cat deploy/.env"):
+            async with Sandbox(**options) as box:
+                said.append((await box.run(script, timeout_s=60)).stdout.decode())
+        tell(*said)
+        """,
+    )
+    assert told == [["", "started\n"]]
+    (full.ground.project / "deploy").chmod(0o700)
+    assert full.outside(["cat", "deploy/.env"]).stdout == SECRET, "the control: it is there"
 
 
 # What a run could write, by whatever name.

@@ -7,22 +7,22 @@ use std::collections::HashMap;
 
 use crate::names::StateId;
 use crate::place::Identity;
-use crate::walk::{Below, Dir};
+use crate::walk::{self, Below, Dir};
 
 /// The place of the directory above the root of a tree.
 pub const NO_NODE: u32 = u32::MAX;
 /// A directory that could not be watched.
 pub const UNWATCHED: u32 = u32::MAX - 1;
 
-/// Longer than any path whose parts come to be; a circle is longer.
-const MAX_STEPS: usize = 100_000;
+/// No tree is walked deeper; a circle is longer.
+const MAX_STEPS: usize = walk::MAX_DEPTH + 2;
 
 #[derive(Debug)]
 pub struct Node {
     pub watch: i32,
-    above: u32,
+    pub above: u32,
     /// Empty for the root of a tree.
-    name: Vec<u8>,
+    pub name: Vec<u8>,
     pub tree: usize,
     pub identity: Identity,
     pub state: StateId,

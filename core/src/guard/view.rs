@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::beneath;
@@ -17,8 +17,9 @@ use crate::cover::{Cover, CoverKind};
 use crate::ground::{Ground, Rooted};
 use crate::names::{Look, Names, StateId};
 use crate::place::Identity;
+use crate::survey;
 use crate::text::AbsPath;
-use crate::walk::{Below, Dir, Entry, Verdict, Visitor, Walker};
+use crate::walk::{self, Below, Dir, Entry, Verdict, Visitor, WalkError, Walker};
 
 use super::GuardError;
 use super::nodes::UNWATCHED;
@@ -67,7 +68,7 @@ impl View {
 
     /// A name in a directory, and what lies below it.
     pub fn look_at(
-        &self,
+        &mut self,
         walker: &mut Walker,
         names: &mut Names,
         place: Place<'_>,
@@ -76,9 +77,19 @@ impl View {
     ) -> Result<(), GuardError> {
         let Place { path, state, below, folding } = place;
         let tree = &self.ground.trees[0];
-        // What the command does not see needs no cover.
-        let Ok(fd) = tree.open(path, OFlags::PATH | OFlags::DIRECTORY) else { return Ok(()) };
-        let Ok(stat) = rustix::fs::fstat(&fd) else { return Ok(()) };
+        let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
+        let fd = match tree.open(path, OFlags::PATH | OFlags::DIRECTORY) {
+            Ok(fd) => fd,
+            // What the command does not see needs no cover.
+            Err(error) if is_hidden(error) => return Ok(()),
+            // The command has shut a directory of its own, and can open it again.
+            Err(Errno::ACCESS) => {
+                self.is_astray = true;
+                return Ok(());
+            }
+            Err(source) => return Err(failed(source).into()),
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(failed)?;
         let identity = Identity::from(&stat);
         let dir = Dir {
             tree,
@@ -92,9 +103,12 @@ impl View {
             numbers_agree: false,
             node: UNWATCHED,
         };
-        let Ok(stat) = dir.stat(name) else { return Ok(()) };
+        let mut seen = Seen { own: &self.own, covers, kept: 0, shut: false };
+        let Some(stat) = seen.stat(&dir, name)? else { return Ok(()) };
         let file_type = FileType::from_raw_mode(stat.st_mode);
-        walker.entry(names, &self.ground, &dir, name, file_type, &mut Seen { own: &self.own, covers })
+        walker.entry(names, &self.ground, &dir, name, file_type, &mut seen)?;
+        self.is_astray |= seen.shut;
+        Ok(())
     }
 
     pub fn look_around(
@@ -104,7 +118,9 @@ impl View {
         covers: &mut Vec<Cover>,
     ) -> Result<(), GuardError> {
         let started = Instant::now();
-        let looked = walker.tree(names, &self.ground, 0, &mut Seen { own: &self.own, covers });
+        let mut seen = Seen { own: &self.own, covers, kept: 0, shut: false };
+        let looked = walker.tree(names, &self.ground, 0, &mut seen);
+        self.is_astray |= seen.shut;
         (self.last_look, self.took) = (Instant::now(), started.elapsed());
         looked
     }
@@ -113,6 +129,14 @@ impl View {
 struct Seen<'v> {
     own: &'v OwnedFd,
     covers: &'v mut Vec<Cover>,
+    kept: usize,
+    /// A directory can not be searched, by the command neither: it is looked at again.
+    shut: bool,
+}
+
+/// Errors of an overlay for what it can not show to any process, the command included (ESTALE: the host has moved or removed it).
+fn is_hidden(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE)
 }
 
 impl Seen<'_> {
@@ -147,16 +171,50 @@ impl Visitor for Seen<'_> {
 
     fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, GuardError> {
         let name = entry.name.to_bytes();
-        if matches!(entry.verdict, Verdict::Deny(_)) && !self.is_own(&dir.join(name), entry.file_type) {
+        if matches!(entry.verdict, Verdict::Deny(_)) && !self.is_own(&dir.join(name)?, entry.file_type) {
             // It may be there and not be found: the copy was asked for it before it was. Then it is hidden, before that is forgotten.
             let identity = dir.stat(entry.name).map_or(dir.identity, |stat| Identity::from(&stat));
             let directory = entry.file_type == FileType::Directory;
-            self.covers.push(Cover { path: dir.absolute(name)?, identity, directory, kind: CoverKind::Mask });
+            let path = dir.absolute(name)?;
+            walk::keep(&mut self.kept, path.as_bytes())?;
+            self.covers.push(Cover { path, identity, directory, kind: CoverKind::Mask });
         }
         Ok(None)
     }
 
-    fn unlistable(&mut self, _tree: &Rooted, _path: &[u8]) -> Result<Option<OwnedFd>, GuardError> {
-        Ok(None)
+    fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, GuardError> {
+        match dir.stat(name) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(error) if is_hidden(error) => Ok(None),
+            Err(Errno::ACCESS) => {
+                self.shut = true;
+                Ok(None)
+            }
+            Err(source) => Err(dir.unseen(name.to_bytes(), source).into()),
+        }
+    }
+
+    /// The command has shut a directory of its own. If it can still be searched, names in it can be opened, and it is closed.
+    fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
+        self.shut = true;
+        let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
+        match walk::searchable(object) {
+            Ok(stat) => self.covers.push(survey::cover(tree.absolute(path)?, &stat, CoverKind::Mask)?),
+            Err(Errno::ACCESS) => {}
+            Err(source) => return Err(failed(source).into()),
+        }
+        Ok(false)
+    }
+
+    fn failed(&mut self, error: WalkError) -> Result<(), GuardError> {
+        match error {
+            // Errors of the overlay, not of the workspace.
+            WalkError::List { source, .. } if is_hidden(source) => Ok(()),
+            WalkError::Moved { .. } => {
+                self.shut = true;
+                Ok(())
+            }
+            error => Err(error.into()),
+        }
     }
 }

@@ -19,7 +19,7 @@ use crate::services;
 use crate::survey::{self, Survey};
 use crate::taken::{Outcome, Store};
 use crate::text::AbsPath;
-use crate::walk::{Below, Dir, Entry, GitParts, LIST, Verdict, Visitor, WalkError};
+use crate::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError};
 
 use super::nodes::{Nodes, UNWATCHED};
 use super::strangers::Silent;
@@ -57,6 +57,10 @@ pub struct Post {
     pub flagged: Vec<(usize, Vec<u8>)>,
     pub taken: usize,
     pub covers: Vec<Cover>,
+    /// Bytes of the paths of covers, and of flagged names.
+    pub kept: usize,
+    /// What the last scan could not look at first.
+    pub unfinished: Option<WalkError>,
     pub events: Vec<GuardEvent>,
     /// What could not be taken away was said once.
     failed: Vec<AbsPath>,
@@ -94,6 +98,8 @@ impl Post {
             flagged,
             taken: 0,
             covers: Vec::new(),
+            kept: 0,
+            unfinished: None,
             events: Vec::new(),
             failed: Vec::new(),
             content: Vec::new(),
@@ -136,15 +142,25 @@ impl Post {
     }
 
     /// A covered object is known by its identity for as long as it is watched.
-    pub fn remember(&mut self, inotify: BorrowedFd<'_>, object: BorrowedFd<'_>, identity: Identity) {
-        let Err(at) = self.covered.binary_search(&identity) else { return };
+    pub fn remember(
+        &mut self,
+        inotify: BorrowedFd<'_>,
+        object: BorrowedFd<'_>,
+        identity: Identity,
+    ) -> Result<(), Errno> {
+        let Err(at) = self.covered.binary_search(&identity) else { return Ok(()) };
         // A directory may be watched already, for more.
-        if let Ok(watch) = watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
-            self.covered.insert(at, identity);
-            if self.nodes.of_watch(watch).is_none() {
-                self.cover_watches.insert(watch, identity);
-            }
+        let watch = match watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
+            Ok(watch) => watch,
+            // What its owner may not read can not be watched. It is known by its name alone.
+            Err(Errno::ACCESS) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.covered.insert(at, identity);
+        if self.nodes.of_watch(watch).is_none() {
+            self.cover_watches.insert(watch, identity);
         }
+        Ok(())
     }
 
     /// The kernel gave a watch up: what it was on is no more.
@@ -160,26 +176,30 @@ impl Post {
         self.held.retain(|held| held.parent != identity);
     }
 
-    /// Opens a directory whose owner, or that of one above it, took his own rights away. They are given back for good, but not
-    /// where they were missing from the start.
-    fn open_shut(&self, tree: &Rooted, path: &[u8]) -> Result<OwnedFd, Errno> {
+    /// Opens a directory whose owner has taken his own rights away, from it or from one above it. They are given back for good.
+    pub fn open_shut(&self, tree: &Rooted, path: &[u8]) -> Result<OwnedFd, Errno> {
         let mut dir = tree.open(b"", OFlags::PATH | OFlags::DIRECTORY)?;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            self.give_rights(&dir)?;
+            self.give_rights(dir.as_fd())?;
             dir = beneath::open(&dir, name, OFlags::PATH | OFlags::DIRECTORY)?;
         }
-        self.give_rights(&dir)?;
-        rustix::fs::openat(&dir, c".", LIST | OFlags::CLOEXEC, Mode::empty())
+        self.give_rights(dir.as_fd())?;
+        Ok(dir)
     }
 
-    fn give_rights(&self, dir: &OwnedFd) -> Result<(), Errno> {
+    /// Gives a directory back its owner's rights to list and to search it. False: it is another user's, or was shut from the start
+    /// and is closed as a whole.
+    fn give_rights(&self, dir: BorrowedFd<'_>) -> Result<bool, Errno> {
         let stat = rustix::fs::fstat(dir)?;
-        let own = stat.st_uid == rustix::process::getuid().as_raw();
-        if !own || stat.st_mode & 0o500 == 0o500 || self.shut.contains(&Identity::from(&stat)) {
-            return Ok(());
+        if stat.st_uid != rustix::process::getuid().as_raw() || self.shut.contains(&Identity::from(&stat)) {
+            return Ok(false);
         }
-        let mut buffer = [0; 32];
-        rustix::fs::chmod(beneath::link_to(dir, &mut buffer), Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o500))
+        if stat.st_mode & 0o500 != 0o500 {
+            let mut buffer = [0; 32];
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o500);
+            rustix::fs::chmod(beneath::link_to(dir, &mut buffer), mode)?;
+        }
+        Ok(true)
     }
 }
 
@@ -197,13 +217,16 @@ impl Visit<'_> {
         if self.post.finishing || moved_along {
             return Ok(());
         }
-        self.post.covers.push(survey::cover(dir.absolute(name)?, stat, kind)?);
+        let path = dir.absolute(name)?;
+        walk::keep(&mut self.post.kept, path.as_bytes())?;
+        self.post.covers.push(survey::cover(path, stat, kind)?);
         Ok(())
     }
 
     fn pin(&mut self, names: &mut Names, dir: &Dir<'_>, path: &[u8], rule: Option<StemId>) -> Result<(), WalkError> {
         let Some(rule) = rule.filter(|_| dir.tree.writable && !self.post.finishing) else { return Ok(()) };
         for path in survey::pins(names, dir.tree, path, rule, dir.folding)? {
+            walk::keep(&mut self.post.kept, &path)?;
             self.post.covers.extend(survey::pin(dir.tree, &path)?);
         }
         Ok(())
@@ -214,11 +237,15 @@ impl Visit<'_> {
         if !dir.tree.writable || self.post.finishing {
             return Ok(());
         }
-        let Ok(socket) = beneath::look(dir.fd, name) else { return Ok(()) };
+        let socket = match beneath::look(dir.fd, name) {
+            Ok(socket) => socket,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(source) => return Err(dir.unseen(name, source)),
+        };
         if !services::is_silent(socket.as_fd()) {
             return self.cover(dir, name, stat, CoverKind::Stranger);
         }
-        let place = (dir.tree_index, dir.join(name));
+        let place = (dir.tree_index, dir.join(name)?);
         if !self.post.silent.remember(place, Identity::from(stat)) {
             self.post.blind = true;
         }
@@ -227,11 +254,14 @@ impl Visit<'_> {
 
     /// A symlink at a denied name: what it leads to now is closed too.
     fn mask_target(&mut self, dir: &Dir<'_>, name: &[u8]) -> Result<(), WalkError> {
-        let Ok(followed) = links::follow(&dir.absolute(name)?) else { return Ok(()) };
-        if let Ok(stat) = self.ground.look(&followed.end).and_then(rustix::fs::fstat)
-            && !self.post.finishing
-        {
-            self.post.covers.push(survey::cover(followed.end, &stat, CoverKind::Mask)?);
+        if self.post.finishing {
+            return Ok(());
+        }
+        let Some(followed) = links::leads_to(&dir.absolute(name)?)? else { return Ok(()) };
+        match self.ground.look(&followed.end).and_then(rustix::fs::fstat) {
+            Ok(stat) => self.post.covers.push(survey::cover(followed.end, &stat, CoverKind::Mask)?),
+            Err(Errno::NOENT | Errno::NOTDIR) => {}
+            Err(source) => return Err(WalkError::Look { path: followed.end, source }),
         }
         Ok(())
     }
@@ -266,8 +296,10 @@ impl Visit<'_> {
         if entry.file_type != FileType::Symlink || !dir.is_in_git(names) {
             return false;
         }
-        let Ok(said) = rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) else { return false };
-        let said = said.into_bytes();
+        let said = match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
+            Ok(said) => said.into_bytes(),
+            Err(error) => return !matches!(error, Errno::NOENT | Errno::INVAL), // gone, or no link any more
+        };
         // By this one `git init` finds out whether there are symlinks.
         said != b"testing" && self.post.through.binary_search(&(identity, said)).is_err()
     }
@@ -292,6 +324,10 @@ impl Visit<'_> {
         let judged = match judgement {
             Judgement::Harmless => return Ok((role == Role::Hooks).then_some(Below::Carved)),
             Judgement::Gone => return Ok(None),
+            Judgement::Unknown(source) => {
+                self.failed(dir.unseen(entry.name.to_bytes(), source))?;
+                return Ok(None);
+            }
             Judgement::Harmful(judged) => judged,
         };
         if let Some(Some(watch)) = watched {
@@ -304,8 +340,14 @@ impl Visit<'_> {
 
     /// The file itself, and not its directory: it may be written under another name.
     fn watch_content(&mut self, dir: &Dir<'_>, name: &CStr) -> Option<i32> {
-        let file = beneath::look(dir.fd, name.to_bytes()).ok()?;
-        let stat = rustix::fs::fstat(&file).ok()?;
+        let opened = beneath::look(dir.fd, name.to_bytes()).and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
+        let (stat, file) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.post.blind |= error != Errno::NOENT;
+                return None;
+            }
+        };
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
             return None;
         }
@@ -325,7 +367,7 @@ impl Visit<'_> {
     pub fn check_trap(&mut self, dir: &Dir<'_>) -> Result<(), GuardError> {
         let mut parts = GitParts::default();
         for name in [c"HEAD", c"objects", c"refs", c"commondir"] {
-            if dir.stat(name).is_ok() {
+            if self.stat(dir, name)?.is_some() {
                 parts.see(name.to_bytes(), dir.folding);
             }
         }
@@ -367,10 +409,11 @@ impl Visitor for Visit<'_> {
         match watch(self.inotify, dir.fd, appear(dir.tree) | disappear) {
             Ok(watch) => Ok(Some(self.post.nodes.put_dir(watch, dir))),
             // It is listed all the same, and again and again from now on.
-            Err(_) => {
+            Err(Errno::ACCESS | Errno::NOSPC | Errno::NOENT | Errno::NOTDIR) => {
                 self.post.blind = true;
                 Ok(Some(UNWATCHED))
             }
+            Err(source) => Err(GuardError::Watch { path: walk::shown(dir.tree, dir.path), source }),
         }
     }
 
@@ -384,12 +427,11 @@ impl Visitor for Visit<'_> {
 
     fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, GuardError> {
         let name = entry.name.to_bytes();
-        let Ok(stat) = dir.stat(entry.name) else { return Ok(None) };
+        let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
         let identity = Identity::from(&stat);
-        let path = dir.join(name);
         match entry.verdict {
             Verdict::Deny(rule) => {
-                self.pin(names, dir, &path, rule)?;
+                self.pin(names, dir, &dir.join(name)?, rule)?;
                 self.cover(dir, name, &stat, CoverKind::Mask)?;
                 if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
                     self.mask_target(dir, name)?;
@@ -398,8 +440,13 @@ impl Visitor for Visit<'_> {
             }
             Verdict::Protect(_) | Verdict::Way | Verdict::Link(_) if self.post.is_replaced(dir.identity, name) => {
                 self.cover(dir, name, &stat, CoverKind::Lock)?;
-                if let Ok(object) = beneath::look(dir.fd, name) {
-                    self.post.remember(self.inotify, object.as_fd(), identity);
+                match beneath::look(dir.fd, name) {
+                    Ok(object) => {
+                        let failed = |source| GuardError::Watch { path: walk::shown(dir.tree, dir.path), source };
+                        self.post.remember(self.inotify, object.as_fd(), identity).map_err(failed)?;
+                    }
+                    Err(Errno::NOENT) => {}
+                    Err(source) => return Err(dir.unseen(name, source).into()),
                 }
                 Ok(Some(Below::Locked))
             }
@@ -424,25 +471,84 @@ impl Visitor for Visit<'_> {
         }
     }
 
-    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
-        if self.post.finishing {
-            self.post.flagged.push((dir.tree_index, dir.join(name.to_bytes())));
+    fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, GuardError> {
+        let stat = match dir.stat(name) {
+            // The command took the right to search the directory away since it was opened.
+            Err(Errno::ACCESS) => match self.post.give_rights(dir.fd) {
+                Ok(_) => dir.stat(name),
+                Err(error) => Err(error),
+            },
+            stat => stat,
+        };
+        match stat {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(source) => self.failed(dir.unseen(name.to_bytes(), source)).map(|()| None),
         }
+    }
+
+    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<(), GuardError> {
+        if self.post.finishing {
+            let path = dir.join(name.to_bytes())?;
+            walk::keep(&mut self.post.kept, &path)?;
+            self.post.flagged.push((dir.tree_index, path));
+        }
+        Ok(())
     }
 
     fn leave(&mut self, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
         self.take_trap(dir, parts)
     }
 
-    fn unlistable(&mut self, tree: &Rooted, path: &[u8]) -> Result<Option<OwnedFd>, GuardError> {
-        if self.post.finishing {
-            return Ok(self.post.open_shut(tree, path).ok());
+    /// A directory that the command has shut, or another user. In the end it gets its rights back. Before, it does if names in it
+    /// can be opened all the same, or if it is the root; else nothing gets in before its owner gives himself the right to search it,
+    /// and that is an event of the directory above.
+    fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
+        let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
+        let stat = rustix::fs::fstat(object).map_err(failed)?;
+        let identity = Identity::from(&stat);
+        if self.post.shut.contains(&identity) {
+            return Ok(false);
         }
-        // Nobody gets in by the name before its owner gives himself the rights back, and that is an event of the directory above.
+        let can_be_searched = match walk::searchable(object) {
+            Ok(_) => true,
+            Err(Errno::ACCESS) => false,
+            Err(source) => return self.failed(failed(source)).map(|()| false),
+        };
+        if self.post.finishing || can_be_searched || path.is_empty() {
+            if self.post.give_rights(object.as_fd()).map_err(failed)? {
+                return Ok(true);
+            }
+            if self.post.finishing {
+                return self.failed(failed(Errno::ACCESS)).map(|()| false);
+            }
+            // Another user's: closed as a whole, as it would have been at the start.
+            self.post.covers.push(survey::cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
+            self.post.shut.push(identity);
+            return Ok(false);
+        }
         let above = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
-        if let Ok(dir) = tree.open(above, OFlags::PATH | OFlags::DIRECTORY) {
-            let _ = watch(self.inotify, dir.as_fd(), WatchFlags::ATTRIB | WatchFlags::MASK_ADD);
+        let watched = tree
+            .open(above, OFlags::PATH | OFlags::DIRECTORY)
+            .and_then(|dir| watch(self.inotify, dir.as_fd(), WatchFlags::ATTRIB | WatchFlags::MASK_ADD));
+        self.post.blind |= watched.is_err();
+        Ok(false)
+    }
+
+    /// In the end the rest is looked through all the same, and the first error is told.
+    fn failed(&mut self, error: WalkError) -> Result<(), GuardError> {
+        match error {
+            // An event tells where it is now.
+            WalkError::Moved { .. } if !self.post.finishing => {
+                self.post.blind = true;
+                Ok(())
+            }
+            WalkError::Memory => Err(error.into()),
+            error if self.post.finishing => {
+                self.post.unfinished.get_or_insert(error);
+                Ok(())
+            }
+            error => Err(error.into()),
         }
-        Ok(None)
     }
 }

@@ -272,15 +272,106 @@ fn names_may_hold_any_bytes_and_lie_deeper_than_there_are_descriptors() {
 }
 
 #[test]
-fn a_directory_of_ours_that_can_not_be_listed_is_closed_as_a_whole() {
+fn a_directory_that_can_not_be_listed_or_searched_is_closed_as_a_whole() {
     scene::become_ordinary();
     let scene = Scene::new();
     scene.file("w/shut/.env");
-    fs::set_permissions(scene.path("w/shut"), fs::Permissions::from_mode(0o300)).unwrap();
     let mut names = scene::names(DENIED, PROTECTED, &[]);
-    assert_eq!(covers(&scene, &mut names, &[scene.tree("w", true)]), ["Mask w/shut"]);
-    fs::set_permissions(scene.path("w/shut"), fs::Permissions::from_mode(0o700)).unwrap();
+    for mode in [0o300, 0o600, 0o400, 0o100, 0o000] {
+        fs::set_permissions(scene.path("w/shut"), fs::Permissions::from_mode(mode)).unwrap();
+        assert_eq!(covers(&scene, &mut names, &[scene.tree("w", true)]), ["Mask w/shut"], "{mode:o}");
+        let survey = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
+        assert_eq!(survey.shut, [Identity::from(&rustix::fs::stat(scene.path("w/shut")).unwrap())], "{mode:o}");
+    }
+    fs::set_permissions(scene.path("w/shut"), fs::Permissions::from_mode(0o500)).unwrap();
     assert_eq!(covers(&scene, &mut names, &[scene.tree("w", true)]), ["Mask w/shut/.env"]);
+}
+
+#[test]
+fn a_link_into_a_directory_that_can_not_be_searched_leads_to_what_is_closed() {
+    scene::become_ordinary();
+    let scene = Scene::new();
+    scene.file("w/conf/settings");
+    scene.link("w/.env", "conf/settings");
+    let mut names = scene::names(DENIED, PROTECTED, &[]);
+    assert_eq!(covers(&scene, &mut names, &[scene.tree("w", true)])[1..], ["Pin w/conf", "Mask w/conf/settings"]);
+    fs::set_permissions(scene.path("w/conf"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert_eq!(covers(&scene, &mut names, &[scene.tree("w", true)]), ["Mask w/.env", "Mask w/conf"]);
+    fs::set_permissions(scene.path("w/conf"), fs::Permissions::from_mode(0o700)).unwrap();
+}
+
+/// Makes a chain of directories, with `name` as a directory in each.
+fn chain(scene: &Scene, depth: usize, name: Option<&str>) -> OwnedFd {
+    let mode = rustix::fs::Mode::RWXU;
+    let mut at = rustix::fs::open(scene.dir("w"), OFlags::PATH, mode).unwrap();
+    for _ in 0..depth {
+        if let Some(name) = name {
+            rustix::fs::mkdirat(&at, name, mode).unwrap();
+        }
+        rustix::fs::mkdirat(&at, c"d", mode).unwrap();
+        at = rustix::fs::openat(&at, c"d", OFlags::PATH, mode).unwrap();
+    }
+    at
+}
+
+#[test]
+fn a_walk_comes_back_to_levels_that_it_had_to_close() {
+    let scene = Scene::new();
+    // `x` has a directory in each level, before and behind the next level in whatever order they are listed.
+    chain(&scene, 300, Some("x"));
+    let mut path = scene.path("w");
+    for _ in 0..300 {
+        for name in ["a", "z"] {
+            fs::create_dir(path.join(name)).unwrap();
+            fs::write(path.join(name).join(".env"), "").unwrap();
+        }
+        path.push("d");
+    }
+    let mut names = scene::names(DENIED, PROTECTED, &[]);
+    let survey = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap();
+    assert_eq!(survey.covers.len(), 600);
+}
+
+#[test]
+fn a_tree_deeper_than_the_bound_is_an_error_and_one_as_deep_as_a_path_can_be_is_none() {
+    let scene = Scene::new();
+    chain(&scene, 2048, None);
+    let mut names = scene::names(DENIED, PROTECTED, &[]);
+    assert!(seen(&mut names, &[scene.tree("w", true)], &[]).unwrap().covers.is_empty());
+    let other = Scene::new();
+    chain(&other, walk::MAX_DEPTH + 1, None);
+    let error = seen(&mut names, &[other.tree("w", true)], &[]).unwrap_err();
+    assert!(matches!(&error, WalkError::Deep { path } if path.as_bytes().len() < 1000), "{error}");
+    for scene in [scene, other] {
+        assert!(std::process::Command::new("rm").arg("-rf").arg(&scene.0).status().unwrap().success());
+    }
+}
+
+#[test]
+fn a_walk_that_is_interrupted_is_not_taken_for_a_whole_one() {
+    let scene = Scene::new();
+    scene.file("w/a/.env");
+    let mut names = scene::names(DENIED, PROTECTED, &[]);
+    let ground = Ground::open(&[scene.tree("w", true)], &[]).unwrap();
+    let mut walker = Walker::default();
+    walker.is_interrupted = Some(|| true);
+    let mut enter = |_: &Dir<'_>| Ok::<u32, WalkError>(0);
+    let outcome = survey(&mut names, &ground, &mut walker, &[], &mut enter);
+    assert!(matches!(outcome, Err(WalkError::Interrupted)));
+    walker.is_interrupted = Some(|| false);
+    assert_eq!(survey(&mut names, &ground, &mut walker, &[], &mut enter).unwrap().covers.len(), 1);
+}
+
+#[test]
+fn a_link_that_can_not_be_followed_is_an_error_and_one_that_leads_nowhere_is_none() {
+    let scene = Scene::new();
+    scene.link("w/.env", "x".repeat(300));
+    let mut names = scene::names(DENIED, PROTECTED, &[]);
+    let error = seen(&mut names, &[scene.tree("w", true)], &[]).unwrap_err();
+    assert!(matches!(error, WalkError::Look { source: Errno::NAMETOOLONG, .. }), "{error}");
+    fs::remove_file(scene.path("w/.env")).unwrap();
+    scene.link("w/.env", "none");
+    assert_eq!(covers(&scene, &mut names, &[scene.tree("w", true)]), ["Mask w/.env"]);
 }
 
 #[test]
