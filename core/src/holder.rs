@@ -43,6 +43,11 @@ impl Holder {
         self.say(message.as_bytes());
     }
 
+    /// Said once, before the command starts: whether the fence of this run keeps it from writing outside.
+    pub fn tell_confinement(&self, writes: bool) {
+        self.say(format!("{{\"event\":\"confinement\",\"writes\":{writes}}}").as_bytes());
+    }
+
     /// The number of its last question whether all was told: it waits for the answer.
     pub fn hear(&mut self) -> Option<u64> {
         let mut asked = None;

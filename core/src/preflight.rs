@@ -9,7 +9,7 @@ use crate::jail::Jail;
 use crate::journal::Journal;
 use crate::json::{self, Invalid};
 use crate::network::outside::Outside;
-use crate::plan::{self, Grant, Plan};
+use crate::plan::{self, Grant, Level, Plan};
 use crate::refusal::Refusal;
 
 pub struct Preflight<'p> {
@@ -63,6 +63,14 @@ impl<'p> Preflight<'p> {
 
     pub fn unenforced(&self) -> impl Iterator<Item = &String> {
         self.files.iter().flat_map(|files| &files.unenforced)
+    }
+
+    /// Whether this very run keeps its command from writing what the plan does not grant. Anything that the plan asks for
+    /// and this machine lacks makes the answer no: a missing right (truncate) or filter can be enough to write outside.
+    pub fn confines_writes(&self, plan: &Plan) -> bool {
+        let mounts = plan.namespaces.is_some() && plan.files.is_some();
+        let whole = plan.notices.iter().all(|notice| notice.level != Level::Unenforced);
+        (mounts || self.fence.ruleset().is_some()) && whole && self.unenforced().next().is_none()
     }
 
     /// JSON for programs: names that are not UTF-8 come back as Python writes them.

@@ -182,9 +182,14 @@ fn fenced(
     let name = argv.first().map_or(Vec::new(), |name| name.as_bytes().to_vec());
     let started = (|| {
         let terminal = ancestry::terminal();
-        let record = |argv: &[CString], preflight: &Preflight<'_>| match journal {
-            Some(journal) => record_start(journal, &plan, sha256, argv, terminal.as_deref(), preflight),
-            None => Ok(()),
+        let record = |argv: &[CString], preflight: &Preflight<'_>| {
+            if let Some(holder) = &holder {
+                holder.tell_confinement(preflight.confines_writes(&plan));
+            }
+            match journal {
+                Some(journal) => record_start(journal, &plan, sha256, argv, terminal.as_deref(), preflight),
+                None => Ok(()),
+            }
         };
         if let Some(mut preflight) = preflight {
             if let (Some(temp), Some(files), Some(requested)) = (&temp, &mut preflight.files, &plan.temp) {

@@ -185,8 +185,9 @@ async def main():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         box = LinuxSandbox(require_enforced=sys.argv[1] == "strict")
+        assert not box.executor.confines_writes, "nothing was measured yet"
+        ran = await box.execute("echo ran")
         policy = ToolPolicy(require_approval_for_execute=False).confined(box.executor.confines_writes)
-    ran = await box.execute("echo ran")
     await box.dispose()
     step = policy.check(ToolCall(name="bash", arguments={"command": "ls"}))
     print(json.dumps([ran.outcome.value, ran.stdout, step.action, [str(one.message) for one in said]]))
@@ -213,7 +214,7 @@ def test_without_landlock_it_is_refused_or_asked_about(fence: Fence) -> None:
     assert look("strict", *old)[:2] == ["unavailable", ""]
     outcome, stdout, action, said = look("lenient", *old)
     assert (outcome, stdout, action) == ("exited", "ran\n", "ask")
-    assert said == ["commands can write everywhere: there is no fence here"]
+    assert said == ["commands of this session can write outside their workspace: the fence is not complete here"]
 
 
 # On Windows, as far as it can be had here.

@@ -391,3 +391,58 @@ def test_file_tools_heed_the_fence_of_their_policy(full: Fence, governed: bool) 
     assert (ground.project / "bare" / "HEAD").exists() != governed
     assert (script.read_text() == "mine") == governed
     assert "fsmonitor" not in (ground.project / ".git" / "config").read_text() or not governed
+
+
+MEASURED = """
+import asyncio, json, sys, warnings
+from paddock import Sandbox, ToolCall, Verdict
+from paddock.policy.model import Tier
+
+policy, outside, secret, tier = sys.argv[1:]
+asked = []
+
+
+def answer(question):
+    asked.append(question.subject)
+    return Verdict.DENY
+
+
+async def main():
+    warnings.simplefilter("ignore")
+    async with Sandbox(policy=policy, tier=Tier(tier), approver=answer) as box:
+        ran = await box.tools.call(
+            ToolCall(name="bash", arguments={"command": f"cat {secret}; echo x > {outside}; echo in > inside"})
+        )
+        print(json.dumps([ran.outcome.value, len(asked), box.executor.confines_writes]))
+
+
+asyncio.run(main())
+"""
+
+
+def test_a_command_that_nothing_confines_is_asked_about_though_the_executor_is_the_fence(fence: Fence) -> None:
+    """The core measures for each run what it holds; ``require_enforced = false`` lets a run start without a fence."""
+    ground = fence.ground
+    policy = ground.put(
+        ground.root / "lenient.toml",
+        '[meta]\nversion = 1\ninherit = "ai-agent"\n[filesystem]\nrequire_enforced = false\n'
+        "[tools]\nrequire_approval_for_execute = false\n",
+    )
+    program = ground.put(ground.root / "measured.py", MEASURED)
+    outside, inside = ground.root / "written-outside", ground.project / "inside"
+    python = fence.installation.paddock.with_name("python")
+    argv: list[str | bytes | Path] = [python, program, policy, outside, ground.secret, fence.tier]
+
+    def look(*prefix: str | bytes | Path) -> list[object]:
+        inside.unlink(missing_ok=True)
+        ran = fence.tester.run([*prefix, *argv], cwd=ground.project)
+        assert ran.exit_code == 0, str(ran)
+        answer: list[object] = json.loads(ran.stdout)
+        return answer
+
+    assert look() == ["ok", 0, True], "the control: a fence that holds needs no question"
+    assert inside.exists()
+    for missing in (("--no-landlock", "38"), ("--landlock-abi", "2"), ("--no-seccomp", "1")):
+        assert look(fence.programs.oldkernel, *missing, "--") == ["denied", 1, False], missing
+        assert not inside.exists()
+        assert not outside.exists()

@@ -57,6 +57,12 @@ class Denials:
         self._of_nobody: deque[tuple[float, Denial]] = deque(maxlen=_MOST)
         self._questions = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._confines: asyncio.Future[bool | None] = self._loop.create_future()
+
+    async def confines_writes(self) -> bool | None:
+        """What the core measured for this run, said before it starts the command. None: it ended without saying it, so
+        it started nothing."""
+        return await asyncio.shield(self._confines)
 
     async def take(self, warden: int, since: float) -> tuple[Denial, ...]:
         """Of the command that a warden looks after. Whose a name was that nobody may look up can not be told: it counts
@@ -73,6 +79,8 @@ class Denials:
             self._loop.remove_reader(self._line.fileno())
             self._line.close()
             self._answered(self._questions)
+        if not self._confines.done():
+            self._confines.set_result(None)
 
     async def _settled(self) -> None:
         """Until what was decided before is known here."""
@@ -101,6 +109,10 @@ class Denials:
         event = json.loads(message)
         if event["event"] == "told":
             self._answered(event["question"])
+            return
+        if event["event"] == "confinement":
+            if not self._confines.done():
+                self._confines.set_result(event["writes"] is True)
             return
         denial, warden = _denial(event), event["warden"]
         if warden is None:

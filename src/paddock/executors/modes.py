@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paddock.errors import HostError, UsageError
@@ -177,29 +177,12 @@ def request_for(config: SandboxConfig) -> Request:
 def _linux(config: SandboxConfig, approver: Approver | None) -> CommandExecutor:
     from paddock.executors.sandbox import SandboxExecutor
 
-    executor = SandboxExecutor(
+    return SandboxExecutor(
         request_for(config),
         workspace=config.linux.workspace or os.getcwd(),
         approver=approver,
         environ={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
     )
-    if not config.require_enforced:
-        # Else what can not be held is a command that does not start.
-        executor.confines_writes = _is_confined(config)
-        if not executor.confines_writes:
-            warnings.warn("commands can write everywhere: there is no fence here", RuntimeWarning, stacklevel=3)
-    return executor
-
-
-def _is_confined(config: SandboxConfig) -> bool:
-    """Measured: is there a fence for files, and nothing missing from it?"""
-    from paddock.plan.model import Level
-    from paddock.policy import Origin
-    from paddock.session import prepare
-
-    workspace = os.path.realpath(config.linux.workspace or os.getcwd())
-    plan = prepare(request_for(config), replace(Origin.of_process(), cwd=workspace)).plan
-    return plan.landlock is not None and not any(notice.level is Level.UNENFORCED for notice in plan.notices)
 
 
 def _container(config: SandboxConfig) -> CommandExecutor:

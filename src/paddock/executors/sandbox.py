@@ -10,6 +10,7 @@ import re
 import socket
 import subprocess
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -31,10 +32,12 @@ _SAID = 64 * 1024  # of what the core said
 
 class SandboxExecutor:
     """``request``: what the command line would ask for. ``approver`` answers what rules ask; without one they are
-    denied. ``environ``: the caller's environment, of which commands get what the policy lets through."""
+    denied. ``environ``: the caller's environment, of which commands get what the policy lets through.
+
+    ``confines_writes`` is what the core measured when it set the fence up; before that it is False. With
+    ``require_enforced = false`` a run can start without a fence."""
 
     name = "sandbox"
-    confines_writes = True
 
     def __init__(
         self,
@@ -54,6 +57,16 @@ class SandboxExecutor:
         self._starting = asyncio.Lock()
         self._prepared: Prepared | None = None
         self._said: int | None = None
+        self._denials: Denials | None = None
+        self._confines = False
+        self._warned = False
+
+    @property
+    def confines_writes(self) -> bool:
+        return self._confines
+
+    async def measure(self) -> None:
+        await self._ready()
 
     async def spawn(
         self,
@@ -94,6 +107,26 @@ class SandboxExecutor:
         return os.pread(self._said, _SAID, max(size - _SAID, 0)).decode(errors="replace")
 
     async def _ready(self) -> Attendant:
+        attendant, denials = await self._started()
+        confines = await denials.confines_writes()
+        if confines is None:
+            return attendant  # it has ended, and says why to the command
+        if self._confines and not confines:
+            # The core was started again, and a command may have been allowed because of what the first one held.
+            raise NotStarted(
+                "the fence holds less than before", failure=Failure.UNAVAILABLE, hint="begin a new session"
+            )
+        if not confines and not self._warned:
+            self._warned = True
+            warnings.warn(
+                "commands of this session can write outside their workspace: the fence is not complete here",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        self._confines = confines
+        return attendant
+
+    async def _started(self) -> tuple[Attendant, Denials]:
         async with self._starting:
             if self._attendant is None or not self._attendant.alive:
                 try:
@@ -104,14 +137,15 @@ class SandboxExecutor:
                     raise NotStarted(error.message, failure=Failure.UNAVAILABLE, hint=error.hint) from error
                 if self._said is None:
                     self._said = os.memfd_create("paddock-said", os.MFD_CLOEXEC)
-                denials = Denials(expected=_tells(prepared.plan))
+                self._denials = denials = Denials(expected=_tells(prepared.plan))
                 self._attendant = Attendant(
                     lambda line: self._start(prepared, line, denials.theirs),
                     self.said,
                     own_terminals=prepared.plan.tier is Tier.FULL,
                     denials=denials,
                 )
-            return self._attendant
+            assert self._denials is not None
+            return self._attendant, self._denials
 
     def _prepare(self) -> Prepared:
         if not os.path.isdir(self.workspace):

@@ -104,7 +104,7 @@ class CommandExecutor(Protocol):
 
     @property
     def confines_writes(self) -> bool:
-        """Are commands kept from writing outside their workspace? Measured, not assumed."""
+        """Are commands kept from writing outside their workspace? Measured, not assumed: see ``Measured``."""
         ...
 
     async def spawn(
@@ -123,6 +123,15 @@ class CommandExecutor(Protocol):
 
     async def dispose(self) -> tuple[str, ...]:
         """End everything that it owns: what could not be ended, in words. Never raises; a second time does nothing."""
+        ...
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """An executor that only knows after its start what it holds. Before that, ``confines_writes`` is False."""
+
+    async def measure(self) -> None:
+        """Start the place, as the first command would. NotStarted: it can not be started."""
         ...
 
 

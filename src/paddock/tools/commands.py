@@ -7,7 +7,7 @@ from typing import Protocol
 
 from paddock.errors import ExecutorError
 from paddock.executors.run import run
-from paddock.executors.seam import CommandExecutor
+from paddock.executors.seam import CommandExecutor, Measured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,8 @@ class CommandResult:
 class CommandRunner(Protocol):
     @property
     def confines_writes(self) -> bool:
-        """The kernel keeps commands from writing outside their workspace: measured, not assumed."""
+        """The kernel keeps commands from writing outside their workspace: measured, not assumed. A runner that also has
+        ``measure`` (``paddock.executors.seam.Measured``) is started by it before this is asked."""
         ...
 
     async def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
@@ -44,6 +45,10 @@ class Commands:
     @property
     def confines_writes(self) -> bool:
         return self._executor.confines_writes
+
+    async def measure(self) -> None:
+        if isinstance(self._executor, Measured):
+            await self._executor.measure()
 
     async def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:
         result = await run(self._executor, command, cwd=cwd, timeout_s=timeout_s)

@@ -25,7 +25,7 @@ from paddock.decide.calls import BUILTIN_TOOLS, ToolCall
 from paddock.decide.shown import shown_command
 from paddock.decide.tools import Decision, Step, ToolPolicy
 from paddock.errors import Bug, JournalError, PaddockError
-from paddock.executors.seam import CommandExecutor
+from paddock.executors.seam import CommandExecutor, Measured
 from paddock.journal.redact import Redactor
 from paddock.plan.judge import Operation
 from paddock.policy.model import Action
@@ -69,8 +69,8 @@ class Tools:
         ask_timeout_s: float = ASK_TIMEOUT_S,
         log_all_commands: bool = False,
     ) -> None:
-        # What really runs the commands says whether they are confined, not whoever wrote the policy.
-        self._policy = policy.confined(executor is not None and executor.confines_writes)
+        # The executor says whether commands are confined, and is asked for each call: the policy can not know it.
+        self._policy = policy.confined(False)
         self._desk = desk
         self._executor: CommandRunner | None = (
             Commands(executor) if executor is not None and _spawns(executor) else cast("CommandRunner | None", executor)
@@ -93,7 +93,7 @@ class Tools:
         self.names = tuple(name for name in known if only is None or name in only)
 
     async def call(self, call: ToolCall) -> ToolResult:
-        one = _Call(next(self._numbers), call, self._fenced(call, self._policy.check(call)))
+        one = _Call(next(self._numbers), call, await self._decision(call))
         most = self._limits.calls
         try:
             if most is not None and one.number > most:
@@ -108,6 +108,21 @@ class Tools:
             return await self._judged(one)
         except JournalError as error:
             return one.result(ToolOutcome.UNAVAILABLE, f"nothing was done: {error.message}")
+
+    async def _decision(self, call: ToolCall) -> Decision:
+        decision = self._policy.check(call)
+        if decision.action is not Action.DENY and call.name == "bash" and self._executor is not None:
+            # Not before: a denied command starts nothing.
+            decision = (await self._measured(self._executor)).check(call)
+        return self._fenced(call, decision)
+
+    async def _measured(self, executor: CommandRunner) -> ToolPolicy:
+        """The policy for what this executor holds now. One that can not be started holds nothing, and says why when
+        the command is run."""
+        if isinstance(executor, Measured):
+            with contextlib.suppress(PaddockError):
+                await executor.measure()
+        return self._policy.confined(executor.confines_writes)
 
     def _fenced(self, call: ToolCall, decision: Decision) -> Decision:
         """What commands may not touch, file tools may not either: they work outside of the fence."""
