@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from paddock.decide.calls import Dialect
 from paddock.decide.grammar import Unparsed, parse, tokens
 from paddock.decide.programs import Command
 from paddock.decide.shell import Line, read_line
@@ -84,9 +85,10 @@ class Reading:
     error: str | None = None
 
 
-def read(text: str, *, cwd: str, home: str) -> Reading:
+def read(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH) -> Reading:
+    """As ``dialect`` reads it: what is parsed has to be what runs."""
     try:
-        line = read_line(text, cwd=cwd, home=home)
+        line = read_line(text, cwd=cwd, home=home, dialect=dialect)
         return Reading(text=text, cwd=cwd, home=home, line=line, tokens=tokens(parse(text)))
     except Unparsed as error:
         seen = f"{text}\n{error.inside}"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from paddock.decide.calls import Dialect
 from paddock.decide.programs import (
     SHELLS,
     Command,
@@ -78,7 +79,9 @@ def code_of(state: State, command: Command, stdin: Stream | None, substituted: f
             return Code(programs=substituted, text="\n".join(word.partition("=")[2] for word in words[1:]))
         case "source" | "." if len(words) > 1:
             return _from_file(state, words[2] if words[1] == "--" and len(words) > 2 else words[1], stdin)
-        case "enable" | "fc" if len(words) > 1:
+        case "enable" | "fc" | "compgen" | "complete" | "bind" if len(words) > 1:
+            return Code(opaque=True)
+        case "mapfile" | "readarray" if any(word[:1] == "-" and "C" in word for word in words[1:]):
             return Code(opaque=True)
     if interprets(program):
         if reads_its_program(words):
@@ -89,6 +92,15 @@ def code_of(state: State, command: Command, stdin: Stream | None, substituted: f
     if "/" in (words[0] if words else ""):
         return _from_file(state, words[0], None)
     return Code()
+
+
+def dialect_for(command: Command, text: str, here: Dialect) -> Dialect:
+    """Of the shell that runs the text which a command brings along. ``here``: of the shell that runs the command."""
+    if command.program in ("eval", "trap", "alias", "source", "."):
+        return here
+    first = text.partition("\n")[0]
+    by_file = first.startswith("#!") and command.program not in SHELLS
+    return Dialect.BASH if "bash" in (first if by_file else command.program) else Dialect.SH
 
 
 def _from(stream: Stream | None) -> Code:

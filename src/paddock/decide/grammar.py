@@ -13,6 +13,9 @@ from functools import cache
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
+from paddock.decide.calls import Dialect
+from paddock.decide.posix import beyond_posix
+
 LONGEST = 128 * 1024  # what the kernel takes as one argument (MAX_ARG_STRLEN): no shell is ever given more
 DEEPEST = 200  # what nobody writes by hand, and no recursion here survives much more of
 
@@ -25,6 +28,13 @@ _MARK = b"Xq9Z"
 _FOREIGN = re.compile(rb"[\x80-\xff]")
 _MARKED = re.compile(_MARK + rb"([0-9a-f]{2})")
 _SYNTAX = frozenset("`;&|<>\"'\n")
+# Builtins that take the name of a variable, and expand its subscript.
+_EVALUATING = frozenset(("let", "read", "printf", "test", "mapfile", "readarray", "getopts", "wait"))
+_OPERATORS = frozenset("|&;<>()\n")
+_QUOTING = frozenset(
+    ("string", "raw_string", "ansi_c_string", "translated_string", "command_substitution", "arithmetic_expansion",
+     "expansion", "simple_expansion")
+)  # fmt: skip
 _CONTINUED = "\\\n"
 # Blanks inside quotes and here-documents count, and not all of them are in a leaf.
 _WHOLE = frozenset({"string", "heredoc_body", "concatenation", "expansion"})
@@ -64,7 +74,8 @@ class Unparsed(ValueError):  # noqa: N818 (a state, not a fault)
         self.inside = inside
 
 
-def parse(text: str) -> Node:
+def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
+    """Unparsed if ``dialect`` may read it otherwise than the grammar, which is bash's."""
     if len(text) > LONGEST:
         raise Unparsed(f"it is longer than {LONGEST} characters")
     if not _STRANGE.isdisjoint(text) or "\r" in text:
@@ -86,13 +97,17 @@ def parse(text: str) -> Node:
         raise Unparsed("the grammar does not know coproc")
     if any(_shells_differ(node) for node in nodes(root)):
         raise Unparsed("not all shells read a quote in it alike")
+    if any(node.type == "test_command" and _is_more_than_a_test(node) for node in nodes(root)):
+        raise Unparsed("the grammar takes an operator for an argument of [")
+    if dialect is Dialect.SH and (other := beyond_posix(nodes(root))) is not None:
+        raise Unparsed(f"only bash is known to read it as the judge does, and another shell would run it: {other}")
     # Behind `!` and `time` it does not know them, and takes them for programs.
     if any(node.type == "command_name" and text_of(node) in _RESERVED for node in nodes(root)):
         raise Unparsed("a reserved word stands where the grammar sees a program")
     # The shell takes it away, the grammar parts words there.
     if _CONTINUED in text:
         joined = text.replace(_CONTINUED, "")
-        if tokens(root) != tokens(parse(joined)):
+        if tokens(root) != tokens(parse(joined, dialect)):
             raise Unparsed("a line is continued inside a word", joined)
     return root
 
@@ -179,6 +194,19 @@ def is_verbatim(leaf: Node) -> bool:
     return start is not None and not set("'\"\\").isdisjoint(text_of(start))
 
 
+def _is_more_than_a_test(node: Node) -> bool:
+    """``[`` is a command like any other: ``[ a || b ]`` runs ``b ]``. Only ``[[`` has operators of its own."""
+    text = (node.text or b"").decode("latin-1")
+    if not text.startswith("[") or text.startswith("[["):
+        return False
+    outside = list(text)
+    for inner in nodes(node, without=lambda one: one.type in _QUOTING):
+        if inner.type in _QUOTING:
+            start, end = inner.start_byte - node.start_byte, inner.end_byte - node.start_byte
+            outside[start:end] = " " * (end - start)
+    return not _OPERATORS.isdisjoint(_ESCAPED.sub("", "".join(outside)))
+
+
 def _shells_differ(node: Node) -> bool:
     """A quote behind a backslash in ``$'…'``, and quotes in ``${…}``."""
     if node.type == "ansi_c_string":
@@ -187,6 +215,37 @@ def _shells_differ(node: Node) -> bool:
         return False
     text = text_of(node)
     return "'" in text and not _SYNTAX.isdisjoint(text.replace("'", "").replace('"', ""))
+
+
+def evaluates_literals(root: Node) -> bool:
+    """Bash expands what arithmetic finds in a variable or a quoted word once more: ``x='a[$(id)]'; ((x))`` runs id."""
+    return any(map(_evaluates, nodes(root))) and any(map(_hides_a_command, nodes(root)))
+
+
+def _evaluates(node: Node) -> bool:
+    match node.type:
+        case "arithmetic_expansion" | "subscript" | "c_style_for_statement" | "((" | "[[":
+            return True
+        case "expansion":
+            return re.match(r"\$\{(?:!|[\w@*]+:[^-=?+])", text_of(node)) is not None
+        case "declaration_command" | "unset_command":
+            return node.children[0].type not in ("export", "readonly")
+        case "test_operator":
+            return text_of(node) == "-v"
+        case "command_name":
+            return text_of(node) in _EVALUATING
+    return False
+
+
+def _hides_a_command(node: Node) -> bool:
+    """A literal that would be a substitution if it were expanded."""
+    if node.type not in ("raw_string", "ansi_c_string", "word", "string_content"):
+        return False
+    text = text_of(node)
+    if node.type == "ansi_c_string" and re.search(r"\\[xuU0-7]", text):
+        return True
+    plain = text if node.type in ("raw_string", "ansi_c_string") else "".join(_ESCAPED.findall(text))
+    return "$(" in plain or "`" in plain or "\\$" in plain
 
 
 def _deeper_than(root: Node, most: int) -> bool:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from paddock.decide.assigns import command_assigns, text_assigns
-from paddock.decide.effects import code_of, effect_of, other_code, unwrapped
+from paddock.decide.calls import Dialect
+from paddock.decide.effects import code_of, dialect_for, effect_of, other_code, unwrapped
 from paddock.decide.expansion import Expansion
-from paddock.decide.grammar import Unparsed, is_statement, parse, runs_on, starts_itself, text_of
+from paddock.decide.grammar import Unparsed, evaluates_literals, is_statement, parse, runs_on, starts_itself, text_of
 from paddock.decide.programs import Command, Redirect, Stream, copies_descriptor, joined
 from paddock.decide.state import State
 from paddock.decide.words import (
@@ -61,12 +62,12 @@ class Line:
     assigns: bool = False  # a variable, or a name's meaning: see assigns.py
 
 
-def read_line(text: str, *, cwd: str, home: str) -> Line:
+def read_line(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH) -> Line:
     """Unparsed if the text is no shell command. Text inside it (``sh -c``) that is none is a doubt."""
-    root = parse(text)
+    root = parse(text, dialect)
     line = Line()
     variables: dict[str, tuple[Piece, ...]] = {"HOME": (Piece(home),), "IFS": (Piece(" \t\n", splits=True),)}
-    _Walk(line, State(cwd=cwd, home=home, variables=variables), 0).all_of(root, None)
+    _Walk(line, State(cwd=cwd, home=home, variables=variables), 0, dialect=dialect).all_of(root, None)
     if line.assigns:
         line.commands = [replace(command, bare=False) for command in line.commands]
     return line
@@ -78,9 +79,12 @@ class _Walk(Expansion):
     state: State
     layer: int
     seen: set[int] = field(default_factory=set)  # where the commands of this text begin that were walked
+    dialect: Dialect = Dialect.BASH  # of the shell that runs this text
 
     def all_of(self, root: Node, stdin: Stream | None) -> Stream:
         self.line.assigns = self.line.assigns or text_assigns(root)
+        if self.dialect is Dialect.BASH and evaluates_literals(root):
+            self.line.doubts.append("arithmetic and array subscripts run a command that stands quoted in the text")
         out = self.run(root, stdin)
         waiting = [root]
         while waiting:  # in corners of the grammar that no rule below knows
@@ -322,7 +326,7 @@ class _Walk(Expansion):
         code = code_of(self.state, command, stdin, substituted)
         self._emit(replace(command, runs=code.programs))
         if code.text is not None:
-            out = self._again(code.text, stdin)
+            out = self._again(code.text, stdin, dialect_for(command, code.text, self.dialect))
             return effect_of(self.state, command, stdin) if command.program == "alias" else out
         if code.opaque:
             self.line.doubts.append(f"{command.program} is given text to run that can not be seen")
@@ -331,7 +335,9 @@ class _Walk(Expansion):
         if (meant := self._meant(command, stdin)) is not None:
             return meant
         started = [
-            self._start(inner, given, substituted) if isinstance(inner, Command) else self._again(inner, given)
+            self._start(inner, given, substituted)
+            if isinstance(inner, Command)
+            else self._again(inner, given, Dialect.SH)
             for inner, given in unwrapped(command, stdin)
         ]
         out = effect_of(self.state, command, stdin) if not started or command.program == "find" else joined(started)
@@ -342,13 +348,13 @@ class _Walk(Expansion):
         name, *rest = command.words or ("",)
         # Taken away meanwhile: what calls itself is not followed.
         if (body := self.state.functions.pop(name, None)) is not None:
-            walk = _Walk(self.line, self.state.copy(), self.layer, self.seen)
+            walk = _Walk(self.line, self.state.copy(), self.layer, self.seen, self.dialect)
             walk.state.set_arguments(rest)
             out = walk._each(body, stdin)
             self.state.functions[name] = body
             return out
         if (text := self.state.names.pop(name, None)) is not None:
-            out = self._again(" ".join((text, *map(quoted, rest))), stdin)
+            out = self._again(" ".join((text, *map(quoted, rest))), stdin, self.dialect)
             self.state.names[name] = text
             return out
         if "/" in name and (copied := self.state.copies.get(self.state.place(name))) is not None:
@@ -365,7 +371,7 @@ class _Walk(Expansion):
             if name in _OBEYED and value:
                 self._obeyed(name, value)
             elif name in _HANDED_ON and value:
-                self._again(value, None)
+                self._again(value, None, Dialect.SH)
             elif name == "IFS" and value.strip() and command.program in _DECLARING:
                 self.line.doubts.append("words are parted by other letters than blanks")
 
@@ -375,17 +381,17 @@ class _Walk(Expansion):
             value = UNKNOWN if stream is None or stream.text is None else stream.text
         elif name.startswith("PS") and "$(" not in value and "`" not in value:
             return
-        self._again(value, None)
+        self._again(value, None, Dialect.SH if name == "ENV" else Dialect.BASH)
 
-    def _again(self, text: str, stdin: Stream | None) -> Stream:
-        """Text that a shell runs inside the text."""
+    def _again(self, text: str, stdin: Stream | None, dialect: Dialect) -> Stream:
+        """Text that a shell runs inside the text. ``dialect``: that shell's."""
         if self.layer >= MOST_LAYERS:
             raise Unparsed(f"there are more than {MOST_LAYERS} shells inside each other")
         if unknown(text):
             self.line.doubts.append("a shell runs text of which a part is not known")
             text = text.replace(UNKNOWN, "$unknown").replace(SOMETHING, "${unknown:?}")
         try:
-            root = parse(text)
+            root = parse(text, dialect)
         except Unparsed as error:
             raise Unparsed(f"a text inside it can not be read: {error}", inside=text) from None
-        return _Walk(self.line, self.state, self.layer + 1).all_of(root, stdin)
+        return _Walk(self.line, self.state, self.layer + 1, dialect=dialect).all_of(root, stdin)

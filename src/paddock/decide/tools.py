@@ -28,7 +28,7 @@ from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from paddock.decide.calls import BUILTIN_TOOLS, ToolCall, ToolSpec, wrong_arguments
+from paddock.decide.calls import BUILTIN_TOOLS, Dialect, ToolCall, ToolSpec, wrong_arguments
 from paddock.decide.paths import Kind, Located, PathError, folded, locate, normal
 from paddock.errors import PaddockError, PolicyError
 from paddock.policy.glob import Glob, GlobError
@@ -105,7 +105,8 @@ class _Matched:
 
 class ToolPolicy:
     """See the module. The defaults are careful ones: the current directory, and a question for every write and every
-    command. ``writes_confined``: what runs shell commands really keeps them from writing outside. ``lift_defaults``:
+    command. ``writes_confined``: what runs shell commands really keeps them from writing outside. ``dialect``: the
+    shell that runs them; text that it may read otherwise than bash can not be judged. ``lift_defaults``:
     patterns of the built-in list of denied paths, as they are written there, that are to be left out."""
 
     def __init__(
@@ -121,6 +122,7 @@ class ToolPolicy:
         require_approval_for_execute: bool = True,
         unknown_tools: Action = Action.ASK,
         writes_confined: bool = False,
+        dialect: Dialect = Dialect.BASH,
         tools: Sequence[ToolSpec] = (),
         lift_defaults: Sequence[str] = (),
         cwd: str | os.PathLike[str] | None = None,
@@ -134,6 +136,7 @@ class ToolPolicy:
             raise PolicyError(f"the working directory is not absolute: {self.cwd!r}")
         self.read_only = read_only
         self.writes_confined = writes_confined
+        self.dialect = dialect
         self.require_approval_for_writes = require_approval_for_writes
         self.require_approval_for_execute = require_approval_for_execute
         self.unknown_tools = _action(unknown_tools, "unknown_tools")
@@ -166,10 +169,11 @@ class ToolPolicy:
             **settings,
         )
 
-    def confined(self, writes: bool) -> ToolPolicy:
-        """The same policy, where commands run in such a way."""
+    def confined(self, writes: bool, dialect: Dialect = Dialect.BASH) -> ToolPolicy:
+        """The same policy, where commands run in such a way, by such a shell."""
         other = copy(self)
         other.writes_confined = writes
+        other.dialect = dialect
         return other
 
     def check(self, call: ToolCall) -> Decision:
@@ -245,7 +249,8 @@ class ToolPolicy:
         from paddock.decide.commands import default_categories, findings
         from paddock.decide.commands import read as read_command
 
-        reading = read_command(str(judging.call.arguments[spec.command]), cwd=judging.cwd, home=self.home)
+        text = str(judging.call.arguments[spec.command])
+        reading = read_command(text, cwd=judging.cwd, home=self.home, dialect=self.dialect)
         judging.subject = reading.tokens
         matched = list(self._rules_for(reading))
         for rule in matched:
