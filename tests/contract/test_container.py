@@ -209,7 +209,7 @@ def test_docker_is_told_the_same(tmp_path: Path) -> None:
         "run", "--rm", "--interactive", "--name", name, "--label", f"{LABEL}={owner()}", "--user", user,
         "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--network", "none", "--memory", "4096m",
         "--pids-limit", "1024", "--volume", f"{tmp_path}:/work", "--workdir", "/work", "image", "sh", "-c",
-        "echo ready; cat >/dev/null; exit",
+        "echo ready `command -v bash || command -v sh`; cat >/dev/null; exit",
     ]  # fmt: skip
     assert told["exec"] == [
         "exec", "--workdir", "/work/sub", "--env", "PATH", "--env", "HOME", "--env", "A", "--env", "PADDOCK_COMMAND",

@@ -446,3 +446,19 @@ def test_a_command_that_nothing_confines_is_asked_about_though_the_executor_is_t
         assert look(fence.programs.oldkernel, *missing, "--") == ["denied", 1, False], missing
         assert not inside.exists()
         assert not outside.exists()
+
+
+def test_the_bash_tool_is_bash(fenced: Fence) -> None:
+    """What the judge parses as bash, bash runs: dash would start the program behind ``||`` in ``[[``."""
+    program = fenced.ground.put(fenced.ground.project / "bin" / "evilprog", "#!/bin/sh\ntouch ran\n")
+    program.chmod(0o755)
+    fenced.tester.give(fenced.ground.project)
+    line = (
+        "set -o pipefail; a=(one two); echo ${a[1]}; [[ a || bin/evilprog ]] && cat <(echo three); "
+        "echo 'echo four' > s; source ./s; { echo five >&2; } |& cat; false | true || echo six"
+    )
+    (ran,) = results(fenced, ("bash", {"command": line}))
+    assert (ran["outcome"], ran["stdout"]) == ("ok", "two\nthree\nfour\nfive\nsix\n"), ran
+    assert not (fenced.ground.project / "ran").exists()
+    control = fenced.outside(["dash", "-c", "[[ a || bin/evilprog ]]"])
+    assert (fenced.ground.project / "ran").exists(), f"the control: dash starts it: {control}"

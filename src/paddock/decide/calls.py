@@ -38,11 +38,17 @@ class ToolSpec:
     command: str | None = None
     required: Mapping[str, type] = field(default_factory=dict)
     optional: Mapping[str, type] | None = None  # None: anything
+    description: str = ""  # for a model
 
     @property
     def does(self) -> frozenset[Effect]:
         return self.effects or frozenset({Effect.EXECUTE})
 
+
+DESCRIPTIONS = {
+    Dialect.BASH: "Runs a line of bash: arrays, [[ ]], pipefail, <( ), source and |& work.",
+    Dialect.SH: "Runs a line of POSIX sh. There is no bash: arrays, [[ ]], pipefail, <( ), source and |& do not work.",
+}
 
 _READ, _WRITE = frozenset({Effect.READ}), frozenset({Effect.WRITE})
 BUILTIN_TOOLS = (
@@ -70,6 +76,7 @@ BUILTIN_TOOLS = (
     ToolSpec(name="list_directory", effects=_READ, paths=("path",), required={"path": str}, optional={"depth": int}),
     ToolSpec(
         name="bash",
+        description=DESCRIPTIONS[Dialect.BASH],
         effects=frozenset({Effect.EXECUTE}),
         command="command",
         required={"command": str},

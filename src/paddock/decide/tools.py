@@ -23,12 +23,12 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from paddock.decide.calls import BUILTIN_TOOLS, Dialect, ToolCall, ToolSpec, wrong_arguments
+from paddock.decide.calls import BUILTIN_TOOLS, DESCRIPTIONS, Dialect, ToolCall, ToolSpec, wrong_arguments
 from paddock.decide.paths import Kind, Located, PathError, folded, locate, normal
 from paddock.errors import PaddockError, PolicyError
 from paddock.policy.glob import Glob, GlobError
@@ -175,6 +175,11 @@ class ToolPolicy:
         other.writes_confined = writes
         other.dialect = dialect
         return other
+
+    def spec(self, name: str) -> ToolSpec:
+        """What is known of a tool, with what a model should be told where commands run in this way."""
+        spec = self._specs.get(name) or ToolSpec(name=name)
+        return replace(spec, description=DESCRIPTIONS[self.dialect]) if name == "bash" else spec
 
     def check(self, call: ToolCall) -> Decision:
         if not isinstance(call.name, str) or not isinstance(call.cwd, str | None):

@@ -14,12 +14,23 @@ import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 
+from paddock.decide.calls import Dialect
 from paddock.executors.attendant import AttendedProcess
 from paddock.executors.client import MARK, ClientProcess, new_mark, signalling
 from paddock.executors.host import HostExecutor
 from paddock.executors.leftover import LABEL, owner, remove_left
 from paddock.executors.run import run
-from paddock.executors.seam import Command, Failure, NotStarted, Size, checked_environment, checked_words
+from paddock.executors.seam import (
+    FIND_SHELL,
+    Command,
+    Failure,
+    NotStarted,
+    Size,
+    checked_environment,
+    checked_words,
+    dialect_of,
+    shell_words,
+)
 
 ENGINES = ("podman", "docker")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -58,7 +69,7 @@ class ContainerExecutor:
         network: str = "none",
         memory_mb: int | None = 4096,
         processes: int | None = 1024,
-        shell: Sequence[str] = ("sh", "-c"),
+        shell: Sequence[str] | None = None,
     ) -> None:
         found = engine or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
         self.name = f"container: {os.path.basename(found)}"
@@ -71,7 +82,7 @@ class ContainerExecutor:
         self._env = {"PATH": PATH, "HOME": exec_cwd, **checked_environment(env)}
         self._network = network
         self._limits = [*_limit("--memory", memory_mb, "m"), *_limit("--pids-limit", processes, "")]
-        self._shell = tuple(shell)
+        self._shell = None if shell is None else tuple(shell)
         client = {name: os.environ[name] for name in _PASSED if name in os.environ}
         # Its engine removes the container when we are killed, by processes that come from its client.
         self._client = HostExecutor(cwd="/", env=client, grace_s=_TO_REMOVE_S)
@@ -89,8 +100,8 @@ class ContainerExecutor:
         stdin: bool = False,
         tty: Size | None = None,
     ) -> ClientProcess:
-        words = checked_words(command, self._shell)
         await self._started()
+        words = checked_words(command, self._shell or ())
         mark = new_mark()
         environment = {**self._env, **checked_environment(env), MARK: mark}
         # By name: what stands in an argument, every user of the machine can read.
@@ -102,6 +113,13 @@ class ContainerExecutor:
         process = ClientProcess(client, lambda number: self._exec(signalling(mark, number)))
         self._commands = {one for one in self._commands if one.returncode is None} | {process}
         return process
+
+    @property
+    def dialect(self) -> Dialect:
+        return dialect_of(self._shell or ("sh",))
+
+    async def measure(self) -> None:
+        await self._started()
 
     async def dispose(self) -> tuple[str, ...]:
         """Never raises: what is left is said."""
@@ -148,14 +166,16 @@ class ContainerExecutor:
         argv += ["--security-opt", "no-new-privileges", "--network", self._network, *self._limits]
         argv += ["--volume", f"{self._workspace}:{self._exec_cwd}", "--workdir", self._exec_cwd, *self._options]
         # It says a word when it is there, and then waits for the end of its input. A shell, which buries the orphans.
-        argv += [self._image, "sh", "-c", "echo ready; cat >/dev/null; exit"]
+        argv += [self._image, "sh", "-c", f"echo ready `{FIND_SHELL}`; cat >/dev/null; exit"]
         first = await self._client.spawn(argv, stdin=True)
         assert first.stdout is not None
         assert first.stderr is not None
         try:
             async with asyncio.timeout(_START_S):
                 ready = await first.stdout.readline()
-                if ready == b"ready\n":
+                if ready.startswith(b"ready"):
+                    found = ready.decode(errors="replace").split()
+                    self._shell = self._shell or shell_words(found[1] if len(found) == 2 else "sh")
                     return first
                 said = (await first.stderr.read(4096)).decode(errors="replace").strip()
         except TimeoutError:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from paddock import core
 from paddock.executors.attendant import Attendant, AttendedProcess
-from paddock.executors.seam import Command, Size, checked_environment, checked_words
+from paddock.executors.seam import Command, Size, checked_environment, checked_words, dialect_of, shell_here
 
 
 class HostExecutor:
     """Commands have the caller's environment and rights. ``env``: in its place. ``grace_s``: for what runs when this
-    program is killed."""
+    program is killed. ``shell``: the words before a line; bash where there is bash if None."""
 
     name = "host: no isolation"
     confines_writes = False
@@ -23,12 +23,13 @@ class HostExecutor:
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         grace_s: int = 0,
-        shell: Sequence[str] = ("/bin/bash", "-c"),
+        shell: Sequence[str] | None = None,
     ) -> None:
         self._cwd = os.path.abspath(cwd) if cwd is not None else os.getcwd()
         self._env = dict(os.environ) if env is None else checked_environment(env)
         self._grace_s = grace_s
-        self._shell = tuple(shell)
+        self._shell = shell_here() if shell is None else tuple(shell)
+        self.dialect = dialect_of(self._shell)
         self._attendant: Attendant | None = None
 
     async def spawn(

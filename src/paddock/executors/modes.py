@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from paddock.errors import HostError, UsageError
 from paddock.executors.run import Result, run
-from paddock.executors.seam import Command, CommandExecutor
+from paddock.executors.seam import Command, CommandExecutor, shell_here
 from paddock.policy.places import (
     LinuxSandboxConfig,
     LocalSandboxConfig,
@@ -157,7 +157,7 @@ def _local(here: str) -> CommandExecutor:
         return HostExecutor()
     from paddock.executors.plain import PlainExecutor
 
-    return PlainExecutor(shell=None if here == "windows" else ("/bin/bash", "-c"))
+    return PlainExecutor(shell=None if here == "windows" else shell_here())
 
 
 def request_for(config: SandboxConfig) -> Request:

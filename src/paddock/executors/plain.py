@@ -20,6 +20,7 @@ from paddock.executors.seam import (
     Size,
     checked_environment,
     checked_words,
+    dialect_of,
 )
 
 _LIMIT = 256 * 1024  # of what a stream keeps for its reader
@@ -99,6 +100,7 @@ class PlainExecutor:
         self._cwd = os.path.abspath(cwd) if cwd is not None else os.getcwd()
         self._env = dict(os.environ) if env is None else checked_environment(env)
         self._shell = None if shell is None else tuple(shell)
+        self.dialect = dialect_of(self._shell or ("sh",))
         self._processes: set[PlainProcess] = set()
 
     async def spawn(

@@ -20,7 +20,16 @@ from paddock.approve.inbox import Line
 from paddock.errors import PaddockError
 from paddock.executors.attendant import Attendant, AttendedProcess
 from paddock.executors.denials import Denials
-from paddock.executors.seam import Command, Failure, NotStarted, Size, checked_environment, checked_words
+from paddock.executors.seam import (
+    Command,
+    Failure,
+    NotStarted,
+    Size,
+    checked_environment,
+    checked_words,
+    dialect_of,
+    shell_here,
+)
 from paddock.plan.model import EnvironmentRules, GateMatch, GateRule, Plan
 from paddock.policy import Origin, Request
 from paddock.policy.model import Access, Action, Tier
@@ -45,14 +54,15 @@ class SandboxExecutor:
         *,
         workspace: str | os.PathLike[str],
         approver: Approver | None = None,
-        shell: Sequence[str] = ("/bin/sh", "-c"),
+        shell: Sequence[str] | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._request = request
         self._environ = environ
         self.workspace = os.path.realpath(workspace)
         self._approver = approver
-        self._shell = tuple(shell)
+        self._shell = shell_here() if shell is None else tuple(shell)
+        self.dialect = dialect_of(self._shell)
         self._attendant: Attendant | None = None
         self._starting = asyncio.Lock()
         self._prepared: Prepared | None = None

@@ -8,11 +8,13 @@ shape of ``asyncio.subprocess.Process``; the simplest executor returns one.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
+from paddock.decide.calls import Dialect
 from paddock.errors import ExecutorError
 from paddock.executors.denials import Denial
 
@@ -21,6 +23,10 @@ TERM, KILL = 15, 9
 
 Command = str | Sequence[str]
 """A text is a line for the executor's shell, a list is for nobody but the kernel."""
+
+# Where Linux has bash, and what every Linux has.
+FIND_SHELL = "command -v bash || command -v sh"
+_SHELLS = ("/bin/bash", "/usr/bin/bash", "/bin/sh")
 
 
 class Failure(Enum):
@@ -128,11 +134,33 @@ class CommandExecutor(Protocol):
 
 @runtime_checkable
 class Measured(Protocol):
-    """An executor that only knows after its start what it holds. Before that, ``confines_writes`` is False."""
+    """An executor that only knows after its start what it holds, and which shell it has. Before that,
+    ``confines_writes`` is False and its ``dialect`` is ``SH``."""
 
     async def measure(self) -> None:
         """Start the place, as the first command would. NotStarted: it can not be started."""
         ...
+
+
+def shell_here() -> tuple[str, ...]:
+    """The words before a line of shell on this machine: bash where there is bash."""
+    return shell_words(next((path for path in _SHELLS if os.access(path, os.X_OK)), _SHELLS[-1]))
+
+
+def shell_words(path: str) -> tuple[str, ...]:
+    """-p: bash takes no functions, options or start-up file (BASH_ENV) from the environment, which would give the words
+    of a line another meaning. --norc: nor ~/.bashrc, which it reads when ssh starts it."""
+    return (path, "--norc", "-p", "-c") if os.path.basename(path) == "bash" else (path, "-c")
+
+
+def dialect_of(shell: Sequence[str]) -> Dialect:
+    return Dialect.BASH if os.path.basename(shell[0]) == "bash" else Dialect.SH
+
+
+def dialect_in(executor: object) -> Dialect:
+    """Of the shell that runs its lines; one that does not say may have any."""
+    found = getattr(executor, "dialect", Dialect.SH)
+    return found if isinstance(found, Dialect) else Dialect.SH
 
 
 def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:

@@ -15,11 +15,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from paddock.decide.calls import Dialect
 from paddock.executors.attendant import AttendedProcess
 from paddock.executors.client import MARK, ClientProcess, new_mark, scripted, signalling, telling
 from paddock.executors.host import HostExecutor
 from paddock.executors.run import run
-from paddock.executors.seam import Command, Failure, NotStarted, Size, checked_environment, checked_words
+from paddock.executors.seam import (
+    FIND_SHELL,
+    Command,
+    Failure,
+    NotStarted,
+    Size,
+    checked_environment,
+    checked_words,
+    dialect_of,
+    shell_words,
+)
 
 _PASSED = ("PATH", "HOME", "SSH_AUTH_SOCK", "USER", "LOGNAME", "LANG")
 _CONNECT_S = 30.0
@@ -53,14 +64,14 @@ class SshExecutor:
         exec_cwd: str,
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
-        shell: Sequence[str] = ("sh", "-c"),
+        shell: Sequence[str] | None = None,
     ) -> None:
         self.name = f"ssh: {destination}"
         self._destination = destination
         self._exec_cwd = exec_cwd
         self._options = tuple(options)
         self._env = checked_environment(env)
-        self._shell = tuple(shell)
+        self._shell = None if shell is None else tuple(shell)
         self._client = HostExecutor(cwd="/", env={name: os.environ[name] for name in _PASSED if name in os.environ})
         self._directory = tempfile.TemporaryDirectory(prefix="paddock-ssh-")
         self._session = new_mark()
@@ -76,7 +87,9 @@ class SshExecutor:
         stdin: bool = False,
         tty: Size | None = None,
     ) -> ClientProcess:
-        words, given = checked_words(command, self._shell), checked_environment(env)
+        if isinstance(command, str):
+            await self.measure()
+        words, given = checked_words(command, self._shell or ()), checked_environment(env)
         mark = new_mark(self._session)
         script = scripted(words, os.path.join(self._exec_cwd, cwd or ""), {**self._env, **given, MARK: mark})
         last_word = f"\0{mark}\0"
@@ -93,6 +106,19 @@ class SshExecutor:
             if not stdin:
                 client.stdin.close()
         return process
+
+    @property
+    def dialect(self) -> Dialect:
+        return dialect_of(self._shell or ("sh",))
+
+    async def measure(self) -> None:
+        """Which shell the other machine has."""
+        if self._shell is None:
+            found = await run(self, ["sh", "-c", FIND_SHELL], timeout_s=_CONNECT_S)
+            if not found.ok:
+                said = found.error or found.stderr.strip() or "no shell was found"
+                raise NotStarted(f"{self.name}: {said}", failure=Failure.UNAVAILABLE)
+            self._shell = shell_words(found.stdout.strip())
 
     async def dispose(self) -> tuple[str, ...]:
         async with self._starting:

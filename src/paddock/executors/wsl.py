@@ -31,6 +31,8 @@ from paddock.executors.seam import (
     Size,
     checked_environment,
     checked_words,
+    dialect_of,
+    shell_words,
 )
 
 DISTRO = "paddock-sandbox"
@@ -64,6 +66,7 @@ class WslExecutor:
         self.distro = distro
         self._workspace = Workspace(os.fspath(workspace) if workspace is not None else os.getcwd(), automount)
         self._shell = checked_shell(shell)
+        self.dialect = dialect_of((self._shell,))
         self._env = checked_environment(env)
         self._program = program or wsl_program()
         self._client = PlainExecutor(cwd=os.path.abspath(os.sep), env=client_environment())
@@ -81,7 +84,7 @@ class WslExecutor:
         stdin: bool = False,
         tty: Size | None = None,
     ) -> ClientProcess:
-        words, given = checked_words(command, (self._shell, "-c")), checked_environment(env)
+        words, given = checked_words(command, shell_words(self._shell)), checked_environment(env)
         if tty is not None:
             raise NotStarted(f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE)
         where = self._workspace.inside(cwd)

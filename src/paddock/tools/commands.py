@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from paddock.decide.calls import Dialect
 from paddock.errors import ExecutorError
 from paddock.executors.run import run
-from paddock.executors.seam import CommandExecutor, Measured
+from paddock.executors.seam import CommandExecutor, Measured, dialect_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,10 @@ class Commands:
     @property
     def confines_writes(self) -> bool:
         return self._executor.confines_writes
+
+    @property
+    def dialect(self) -> Dialect:
+        return dialect_in(self._executor)
 
     async def measure(self) -> None:
         if isinstance(self._executor, Measured):

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
 from paddock.approve.desk import NOBODY, Desk
 from paddock.approve.model import ToolQuestion, Verdict
-from paddock.decide.calls import BUILTIN_TOOLS, ToolCall
+from paddock.decide.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
 from paddock.decide.shown import shown_command
 from paddock.decide.tools import Decision, Step, ToolPolicy
 from paddock.errors import Bug, JournalError, PaddockError
-from paddock.executors.seam import CommandExecutor, Measured
+from paddock.executors.seam import CommandExecutor, Measured, dialect_in
 from paddock.journal.redact import Redactor
 from paddock.plan.judge import Operation
 from paddock.policy.model import Action
@@ -109,6 +109,12 @@ class Tools:
         except JournalError as error:
             return one.result(ToolOutcome.UNAVAILABLE, f"nothing was done: {error.message}")
 
+    async def specs(self) -> tuple[ToolSpec, ...]:
+        """What to tell a model of its tools. ``bash`` says which shell really runs its lines, so the place that it runs
+        in is started first."""
+        policy = self._policy if self._executor is None else await self._measured(self._executor)
+        return tuple(policy.spec(name) for name in self.names)
+
     async def _decision(self, call: ToolCall) -> Decision:
         decision = self._policy.check(call)
         if decision.action is not Action.DENY and call.name == "bash" and self._executor is not None:
@@ -122,7 +128,7 @@ class Tools:
         if isinstance(executor, Measured):
             with contextlib.suppress(PaddockError):
                 await executor.measure()
-        return self._policy.confined(executor.confines_writes)
+        return self._policy.confined(executor.confines_writes, dialect_in(executor))
 
     def _fenced(self, call: ToolCall, decision: Decision) -> Decision:
         """What commands may not touch, file tools may not either: they work outside of the fence."""
