@@ -17,8 +17,12 @@ from typing import Any
 import pytest
 
 from paddock import ContainerExecutor, Outcome, Sandbox, ToolCall, Verdict
+from paddock.executors import held
 from paddock.executors.leftover import LABEL, is_dead, owner
 from paddock.executors.run import Result, run
+from paddock.executors.seam import NotStarted
+from paddock.policy.model import Tier
+from paddock.policy.request import Request
 from tests.contract.engine import IMAGE, OPTIONS, Engine
 from tests.session.scene import alive
 from tests.support.waiting import wait_for
@@ -282,3 +286,85 @@ def test_what_a_dead_owner_left_is_removed_by_the_next(engine: Engine, tmp_path:
 @pytest.mark.parametrize("name", ["", "x", "a/b/c/d/e/f", "////"])
 def test_a_label_of_nobody_known_is_not_a_dead_one(name: str) -> None:
     assert not is_dead(name)
+
+
+def _git(directory: Path, *words: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@localhost"]
+    return subprocess.run(
+        ["git", *identity, "-C", directory, *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+ATTACK = (
+    "echo started; cat .env sub/.env.local; echo '#!/bin/sh' > .git/hooks/post-checkout; echo x >> .git/config; "
+    "mv .git .git2; mv .git/hooks .git/hooks2; rm -f .env; echo x > .env; echo free > made; echo x > .git/description"
+)
+
+
+def test_protected_and_denied_names_hold_in_a_container(engine: Engine, tmp_path: Path) -> None:
+    """The verdict is the host's: no hook, the same configuration, no secret said."""
+    work = tmp_path / "work"
+    (work / "sub").mkdir(parents=True)
+    _git(work, "init", "--quiet")
+    for name in (".env", "sub/.env.local"):
+        (work / name).write_text(f"KEY={SECRET}\n")
+    config = (work / ".git" / "config").read_text()
+
+    async def scene() -> tuple[bool, bool, Result, tuple[str, ...]]:
+        async with _executor(engine, work) as executor:
+            before = executor.confines_writes
+            ran = await run(executor, ATTACK)
+            await run(executor, "mkdir late && echo x > late/.env")
+            return before, executor.confines_writes, ran, await executor.dispose()
+
+    before, confines, ran, left = asyncio.run(scene())
+    assert ran.stdout.startswith("started\n"), ran
+    assert SECRET not in ran.stdout + ran.stderr
+    assert (work / "made").read_text() == "free\n", "the control: the rest of the workspace can be written"
+    assert (work / ".git" / "description").read_text() == "x\n", "the control: and the rest of .git"
+    assert not (work / ".git" / "hooks" / "post-checkout").exists()
+    assert (work / ".git" / "config").read_text() == config
+    assert (work / ".env").read_text() == f"KEY={SECRET}\n"
+    assert (before, confines) == (False, True)
+    assert any("those that appear later are not" in note for note in ran.notes)
+    assert [text for text in left if "late/.env" in text and "nothing held it" in text], left
+
+
+def test_the_common_directory_of_a_linked_worktree_comes_along(engine: Engine, tmp_path: Path) -> None:
+    main, linked = tmp_path / "main", tmp_path / "linked"
+    main.mkdir()
+    _git(main, "init", "--quiet")
+    _git(main, "commit", "--quiet", "--allow-empty", "-m", "first")
+    _git(main, "worktree", "add", "--quiet", str(linked))
+    common = main / ".git"
+    line = (
+        f"cat {common}/HEAD; echo x > {common}/objects/new; echo x > {common}/hooks/post-checkout; "
+        f"echo x >> {common}/config; echo x > {common}/worktrees/linked/gitdir; echo x > .git"
+    )
+    kept = [common / "config", common / "worktrees" / "linked" / "gitdir", linked / ".git"]
+    texts = [path.read_text() for path in kept]
+
+    async def scene() -> Result:
+        async with _executor(engine, linked) as executor:
+            return await run(executor, line)
+
+    ran = asyncio.run(scene())
+    assert ran.stdout.startswith("ref: refs/heads/"), ran
+    assert (common / "objects" / "new").exists(), "the control: commits can be made"
+    assert not (common / "hooks" / "post-checkout").exists()
+    assert [path.read_text() for path in kept] == texts
+
+
+def test_a_place_that_can_not_search_for_names_says_so(engine: Engine, tmp_path: Path) -> None:
+    request = Request(profiles=("ai-agent",), tier=Tier.LANDLOCK, command="/bin/sh")
+
+    async def scene() -> tuple[Result, bool]:
+        async with _executor(engine, tmp_path, request=request) as executor:
+            return await run(executor, "echo ran"), executor.confines_writes
+
+    ran, confines = asyncio.run(scene())
+    assert (ran.stdout, confines) == ("ran\n", False)
+    assert any("are not held here" in note for note in ran.notes)
+    mount = held.Mount(source=None, target="/work/a:b/.env", directory=False, read_only=True)
+    with pytest.raises(NotStarted, match="a name with a colon"):
+        list(held.volumes(held.HeldNames(mounts=(mount,)), "/empty"))

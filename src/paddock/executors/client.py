@@ -70,14 +70,17 @@ class Client(Process, Protocol):
 
 class ClientProcess:
     """``there`` sends a signal to the command in its place. ``last_word``: what its place writes to stderr when the
-    command has ended, and its exit code after it, for clients that wait until nobody holds the pipes any more."""
+    command has ended, and its exit code after it, for clients that wait until nobody holds the pipes any more.
+    ``notes``: what its place does not hold."""
 
     def __init__(
         self,
         client: Client,
         there: Callable[[int], Awaitable[object]],
         last_word: bytes | None = None,
+        notes: tuple[str, ...] = (),
     ) -> None:
+        self.notes = notes
         self._client = client
         self._there = there
         self._signalling: asyncio.Future[None] | None = None

@@ -12,11 +12,13 @@ import contextlib
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 
 from paddock.decide.calls import Dialect
 from paddock.executors.attendant import AttendedProcess
 from paddock.executors.client import MARK, ClientProcess, new_mark, signalling
+from paddock.executors.held import HeldNames, held_names, volumes
 from paddock.executors.host import HostExecutor
 from paddock.executors.leftover import LABEL, owner, remove_left
 from paddock.executors.run import run
@@ -31,6 +33,7 @@ from paddock.executors.seam import (
     dialect_of,
     shell_words,
 )
+from paddock.policy import Request
 
 ENGINES = ("podman", "docker")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -52,9 +55,10 @@ _TO_REMOVE_S = 30
 
 class ContainerExecutor:
     """``engine_options`` go before the engine's verb (``--root``, ``--runtime`` …), ``options`` into ``run``. The
-    network is none unless ``network`` names one: an engine's is not filtered."""
+    network is none unless ``network`` names one: an engine's is not filtered. ``request``: the profile or policy whose
+    protected and denied names are held in the workspace, as far as they are there when the container starts.
 
-    confines_writes = True  # to the worktree, and to what goes with the container
+    ``confines_writes``: the container is up, and those names are held."""
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class ContainerExecutor:
         memory_mb: int | None = 4096,
         processes: int | None = 1024,
         shell: Sequence[str] | None = None,
+        request: Request | None = None,
     ) -> None:
         found = engine or next((name for name in ENGINES if shutil.which(name)), ENGINES[0])
         self.name = f"container: {os.path.basename(found)}"
@@ -86,6 +91,9 @@ class ContainerExecutor:
         client = {name: os.environ[name] for name in _PASSED if name in os.environ}
         # Its engine removes the container when we are killed, by processes that come from its client.
         self._client = HostExecutor(cwd="/", env=client, grace_s=_TO_REMOVE_S)
+        self._request = request or Request(profiles=("ai-agent",), command="/bin/sh")
+        self._held: HeldNames | None = None
+        self._empty: tempfile.TemporaryDirectory[str] | None = None
         self._starting = asyncio.Lock()
         self._first: AttendedProcess | None = None
         self._sweeping: asyncio.Task[tuple[str, ...]] | None = None
@@ -110,13 +118,21 @@ class ContainerExecutor:
         where = os.path.join(self._exec_cwd, cwd or "")
         argv = [*self._engine, "exec", *flags, "--workdir", where.rstrip("/") or "/", *names, self.container, *words]
         client = await self._client.spawn(argv, env=environment, stdin=stdin, tty=tty)
-        process = ClientProcess(client, lambda number: self._exec(signalling(mark, number)))
+        process = ClientProcess(client, lambda number: self._exec(signalling(mark, number)), notes=self._notes)
         self._commands = {one for one in self._commands if one.returncode is None} | {process}
         return process
 
     @property
+    def confines_writes(self) -> bool:
+        return self._held is not None and self._held.unheld is None
+
+    @property
     def dialect(self) -> Dialect:
         return dialect_of(self._shell or ("sh",))
+
+    @property
+    def _notes(self) -> tuple[str, ...]:
+        return () if self._held is None else (self._held.note,)
 
     async def measure(self) -> None:
         await self._started()
@@ -139,7 +155,22 @@ class ContainerExecutor:
                 removed = await run(self._client, [*self._engine, "rm", "--force", self.container], timeout_s=_START_S)
                 gone = removed.ok or "no such container" in removed.stderr.lower()
                 left = () if gone else (f"container {self.container}: {removed.stderr.strip() or removed.error}",)
+                left = (*left, *await asyncio.to_thread(self._appeared))
+            if self._empty is not None:
+                self._empty.cleanup()
+                self._empty = None
             return (*left, *await self._client.dispose())
+
+    def _appeared(self) -> tuple[str, ...]:
+        """Names that nothing held, because they were not there at the start."""
+        if self._held is None or self._held.unheld is not None:
+            return ()
+        try:
+            now = held_names(self._request, self._workspace, self._exec_cwd, to_run=False)
+        except NotStarted as error:
+            return (f"{self._workspace}: it can not be told which protected names appeared: {error.message}",)
+        new = sorted(now.paths - self._held.paths)
+        return tuple(f"{path}: it appeared during the session, and nothing held it" for path in new)
 
     async def swept(self) -> tuple[str, ...]:
         """Until what dead owners left is removed: its names."""
@@ -160,11 +191,24 @@ class ContainerExecutor:
             self._sweeping = asyncio.create_task(remove_left(self._client, self._engine))
 
     async def _start(self) -> AttendedProcess:
+        held = await asyncio.to_thread(held_names, self._request, self._workspace, self._exec_cwd, to_run=True)
+        if self._empty is None:
+            self._empty = tempfile.TemporaryDirectory(prefix="paddock-empty-")
+        covered = [word for volume in volumes(held, self._empty.name) for word in ("--volume", volume)]
         user = f"{os.getuid()}:{os.getgid()}"
         argv = [*self._engine, "run", "--rm", "--interactive", "--name", self.container]
         argv += ["--label", f"{LABEL}={owner()}", "--user", user, "--cap-drop", "ALL"]
         argv += ["--security-opt", "no-new-privileges", "--network", self._network, *self._limits]
-        argv += ["--volume", f"{self._workspace}:{self._exec_cwd}", "--workdir", self._exec_cwd, *self._options]
+        if os.path.basename(self._engine[0]) == "podman" and os.getuid() != 0:
+            argv += ["--userns", "keep-id"]  # else the caller's files belong to root inside
+        argv += [
+            "--volume",
+            f"{self._workspace}:{self._exec_cwd}",
+            *covered,
+            "--workdir",
+            self._exec_cwd,
+            *self._options,
+        ]
         # It says a word when it is there, and then waits for the end of its input. A shell, which buries the orphans.
         argv += [self._image, "sh", "-c", f"echo ready `{FIND_SHELL}`; cat >/dev/null; exit"]
         first = await self._client.spawn(argv, stdin=True)
@@ -174,6 +218,7 @@ class ContainerExecutor:
             async with asyncio.timeout(_START_S):
                 ready = await first.stdout.readline()
                 if ready.startswith(b"ready"):
+                    self._held = held
                     found = ready.decode(errors="replace").split()
                     self._shell = self._shell or shell_words(found[1] if len(found) == 2 else "sh")
                     return first

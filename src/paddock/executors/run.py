@@ -51,6 +51,7 @@ class Result:
     duration_s: float = 0.0
     denials: tuple[Denial, ...] = ()
     spooled: Mapping[Stream, Path] = field(default_factory=dict)  # all that it said
+    notes: tuple[str, ...] = ()  # what the place does not hold
 
     @property
     def stdout(self) -> str:
@@ -256,6 +257,7 @@ def _result(process: Process, heard: _Heard, timed_out: bool, denials: tuple[Den
         duration_s=duration_s,
         denials=denials,
         spooled=heard.paths,
+        notes=getattr(process, "notes", ()),
     )
 
 

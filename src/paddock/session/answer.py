@@ -39,12 +39,16 @@ def judge_for(plan: Plan, *, to_make: Container[str] = ()) -> Judge:
     """The reasoning, with the core's word on what it lays over the names that are there now."""
     if plan.tier is not Tier.FULL or plan.files is None:
         return Judge(plan, to_make=to_make)
+    return Judge(plan, covers=covers_of(plan), to_make=to_make)
+
+
+def covers_of(plan: Plan) -> list[Cover]:
+    """What the core would lay over names that are there now, in the full tier."""
     try:
         told = core.ask("covers", plan=plan)["covers"]
-        covers = [Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in told]
+        return [Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in told]
     except (KeyError, TypeError, ValueError) as error:
         raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
-    return Judge(plan, covers=covers, to_make=to_make)
 
 
 def answer(plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()) -> Answer:

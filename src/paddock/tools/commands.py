@@ -15,13 +15,15 @@ from paddock.executors.seam import CommandExecutor, Measured, dialect_in
 class CommandResult:
     """How a command ended. ``exit_code``: its own, or as on the command line (125 Paddock refused, 126 denied or not
     executable, 127 not found, 128+N killed by signal N); 124 with ``timed_out``. What it said before it was stopped is
-    kept. ``truncated``: beginning and end are there, and a line between them says how much is not."""
+    kept. ``truncated``: beginning and end are there, and a line between them says how much is not.
+    ``notes``: what the place does not hold."""
 
     exit_code: int
     stdout: bytes
     stderr: bytes
     truncated: bool = False
     timed_out: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class CommandRunner(Protocol):
@@ -65,4 +67,5 @@ class Commands:
             stderr=bytes(result.output["stderr"]),
             truncated=result.truncated,
             timed_out=result.timed_out,
+            notes=result.notes,
         )

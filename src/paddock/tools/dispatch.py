@@ -257,7 +257,13 @@ class Tools:
         try:
             await self._record(one.end(outcome, content))
         except JournalError as error:
-            return replace(result, notes=(f"the journal does not say how it ended: {error.message}",))
+            return replace(
+                result,
+                notes=(
+                    *result.notes,
+                    f"the journal does not say how it ended: {error.message}",
+                ),
+            )
         return result
 
     async def _record(self, event: dict[str, Any], **shown: Any) -> None:
@@ -280,7 +286,8 @@ class _Call:
         return self.call.name == "bash" and self.decision.step is not Step.ARGUMENTS
 
     def result(self, outcome: ToolOutcome, message: str, content: object | None = None) -> ToolResult:
-        return ToolResult(outcome=outcome, message=message, decision=self.decision, content=content)
+        notes = content.notes if isinstance(content, CommandResult) else ()
+        return ToolResult(outcome=outcome, message=message, decision=self.decision, content=content, notes=notes)
 
     def end(self, outcome: ToolOutcome, content: object | None) -> dict[str, Any]:
         ran = content if isinstance(content, CommandResult) else None

@@ -81,13 +81,12 @@ def test_every_place_is_what_its_row_says() -> None:
     places: dict[Mode, type[Any]] = {
         Mode.LOCAL: HostExecutor,
         Mode.WSL: WslExecutor,
-        Mode.CONTAINER: ContainerExecutor,
         Mode.SSH: SshExecutor,
     }
-    assert {*places, Mode.LINUX, Mode.WINDOWS} == set(HOLDS)
+    assert {*places, Mode.LINUX, Mode.WINDOWS, Mode.CONTAINER} == set(HOLDS)
     for mode, kind in places.items():
         assert HOLDS[mode].forced_ask is not kind.confines_writes
-    for measured in (SandboxExecutor, WindowsExecutor):
+    for measured in (SandboxExecutor, WindowsExecutor, ContainerExecutor):
         assert isinstance(measured.confines_writes, property)
 
 
