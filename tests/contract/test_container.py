@@ -18,6 +18,7 @@ import pytest
 
 from paddock import ContainerExecutor, Outcome, Sandbox, ToolCall, Verdict
 from paddock.executors import held
+from paddock.executors.container import PATH
 from paddock.executors.leftover import LABEL, is_dead, owner
 from paddock.executors.run import Result, run
 from paddock.executors.seam import NotStarted
@@ -216,7 +217,8 @@ def test_docker_is_told_the_same(tmp_path: Path) -> None:
         "echo ready `command -v bash || command -v sh`; cat >/dev/null; exit",
     ]  # fmt: skip
     assert told["exec"] == [
-        "exec", "--workdir", "/work/sub", "--env", "PATH", "--env", "HOME", "--env", "A", "--env", "PADDOCK_COMMAND",
+        "exec", "--workdir", "/work/sub", "--env", f"PATH={PATH}", "--env", "HOME=/work",
+        "--env", "A", "--env", "PADDOCK_COMMAND",
         name, "sh", "-c", "exit 0",
     ]  # fmt: skip
     assert told["rm"] == ["rm", "--force", name]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.container import ENGINE_PROFILE, Container, started_from
+from tests.support.container import ENGINE_PROFILE, Container, removed, started_from
+from tests.support.features import need_program, need_root
 from tests.support.fence import Fence, Word
 from tests.support.ground import SECRET
 from tests.support.syscalls import numbers
+from tests.support.waiting import wait_for
 
 PTRACE = str(numbers()["ptrace"])  # with nothing behind it: PTRACE_TRACEME
 LANDLOCK = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
@@ -90,3 +95,70 @@ def _knowing(names: tuple[str, ...], older: Path) -> Path:
     newer = older.with_name("newer.json")
     newer.write_text(json.dumps(profile))
     return newer
+
+
+ROOTLESS = """
+import asyncio, json, os, subprocess, sys
+from paddock import ContainerExecutor
+from paddock.executors.run import run
+
+place, image, workspace, runtime = sys.argv[1:]
+words = ["podman", "--root", f"{place}/store", "--runroot", f"{place}/run", "--runtime", runtime]
+words += ["--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]
+subprocess.run([*words, "import", "--quiet", image, "localhost/tiny"], check=True, capture_output=True)
+
+
+async def main():
+    executor = ContainerExecutor(
+        "localhost/tiny", workspace=workspace, engine=words[0], engine_options=words[1:], memory_mb=None,
+        processes=None,
+        options=("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"),
+    )
+    line = "echo started; id -u; cat .env; echo x > .git/hooks/post-checkout; echo x > made"
+    ran = await run(executor, line)
+    print(json.dumps([ran.stdout, ran.stderr, ran.error, executor.confines_writes, await executor.dispose()]))
+
+
+asyncio.run(main())
+"""
+
+
+def test_names_hold_in_a_container_of_rootless_podman(full: Fence) -> None:
+    """As an ordinary user: its files are its own inside (``keep-id``), and protected names hold there too."""
+    need_root()
+    need_program("podman")
+    runc, busybox = need_program("runc"), need_program("busybox")
+    ground, tester = full.ground, full.tester
+    subordinate = any(line.startswith(f"{tester.name}:") for line in Path("/etc/subuid").read_text().splitlines())
+    if not subordinate:
+        span = "700000-765535"
+        subprocess.run(["usermod", "--add-subuids", span, "--add-subgids", span, tester.name], check=True)
+    place = Path(tempfile.mkdtemp(prefix="paddock-rootless-", dir="/var/tmp"))
+    try:
+        image = place / "image"
+        for name in ("bin", "tmp", "proc", "dev", "etc", "work"):
+            (image / name).mkdir(parents=True)
+        shutil.copy(busybox, image / "bin" / "busybox")
+        for word in ("sh", "cat", "echo", "id", "tr", "grep"):
+            (image / "bin" / word).symlink_to("busybox")
+        archive = shutil.make_archive(str(place / "image"), "tar", image)
+        work = place / "project"
+        (work / ".git" / "hooks").mkdir(parents=True)
+        for name in ("objects", "refs"):
+            (work / ".git" / name).mkdir()
+        (work / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+        (work / ".git" / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
+        (work / ".env").write_text(f"KEY={SECRET}\n")
+        tester.give(place)
+        script = ground.put(ground.root / "rootless.py", ROOTLESS)
+        environment = {"HOME": str(tester.home), "PATH": "/usr/sbin:/usr/bin:/bin", "XDG_RUNTIME_DIR": str(place)}
+        python = full.installation.paddock.with_name("python")
+        ran = tester.run([python, script, place, archive, work, runc], cwd=place, env=environment)
+        assert ran.exit_code == 0, str(ran)
+        stdout, stderr, error, confines, left = json.loads(ran.stdout)
+        assert stdout == f"started\n{tester.uid}\n", (stdout, stderr, error)
+        assert (confines, left) == (True, []), "podman, as this user"
+        assert (work / "made").stat().st_uid == tester.uid, "the control: what is made there is the caller's"
+        assert not (work / ".git" / "hooks" / "post-checkout").exists()
+    finally:
+        wait_for(lambda: removed(place), "the engine has left its files")

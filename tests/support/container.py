@@ -72,10 +72,10 @@ def started_from(fence: Fence) -> Iterator[Container]:
         runtime = ("--runtime", runc) if runc else ()
         yield Container(fence=fence, podman=podman, runtime=runtime, place=place, root=root)
     finally:
-        wait_for(lambda: _removed(place), "the engine has left its files")
+        wait_for(lambda: removed(place), "the engine has left its files")
 
 
-def _removed(place: Path) -> bool:
+def removed(place: Path) -> bool:
     """What cleans up behind a container may still write there."""
     shutil.rmtree(place, ignore_errors=True)
     return not place.exists()

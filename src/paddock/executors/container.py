@@ -112,12 +112,15 @@ class ContainerExecutor:
         words = checked_words(command, self._shell or ())
         mark = new_mark()
         environment = {**self._env, **checked_environment(env), MARK: mark}
-        # By name: what stands in an argument, every user of the machine can read.
-        names = [word for name in environment for word in ("--env", name)]
+        # By name: what stands in an argument, every user of the machine can read. But the names that the client itself
+        # obeys keep the client's values: HOME of the container is no place for the engine's files.
+        theirs = {name: value for name, value in environment.items() if name not in _PASSED}
+        spelled = [name if name in theirs else f"{name}={value}" for name, value in environment.items()]
+        names = [word for one in spelled for word in ("--env", one)]
         flags = [*(["--interactive"] if stdin or tty else []), *(["--tty"] if tty else [])]
         where = os.path.join(self._exec_cwd, cwd or "")
         argv = [*self._engine, "exec", *flags, "--workdir", where.rstrip("/") or "/", *names, self.container, *words]
-        client = await self._client.spawn(argv, env=environment, stdin=stdin, tty=tty)
+        client = await self._client.spawn(argv, env=theirs, stdin=stdin, tty=tty)
         process = ClientProcess(client, lambda number: self._exec(signalling(mark, number)), notes=self._notes)
         self._commands = {one for one in self._commands if one.returncode is None} | {process}
         return process
