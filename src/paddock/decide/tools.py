@@ -21,7 +21,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from enum import IntEnum
@@ -29,6 +29,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paddock.decide.calls import BUILTIN_TOOLS, DESCRIPTIONS, Dialect, ToolCall, ToolSpec, wrong_arguments
+from paddock.decide.guess import Guess, guess
 from paddock.decide.paths import Kind, Located, PathError, folded, locate, normal
 from paddock.errors import PaddockError, PolicyError
 from paddock.policy.glob import Glob, GlobError
@@ -181,7 +182,8 @@ class ToolPolicy:
         spec = self._specs.get(name) or ToolSpec(name=name)
         return replace(spec, description=DESCRIPTIONS[self.dialect]) if name == "bash" else spec
 
-    def check(self, call: ToolCall) -> Decision:
+    def check(self, call: ToolCall, *, annotated: Collection[str] = ()) -> Decision:
+        """``annotated``: arguments that the handler's signature says are paths, of a tool that has no ToolSpec."""
         if not isinstance(call.name, str) or not isinstance(call.cwd, str | None):
             plain = ToolCall(name=repr(call.name), arguments={})
             return _Judging(plain, self.cwd).deny(Step.ARGUMENTS, "invalid-arguments", "a name or a place is no text")
@@ -194,6 +196,8 @@ class ToolPolicy:
         if wrong is not None:
             return judging.deny(Step.ARGUMENTS, "invalid-arguments", wrong)
         try:
+            if not known:
+                judging.guess = guess(call, annotated=annotated, cwd=cwd, home=self.home)
             judging.locate(spec, self.home, self.platform)
         except PathError as error:
             return judging.deny(Step.ARGUMENTS, "invalid-path", str(error))
@@ -305,7 +309,8 @@ class ToolPolicy:
         if not known and self.unknown_tools is not Action.ALLOW:
             if self.unknown_tools is Action.DENY:
                 return judging.deny(Step.APPROVAL, "unknown-tool", f"nobody said what {spec.name} does")
-            judging.ask(Step.APPROVAL, "unknown-tool", f"nobody said what {spec.name} does")
+            what = f"; {judging.guess}" if judging.guess is not None and str(judging.guess) else ""
+            judging.ask(Step.APPROVAL, "unknown-tool", f"nobody said what {spec.name} does{what}")
         return judging.question
 
     # What was written → what is compared.
@@ -423,9 +428,12 @@ class _Judging:
     subject: tuple[str, ...] = ()
     settled: bool = False
     question: Decision | None = None
+    guess: Guess | None = None
 
     def locate(self, spec: ToolSpec, home: str, platform: str) -> None:
         written = [self.call.arguments[name] for name in spec.paths if name in self.call.arguments]
+        if self.guess is not None:
+            written += self.guess.paths
         self.paths = tuple(locate(one, cwd=self.cwd, home=home, platform=platform) for one in written)
         self.subject = tuple(path.real or path.spellings[0] for path in self.paths)
         if self.paths and spec not in BUILTIN_TOOLS:  # nobody knows what its other arguments do

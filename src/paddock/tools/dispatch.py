@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 from paddock.approve.desk import NOBODY, Desk
 from paddock.approve.model import ToolQuestion, Verdict
 from paddock.decide.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
+from paddock.decide.guess import annotated_paths, takes_a_call
 from paddock.decide.shown import shown_command
 from paddock.decide.tools import Decision, Step, ToolPolicy
 from paddock.errors import Bug, JournalError, PaddockError
 from paddock.executors.seam import CommandExecutor, Measured, dialect_in
 from paddock.journal.redact import Redactor
 from paddock.plan.judge import Operation
-from paddock.policy.model import Action
+from paddock.policy.model import Action, Effect
 from paddock.tools.commands import CommandResult, CommandRunner, Commands
 from paddock.tools.files import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
 from paddock.tools.result import FileText, FileWritten, ToolFailure, ToolOutcome, ToolResult
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from paddock.journal.writer import Recorder
 
 T = TypeVar("T")
-Handler = Callable[[ToolCall], Awaitable[object]]
+Handler = Callable[..., Awaitable[object]]
+"""A tool of the caller's own: an async function of the ToolCall, or of its arguments by name. What its signature calls
+a ``Path`` is judged as one."""
 Fence = Callable[[str, Operation], str | None]
 """Why a path may not be touched so; None: it may."""
 _OPERATIONS = {
@@ -78,6 +81,7 @@ class Tools:
         self._recorder = recorder
         self._redactor = redactor or Redactor()
         self._handlers = dict(handlers or {})
+        self._annotated = {name: annotated_paths(handler) for name, handler in self._handlers.items()}
         self._limits = limits or Limits()
         self._fence = fence
         self._ask_timeout_s = ask_timeout_s
@@ -116,7 +120,7 @@ class Tools:
         return tuple(policy.spec(name) for name in self.names)
 
     async def _decision(self, call: ToolCall) -> Decision:
-        decision = self._policy.check(call)
+        decision = self._policy.check(call, annotated=self._annotated.get(str(call.name), ()))
         if decision.action is not Action.DENY and call.name == "bash" and self._executor is not None:
             # Not before: a denied command starts nothing.
             decision = (await self._measured(self._executor)).check(call)
@@ -132,14 +136,21 @@ class Tools:
 
     def _fenced(self, call: ToolCall, decision: Decision) -> Decision:
         """What commands may not touch, file tools may not either: they work outside of the fence."""
-        operation = _OPERATIONS.get(decision.scope.tool)
-        if self._fence is None or operation is None or decision.action is Action.DENY:
+        if self._fence is None or decision.action is Action.DENY:
             return decision
-        for located in decision.paths:
+        for located, operation in itertools.product(decision.paths, self._operations(decision.scope.tool)):
             why = self._fence(located.real or located.written, operation)
             if why is not None:
                 return replace(decision, action=Action.DENY, rule_id="fence", reason=why)
         return decision
+
+    def _operations(self, tool: str) -> tuple[Operation, ...]:
+        """What a tool does to its paths. A tool that nobody described may do both."""
+        if tool in _OPERATIONS:
+            return (_OPERATIONS[tool],)
+        effects = self._policy.spec(tool).effects
+        reads = (Operation.READ,) if not effects or Effect.READ in effects else ()
+        return (*reads, Operation.WRITE) if not effects or Effect.WRITE in effects else reads
 
     async def _judged(self, one: _Call) -> ToolResult:
         with contextlib.ExitStack() as held:
@@ -358,7 +369,9 @@ class _Own(_Waiting):
     async def run(self) -> object:
         try:
             async with asyncio.timeout(self._timeout_s) as waiting:
-                return await self._handler(self._call)
+                if takes_a_call(self._handler):
+                    return await self._handler(self._call)
+                return await self._handler(**self._call.arguments)
         except Exception as error:
             if waiting.expired():
                 raise ToolFailure(ToolOutcome.TIMEOUT, f"not done after {self._timeout_s:g} s, and ended") from error

@@ -371,3 +371,54 @@ def test_a_question_about_reading_is_one_too(tmp_path: Path) -> None:
         assert call(made, "read_file", path="f").ok
     assert approver.asked[0].lines == ("read f",)
     assert approver.asked[0].diff is None
+
+
+async def _opens(call: ToolCall) -> str:
+    return Path(next(iter(call.arguments.values()))).read_text()
+
+
+@pytest.mark.parametrize(
+    "spelling", ["{}", "./{}", "sub/../{}", "file://{cwd}/{}", "@{}", " {} ", "{cwd}/{}", "file://{cwd}/%2eenv", "link"]
+)
+def test_a_tool_that_nobody_described_is_not_given_a_denied_path(
+    tmp_path: Path, spelling: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever spelling, and whatever the argument is called; a general yes does not open it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sub").mkdir()
+    (tmp_path / ".env").write_text("SECRET")
+    (tmp_path / "link").symlink_to(".env")
+    (tmp_path / "plain").write_text("text")
+    made = tools(lenient(tmp_path, unknown_tools=Action.ALLOW), handlers={"mine": _opens})
+    assert call(made, "mine", subject="plain").content == "text", "the control: a path that is not denied"
+    refused = call(made, "mine", subject=spelling.replace("{cwd}", str(tmp_path)).replace("{}", ".env"))
+    assert refused.outcome is ToolOutcome.BLOCKED, refused
+    nested = call(made, "mine", subject={"a": [{"b": str(tmp_path / ".env")}]})
+    assert nested.outcome is ToolOutcome.BLOCKED, nested
+
+
+def test_a_tool_that_nobody_described_stays_inside_allowed_paths(tmp_path: Path) -> None:
+    made = tools(lenient(tmp_path, unknown_tools=Action.ALLOW), handlers={"mine": _opens})
+    for value in ("/etc/passwd", "../x", "~root/x", "/etc/new"):
+        assert call(made, "mine", subject=value).outcome is ToolOutcome.BLOCKED, value
+    assert call(made, "mine", output_path="/not/there").outcome is ToolOutcome.BLOCKED, "by its name"
+    assert call(made, "mine", outputPath="/not/there").outcome is ToolOutcome.BLOCKED
+    assert call(made, "mine", subject="/not/there").outcome is ToolOutcome.FAILED, "the control: it was called"
+
+
+def test_a_signature_says_which_arguments_are_paths(tmp_path: Path) -> None:
+    async def find(what: str, *, where: Path | None = None) -> str:
+        return f"{what} {where}"
+
+    made = tools(lenient(tmp_path, unknown_tools=Action.ALLOW), handlers={"find": find})
+    assert call(made, "find", what="x", where="a").content == "x a", "arguments come by name"
+    assert call(made, "find", what="x", where="/not/there").outcome is ToolOutcome.BLOCKED
+    assert call(made, "find", what="/not/there").content == "/not/there None", "the control"
+
+
+def test_the_question_names_what_can_not_be_judged(tmp_path: Path) -> None:
+    decision = lenient(tmp_path).check(
+        ToolCall(name="mine", arguments={"file": "a", "query": "select", "count": 3, "deep": {"x": "text"}})
+    )
+    assert decision.action is Action.ASK
+    assert decision.reason == "nobody said what mine does; judged as paths: file; not judged: query, deep"
