@@ -7,7 +7,8 @@ package under test, its dependencies and the native program, all owned by him. T
 from rewriting it inside the fence is then the fence, not the owner.
 
 Where the interpreter he can run has the version of the tests' one, files are copied; else the wheel named by
-``PADDOCK_WHEEL`` is installed with pip. Tests started by an ordinary user take what he has: ``PADDOCK_BIN``, or
+``PADDOCK_WHEEL`` is installed with pip. ``PADDOCK_PREFIX`` names another virtual environment whose Paddock is to be
+tested, for a comparison of two checkouts. Tests started by an ordinary user take what he has: ``PADDOCK_BIN``, or
 ``paddock`` beside the running interpreter.
 """
 
@@ -31,6 +32,7 @@ from tests.support.tester import Outcome, Tester
 DISTRIBUTION_OF = "paddock"
 REPOSITORY = Path(__file__).resolve().parents[2]
 _OLDEST = (3, 11)
+_PREFIX = Path(os.environ.get("PADDOCK_PREFIX", sys.prefix))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ def _checked(found: Installation, tester: Tester) -> Installation:
 
 
 def _beside_the_tests() -> Installation:
-    command = Path(os.environ.get("PADDOCK_BIN", Path(sys.prefix, "bin", "paddock")))
+    command = Path(os.environ.get("PADDOCK_BIN", _PREFIX / "bin" / "paddock"))
     core = core_binary()
     if not command.exists():
         raise NotInstalledError(f"{command} is missing; run `make setup`, or set PADDOCK_BIN")
@@ -78,7 +80,7 @@ def core_binary() -> Path:
     named = os.environ.get("PADDOCK_CORE")
     places = [
         *([Path(named)] if named else []),
-        Path(sys.prefix, "bin", "paddock-core"),
+        _PREFIX / "bin" / "paddock-core",
     ]
     for place in places:
         if place.is_file():
@@ -87,6 +89,9 @@ def core_binary() -> Path:
 
 
 def _package_directory() -> Path:
+    if str(_PREFIX) != sys.prefix:
+        ask = "import paddock; print(paddock.__path__[0])"
+        return Path(subprocess.check_output([_PREFIX / "bin" / "python3", "-Ic", ask], text=True).strip())
     spec = importlib.util.find_spec("paddock")
     if spec is None or not spec.submodule_search_locations:
         raise NotInstalledError(f"{sys.executable} can not import paddock; run `make setup`")
@@ -214,7 +219,7 @@ def _plain_name(requirement: str) -> str:
 
 def _copy_commands(target: Path, interpreter: Path) -> None:
     """The front door, the core, and the script of the Python half, which names the interpreter it is for."""
-    door = Path(os.environ.get("PADDOCK_BIN", Path(sys.prefix, "bin", "paddock")))
+    door = Path(os.environ.get("PADDOCK_BIN", _PREFIX / "bin" / "paddock"))
     for program in (door, core_binary(), door.with_name("paddock-python")):
         content = program.read_bytes()
         if content.startswith(b"#!"):
