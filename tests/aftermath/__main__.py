@@ -17,7 +17,7 @@ from tests.support import aside, installation, tester
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.aftermath")
-    parser.add_argument("first", help="a seed, or a file with a program")
+    parser.add_argument("first", help="a seed, or a file or directory of programs")
     parser.add_argument("last", type=int, nargs="?")
     parser.add_argument("--shrink", action="store_true")
     parser.add_argument("--control", action="store_true")
@@ -50,7 +50,9 @@ def main() -> int:
 
 def programs(given: argparse.Namespace) -> list[tuple[str, Program]]:
     if not given.first.isdigit():
-        return [(given.first, Program.from_json(Path(given.first).read_text()))]
+        place = Path(given.first)
+        files = sorted(place.glob("*.json")) if place.is_dir() else [place]
+        return [(file.stem, Program.from_json(file.read_text())) for file in files]
     last = int(given.first) + 1 if given.last is None else given.last
     return [(str(seed), generate(seed, modes=tuple(given.modes.split(",")))) for seed in range(int(given.first), last)]
 

@@ -22,7 +22,7 @@ LOOK = (
     ["worktree", "list"],
 )
 WORK = (
-    ["add", "host-note"],
+    ["add", "-f", "host-note"],
     ["commit", "-q", "--no-edit"],
     ["commit", "-q", "--amend", "--no-edit"],
     ["commit", "-q", "--allow-empty", "-m", "host"],

@@ -161,7 +161,7 @@ SECRETS: dict[str, tuple[str, str | None, str]] = {
     "below": ("app/conf/.env.production", None, ""),
     "source": ("src/.env.local", None, ""),
     "linked": ("conf/settings", "web/.env", "symlink"),
-    "hard": ("svc/.env", "svc/second", "link"),
+    "hard": ("svc/.env", "copies/second", "link"),
 }
 # Files of the home that no command may change, wherever they really lie.
 TRUSTED = (".bashrc", ".profile", ".gitconfig", ".config/git/config", ".config/direnv/direnv.toml")
@@ -267,13 +267,16 @@ def stage(tester: Tester, installed: Path, scratch: Path) -> Iterator[Stage]:
     """For as long as the block lasts the home holds the scene and the installation; everything else is put aside."""
     aside = tester.home / ".aftermath-aside"
     keep = {aside.name, installed.relative_to(tester.home).parts[0]}
-    aside.mkdir(mode=0o700, exist_ok=True)  # it is still there after a test that was killed
-    for entry in tester.home.iterdir():
-        if entry.name not in keep:
-            entry.rename(aside / entry.name)
     templates = scratch / "templates"
     templates.mkdir()
     made = Stage(tester, keep, templates)
+    if aside.exists():  # a test was killed: the scene it left is nobody's, and what it put aside is still there
+        made.clear()
+    else:
+        aside.mkdir(mode=0o700)
+        for entry in tester.home.iterdir():
+            if entry.name not in keep:
+                entry.rename(aside / entry.name)
     try:
         yield made
     finally:
