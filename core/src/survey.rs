@@ -4,6 +4,7 @@
 //! A symlink at such a name, or in what is locked, does not end there: what it leads to, inside the trees, counts as if the pattern
 //! had named it, and so does every link on the way. A file with several names (hard links) is covered under each of them.
 
+mod lent;
 #[cfg(test)]
 mod tests;
 
@@ -23,6 +24,7 @@ use crate::names::{Look, Names, Rule, StateId, StemId};
 use crate::place::Identity;
 use crate::text::AbsPath;
 use crate::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
+use lent::Lent;
 
 /// What a link leads to may hold another.
 const MAX_ROUNDS: usize = 16;
@@ -56,10 +58,11 @@ pub fn survey<E: From<WalkError>>(
     closed: &[Identity],
     enter: &mut Enter<'_, E>,
 ) -> Result<Survey, E> {
+    let mut lent = Lent::default();
     let mut surveyor;
     let mut rounds = 0;
     loop {
-        surveyor = Surveyor::new(names.guards_git, &mut *enter);
+        surveyor = Surveyor::new(names.guards_git, &mut *enter, &mut lent);
         for index in 0..ground.trees.len() {
             walker.tree(names, ground, index, &mut surveyor)?;
         }
@@ -81,7 +84,7 @@ pub fn survey<E: From<WalkError>>(
     let Surveyor { mut found, pins, mut linked, .. } = surveyor;
     linked.extend(closed.iter().map(|identity| Linked { identity: *identity, kind: CoverKind::Mask }));
     if !linked.is_empty() {
-        let mut others = OtherNames::<E>::new(&linked, &found.shut);
+        let mut others = OtherNames::<E>::new(&linked, &lent);
         for index in 0..ground.trees.len() {
             walker.tree(names, ground, index, &mut others)?;
         }
@@ -91,6 +94,12 @@ pub fn survey<E: From<WalkError>>(
     }
     for (index, path) in pins {
         found.covers.extend(pin(&ground.trees[index], &path)?);
+    }
+    if !lent.is_empty() {
+        found.covers.retain(|cover| !lent.covers(cover.path.as_bytes()));
+        let (covers, shut) = lent.restore().map_err(|(cover, source)| WalkError::List { path: cover.path, source })?;
+        found.covers.extend(covers);
+        found.shut = shut;
     }
     found.covers.sort_by(|one, other| one.path.cmp(&other.path).then(weight(one).cmp(&weight(other))));
     found.covers.dedup_by(|later, kept| later.path == kept.path);
@@ -180,6 +189,7 @@ struct Linked {
 struct Surveyor<'e, 'f, E> {
     guards_git: bool,
     enter: &'e mut Enter<'f, E>,
+    lent: &'e mut Lent,
     found: Survey,
     pins: BTreeSet<(usize, Vec<u8>)>,
     links: Vec<LinkFound>,
@@ -191,9 +201,9 @@ struct Surveyor<'e, 'f, E> {
 }
 
 impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
-    fn new(guards_git: bool, enter: &'e mut Enter<'f, E>) -> Surveyor<'e, 'f, E> {
+    fn new(guards_git: bool, enter: &'e mut Enter<'f, E>, lent: &'e mut Lent) -> Surveyor<'e, 'f, E> {
         let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
-        Surveyor { guards_git, enter, found: Survey::default(), pins, links, linked, obeyed: Vec::new(), kept: 0 }
+        Surveyor { guards_git, enter, lent, found: Survey::default(), pins, links, linked, obeyed: Vec::new(), kept: 0 }
     }
 
     fn note_names(&mut self, stat: &Stat, kind: CoverKind) {
@@ -225,6 +235,10 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
     type Error = E;
 
     fn enter(&mut self, dir: &Dir<'_>) -> Result<Option<u32>, E> {
+        // Nothing gets in there during the run: there is nothing to watch for.
+        if !self.lent.is_empty() && self.lent.covers(dir.tree.absolute(dir.path)?.as_bytes()) {
+            return Ok(Some(dir.node));
+        }
         (self.enter)(dir).map(Some)
     }
 
@@ -339,20 +353,22 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
     }
 
     /// A directory that can not be listed or searched is closed as a whole: a command that knows names in it, or gives itself the
-    /// rights, would open what no pattern was held against.
+    /// rights, would open what no pattern was held against. What its names lead to elsewhere still counts.
     fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
-        self.found.shut.push(Identity::from(&stat));
-        self.found.covers.push(cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
-        Ok(false)
+        if self.lent.is_known(Identity::from(&stat)) {
+            return Ok(false);
+        }
+        let mask = cover(tree.absolute(path)?, &stat, CoverKind::Mask)?;
+        Ok(self.lent.open(tree, object, &stat, mask).map_err(failed)?)
     }
 }
 
 /// The second walk, when it is needed: other names of the same files.
 struct OtherNames<'s, E> {
     /// Directories that the first walk has closed as a whole.
-    shut: &'s [Identity],
+    lent: &'s Lent,
     linked: Vec<(u64, Identity, CoverKind)>,
     covers: Vec<Cover>,
     locked: Vec<(Identity, Box<[u8]>)>,
@@ -360,13 +376,13 @@ struct OtherNames<'s, E> {
 }
 
 impl<'s, E: From<WalkError>> OtherNames<'s, E> {
-    fn new(linked: &[Linked], shut: &'s [Identity]) -> OtherNames<'s, E> {
+    fn new(linked: &[Linked], lent: &'s Lent) -> OtherNames<'s, E> {
         // Of one file that is denied under one name and protected under another, the deny comes first.
         let key = |linked: &Linked| (linked.identity.inode(), linked.identity, linked.kind);
         let mut linked: Vec<_> = linked.iter().map(key).collect();
         linked.sort_by_key(|(inode, identity, kind)| (*inode, *identity, *kind != CoverKind::Mask));
         linked.dedup_by_key(|(_, identity, _)| *identity);
-        OtherNames { shut, linked, covers: Vec::new(), locked: Vec::new(), error: PhantomData }
+        OtherNames { lent, linked, covers: Vec::new(), locked: Vec::new(), error: PhantomData }
     }
 }
 
@@ -421,6 +437,6 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
     fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
-        if self.shut.contains(&Identity::from(&stat)) { Ok(false) } else { Err(failed(Errno::ACCESS).into()) }
+        if self.lent.is_known(Identity::from(&stat)) { Ok(false) } else { Err(failed(Errno::ACCESS).into()) }
     }
 }
