@@ -210,6 +210,45 @@ print(received)
     assert f"auth=Bearer {'*' * len(SECRET)}" in lines[2]
 
 
+def test_a_secret_is_not_guessed_letter_by_letter(full: Fence) -> None:
+    """The upstream quotes what it is asked for, and never says the secret. Two chunks instead of one, or an asterisk,
+    would tell that a guess is right."""
+    secret = "ghp_Ur8eHK5j"
+
+    async def quote(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        text = f"no such item: {asked.target.partition('=')[2]}".encode()
+        writer.write(b"HTTP/1.1 404 Not Found\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(text), text))
+
+    script = """
+import socket
+host = "api.paddock.internal"
+end = socket.create_connection((host, 80), 60)
+def body(guess):
+    end.sendall(f"GET /items?q={guess} HTTP/1.1\\r\\nHost: {host}\\r\\n\\r\\n".encode())
+    data = b""
+    while not data.endswith(b"0\\r\\n\\r\\n"):
+        more = end.recv(65536)
+        assert more, data
+        data += more
+    return data.split(b"\\r\\n\\r\\n", 1)[1]
+known = b"ghp_".hex()
+print("started", flush=True)
+while True:
+    bodies = {letter: body(known + letter) for letter in "0123456789abcdef"}
+    hits = [letter for letter, found in bodies.items() if b"*" in found or found.count(b"\\r\\n") > 4]
+    if len(hits) != 1:
+        break
+    known += hits[0]
+print("recovered", bytes.fromhex(known[: len(known) // 2 * 2]).decode(), len({len(one) for one in bodies.values()}))
+"""
+    with upstream(quote) as server:
+        file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
+        outcome = full.inside([need_program("python3"), "-c", script], "--policy", file, env={"ROUTE_KEY": secret})
+    assert outcome.stdout.splitlines() == ["started", "recovered ghp_ 1"], outcome
+    assert {one.header("authorization") for one in server.asked} == {f"Bearer {secret}"}
+
+
 def test_a_placeholder_means_nothing_to_another_host(full: Fence) -> None:
     with upstream() as server, upstream() as other:
         file = policy(

@@ -1,39 +1,30 @@
-"""Secrets: where they are read, what stands for them inside, and how they are taken out of answers.
+"""Secrets: where they are read, and what stands for them inside. Answers are searched for them (scrub.py).
 
 The sandbox gets a placeholder from the core: a random text that means nothing anywhere. No table leads from it to the
 secret, so it is useless at every host; a route puts the secret in by itself, whatever the request carries there.
-
-What comes back is searched for the secret: as it is, in base64 (both alphabets, wherever in the encoded text it
-begins), in hexadecimal, percent-encoded and as JSON writes it. It is overwritten by as many ``*``, so that lengths and
-frames stay right. An upstream that returns it in some other disguise (encrypted, reversed, in two answers) is not
-noticed.
 """
 
 from __future__ import annotations
 
 import base64
 import importlib
-import json
 import os
 import shlex
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from paddock.errors import PolicyError
+from paddock.network.scrub import SIZE_MIN, Scrubber, Search
 from paddock.policy.model import Credential, CredentialKind, InjectMode, Route
 from paddock.policy.reach import NOTHING_REACHED, Reach
 from paddock.way import follow
 
 COMMAND_TIMEOUT_S = 60
-SIZE_MIN, SIZE_MAX = 8, 4096  # what is shorter would be found in answers by chance
-_MASK = b"*"
-# So much of the beginning of a secret is passed on although more may follow: a message may end there, and who reads it
-# waits. Of most secrets everybody knows the first letters ("ghp_").
-_SHOWN = 4
+SIZE_MAX = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +34,10 @@ class Injection:
     header: bytes | None
     parameter: str | None
     value: bytes = field(repr=False)
-    forms: tuple[bytes, ...] = field(repr=False)  # the spellings that answers are searched for
+    search: Search = field(repr=False)  # for the secret, in answers
 
     def scrubber(self) -> Scrubber:
-        return Scrubber(self.forms)
+        return Scrubber(self.search)
 
 
 def injections(
@@ -68,7 +59,7 @@ def injection(route: Route, secret: bytes) -> Injection:
     match route.inject_mode, route.inject_name:
         case (InjectMode.QUERY, name):
             value = quote(secret, safe="").encode("ascii")
-            return Injection(None, name or "key", value, _forms(_checked(core, credential)))
+            return Injection(None, name or "key", value, Search(_checked(core, credential)))
         case (InjectMode.BASIC, name):
             if name is not None:
                 whole = name.encode() + b":" + secret
@@ -85,7 +76,7 @@ def injection(route: Route, secret: bytes) -> Injection:
             header, value = name.encode("ascii"), secret
         case _:
             header, value = b"authorization", b"Bearer " + secret
-    return Injection(header, None, value, _forms(_checked(core, credential)))
+    return Injection(header, None, value, Search(_checked(core, credential)))
 
 
 def read(credential: Credential, environ: Mapping[str, str], reach: Reach = NOTHING_REACHED) -> bytes:
@@ -180,66 +171,3 @@ def _command(credential: Credential, search_path: str, reach: Reach) -> bytes:
 
 def _missing(credential: Credential, why: str, *, hint: str | None = None) -> PolicyError:
     return PolicyError(f"credential: {why}", where=str(credential.source), hint=hint)
-
-
-def _forms(secret: bytes) -> tuple[bytes, ...]:
-    """Longest first: where one holds another, all of it goes."""
-    return tuple(sorted(set(_spellings(secret)), key=lambda form: (-len(form), form)))
-
-
-def _spellings(secret: bytes) -> Iterator[bytes]:
-    text = secret.decode("ascii")
-    yield secret
-    yield secret.hex().encode()
-    yield secret.hex().upper().encode()
-    yield quote(text, safe="").encode()
-    yield quote(text, safe="").lower().encode()
-    yield quote(text).encode()
-    quoted = json.dumps(text)[1:-1]
-    yield quoted.encode()
-    yield quoted.replace("/", "\\/").encode()
-    for before in range(3):
-        # The letters of base64 that depend on the secret alone, if it begins after so many bytes.
-        encoded = base64.b64encode(bytes(before) + secret)
-        part = encoded[(before * 8 + 5) // 6 : (before + len(secret)) * 8 // 6]
-        yield part
-        yield part.replace(b"+", b"-").replace(b"/", b"_")
-
-
-class Scrubber:
-    """A stream in pieces in, the same with every form overwritten out; also of forms that lie across pieces."""
-
-    __slots__ = ("_forms", "_kept", "_shown")
-
-    def __init__(self, forms: tuple[bytes, ...]) -> None:
-        self._forms = forms
-        self._kept = b""  # the end of the stream so far, if a form may have begun in it
-        self._shown = 0  # so much of it was passed on
-
-    def feed(self, data: bytes) -> bytes:
-        stream = self.whole(self._kept + data)
-        begin = min(_begin(stream, form) for form in self._forms)
-        end = max(self._shown, min(begin + _SHOWN, len(stream)))
-        passed = stream[self._shown : end]
-        self._kept, self._shown = stream[begin:], max(end - begin, 0)
-        return passed
-
-    def finish(self) -> bytes:
-        rest = self._kept[self._shown :]
-        self._kept, self._shown = b"", 0
-        return rest
-
-    def whole(self, data: bytes) -> bytes:
-        """Of a text that is complete."""
-        for form in self._forms:
-            if form in data:
-                data = data.replace(form, _MASK * len(form))
-        return data
-
-
-def _begin(stream: bytes, form: bytes) -> int:
-    """Where the end of the stream begins that is a beginning of the form."""
-    at = stream.find(form[:1], max(0, len(stream) - len(form) + 1))
-    while at >= 0 and not form.startswith(stream[at:]):
-        at = stream.find(form[:1], at + 1)
-    return at if at >= 0 else len(stream)

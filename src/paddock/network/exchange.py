@@ -12,12 +12,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
-from paddock.network.credentials import Injection, Scrubber
+from paddock.network.credentials import Injection
 from paddock.network.endpoints import Target
 from paddock.network.http import BadAnswer, Denied, Request, backward, onward, target_of, words
 from paddock.network.message import Answer, Headers, Malformed, Unsayable
 from paddock.network.routes import Site, judge
 from paddock.network.upstream import Connection, Forbidden, Patience, Unreachable, Upstreams
+from paddock.network.websocket import Frames
 from paddock.network.wire import Wire
 
 _PATH_MAX, _METHOD_MAX, _REASON_MAX = 1024, 32, 512  # of what an event holds: it has to fit into one message
@@ -243,19 +244,23 @@ class _Exchange:
         answer = backward(self._site, said, self._injection)
         scrubber = None if self._injection is None else self._injection.scrubber()
         connection.begin(said, self._request.method)
-        data = connection.reader.body()
         self._begun = True
         self._status = answer.status
-        await self._client.begin(answer, follows=bool(data) or connection.reader.whole)
-        while data or not connection.reader.whole:
+        begun = whole = False
+        data = connection.reader.body()
+        while True:
+            whole = connection.reader.whole
             self._received += len(data)
             if scrubber is not None:
-                data = scrubber.feed(data)
+                data = scrubber.last(data) if whole else scrubber.feed(data)
+            if not begun:
+                await self._client.begin(answer, follows=bool(data) or whole)
+                begun = True
             if data:
                 await self._client.more(data)
+            if whole:
+                break
             data = await connection.more(self._patience.answer_s)
-        if scrubber is not None and (rest := scrubber.finish()):
-            await self._client.more(rest)
         trailers = connection.reader.trailers
         if scrubber is not None:
             trailers = [(scrubber.whole(name), scrubber.whole(value)) for name, value in trailers]
@@ -264,10 +269,10 @@ class _Exchange:
 
     async def _tunnel(self, connection: Connection, answer: Answer) -> None:
         client, early = await self._client.switch(answer)
-        scrubber = None if self._injection is None else self._injection.scrubber()
+        frames = None if self._injection is None else Frames(self._injection.scrubber())
         first = connection.reader.unread
         there = asyncio.create_task(self._flow(client, connection.wire, early, None))
-        back = asyncio.create_task(self._flow(connection.wire, client, first, scrubber, back=True))
+        back = asyncio.create_task(self._flow(connection.wire, client, first, frames, back=True))
         try:
             await asyncio.wait([there, back])
         finally:
@@ -275,21 +280,24 @@ class _Exchange:
             back.cancel()
             await asyncio.wait([there, back])
 
-    async def _flow(
-        self, source: Wire, sink: Wire, first: bytes, scrubber: Scrubber | None, *, back: bool = False
-    ) -> None:
+    async def _flow(self, source: Wire, sink: Wire, first: bytes, frames: Frames | None, *, back: bool = False) -> None:
         """One direction of a tunnel. Its end is passed on; the other direction has its own."""
         data = first or await source.read()
         try:
             while data:
                 self._sent += 0 if back else len(data)
                 self._received += len(data) if back else 0
-                await sink.write(data if scrubber is None else scrubber.feed(data))
+                if data := data if frames is None else frames.feed(data):
+                    await sink.write(data)
                 data = await source.read()
-            if scrubber is not None and (rest := scrubber.finish()):
+            if frames is not None and (rest := frames.end()):
                 await sink.write(rest)
         except ConnectionError:
             source.abort()
+            return
+        except Malformed:  # it can not be searched
+            source.abort()
+            sink.abort()
             return
         if sink.transport.can_write_eof():
             sink.end()

@@ -30,7 +30,7 @@ _HOP = frozenset(
      b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings"}
 )  # fmt: skip
 # With a secret in the request, its answer has to be readable: not compressed, and not in parts that the client chooses.
-_HIDING = frozenset({b"accept-encoding", b"range", b"if-range", b"sec-websocket-extensions"})
+_HIDING = frozenset({b"accept-charset", b"accept-encoding", b"range", b"if-range", b"sec-websocket-extensions"})
 _HOP_ONWARD = _HOP | {b"host", b"expect"}  # which are said anew
 _HOP_BACKWARD = _HOP | {b"alt-svc"}  # which leads a client to ways that nobody watches
 _WEBSOCKET = frozenset({b"websocket"})
@@ -155,7 +155,11 @@ def backward(site: Site, answer: Answer, injection: Injection | None) -> Answer:
     reason = answer.reason
     if injection is not None:
         scrub = injection.scrubber().whole
-        if any(name == b"content-encoding" and value.lower() != b"identity" for name, value in headers):
+        # Of all headers: `Connection: content-encoding` takes that one away.
+        if any(
+            (name == b"content-encoding" and value.lower() != b"identity") or name == b"sec-websocket-extensions"
+            for name, value in answer.headers
+        ):
             raise BadAnswer(
                 f"{site.upstream} compresses its answer although it was asked not to: it can not be searched"
             )
