@@ -60,7 +60,7 @@ def served_by(core: int) -> int:
 
 def test_each_way_to_put_a_secret_in_arrives_and_the_sandbox_never_has_it(full: Fence) -> None:
     """F-139 F-140 F-141"""
-    file = full.ground.put(full.ground.project / "key", f"{SECRET}\n")
+    file = full.ground.put(full.ground.root / "key", f"{SECRET}\n")  # not where a command could write it
     file.chmod(0o600)
     full.tester.give(file)
     python = need_program("python3")
@@ -270,6 +270,9 @@ def test_a_placeholder_means_nothing_to_another_host(full: Fence) -> None:
         ("file:/nowhere/key", "/nowhere/key: No such file or directory"),
         ("command:false", "/bin/false failed (exit code 1)"),
         ("command:{project}/show-key", "{project}/show-key lies where a command could have put it"),
+        ("command:/bin/sh {project}/show-key", "{project}/show-key lies where a command could have put it"),
+        ("command:env --chdir={project} true", "{project} lies where a command could have put it"),
+        ("file:{project}/show-key", "{project}/show-key lies where a command could have put it"),
     ],
 )
 def test_without_its_secret_nothing_runs(full: Fence, credential: str, why: str) -> None:
@@ -283,6 +286,42 @@ def test_without_its_secret_nothing_runs(full: Fence, credential: str, why: str)
     assert f"paddock: {file}:5: credential: {why}" in outcome.stderr.replace("/usr/bin/", "/bin/")
     assert not (full.ground.project / "ran").exists()
     assert [one["event"] for one in full.events()] == ["session.refused"]
+
+
+def test_a_command_that_prints_a_secret_is_not_of_a_sandboxed_command_s_making(full: Fence) -> None:
+    """One run writes a script, and the start of the next would execute it outside."""
+    script, mark = full.ground.project / "token.sh", full.ground.root / "escaped"
+    write = (
+        f"echo 'touch {mark}; echo ghp_0123456789' > {script} && echo written; touch {mark} 2>/dev/null || echo held"
+    )
+    control = full.outside(["/bin/sh", "-c", f"{write}; sh {script}"])
+    assert (control.exit_code, mark.exists()) == (0, True), control
+    mark.unlink()
+    script.unlink()
+    with upstream() as server:
+        file = policy(full, route("api", server, f'credential = "command:/bin/sh {script}"'))
+        assert full.inside(["/bin/sh", "-c", write]).stdout.split() == ["written", "held"]
+        outcome = full.inside(["true"], "--policy", file)
+    assert not mark.exists()
+    assert outcome.exit_code == 125, outcome
+    assert f"credential: {script} lies where a command could have put it" in outcome.stderr
+    assert "hint: write the path of one that no command can write" in outcome.stderr
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])
+def test_a_sandboxed_command_does_not_choose_which_upstreams_are_genuine(full: Fence, variable: str) -> None:
+    inside = full.ground.put(full.ground.project / "ca.pem", OURS.pem.decode())
+    outside = full.ground.put(full.ground.root / "ca.pem", OURS.pem.decode())
+    with upstream() as server:
+        file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
+        ask = ["curl", "-s", "-m", "60", "http://api.paddock.internal/x"]
+        for place, code in ((outside, 0), (inside, 125)):
+            value = str(place if variable == "SSL_CERT_FILE" else place.parent)
+            outcome = full.inside(ask, "--policy", file, env=KEY | {variable: value})
+            assert outcome.exit_code == code, outcome
+    assert f"paddock: {variable}: {value} lies where a command could have put it" in outcome.stderr
+    assert f"hint: unset {variable}, or let it name a file that no command can write" in outcome.stderr
+    assert len(server.asked) == 1
 
 
 @pytest.mark.parametrize("comes", [True, False], ids=["it comes", "it never comes"])

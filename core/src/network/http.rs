@@ -130,7 +130,8 @@ pub fn first_word(partner: &Partner, flags: RecvFlags) -> Option<Result<Option<O
     Some(Ok(descriptors.next().and_then(|mut descriptors| descriptors.next())))
 }
 
-/// Whether it has to be heard before anything runs: if it may have something to say about a secret, or if programs are to trust it.
+/// Whether it has to be heard before anything runs: if it may refuse a secret or the certificates that it is told to trust, or if programs
+/// are to trust it.
 fn is_awaited(http: &plan::Http, environment: &[CString]) -> bool {
     let is_plain = |route: &plan::Route| match &route.credential {
         None => true,
@@ -140,7 +141,10 @@ fn is_awaited(http: &plan::Http, environment: &[CString]) -> bool {
             credential.kind == CredentialKind::Env && is_usable(credential.place.as_bytes(), environment)
         }
     };
-    !http.inspect.is_empty() || http.routes.iter().any(|route| route.inspect || !is_plain(route))
+    let is_told_whom_to_trust = |entry: &CString| entry.as_bytes().starts_with(b"SSL_CERT_");
+    !http.inspect.is_empty()
+        || environment.iter().any(is_told_whom_to_trust)
+        || http.routes.iter().any(|route| route.inspect || !is_plain(route))
 }
 
 /// What credentials.py has no word against.

@@ -51,12 +51,14 @@ def _keep_secrets() -> None:
 
 def _ready(line: socket.socket, canonical_plan: bytes) -> Callable[[socket.socket, socket.socket], None]:
     """Reads the secrets, and says that it did."""
-    from paddock.network.credentials import injections
+    from paddock.network.credentials import injections, require_trusted
     from paddock.network.routes import Settings
 
     http, reached = http_of(canonical_plan)
     settings = Settings.of(http)
-    secrets = injections(settings.routes, os.environ, Reach(trees=reached))
+    reach = Reach(trees=reached)
+    require_trusted(os.environ, reach)
+    secrets = injections(settings.routes, os.environ, reach)
     ready = canonical({"error": None, "hint": None}).encode("ascii")
     authority = None
     if hosts := settings.inspected_hosts():

@@ -10,7 +10,6 @@ import base64
 import importlib
 import os
 import shlex
-import shutil
 import stat
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -19,12 +18,14 @@ from urllib.parse import quote
 
 from paddock.errors import PolicyError
 from paddock.network.scrub import SIZE_MIN, Scrubber, Search
+from paddock.policy import outside
 from paddock.policy.model import Credential, CredentialKind, InjectMode, Route
 from paddock.policy.reach import NOTHING_REACHED, Reach
-from paddock.way import follow
 
 COMMAND_TIMEOUT_S = 60
 SIZE_MAX = 4096
+# Which OpenSSL obeys, whatever Python is told to ignore (core/src/network/http.rs passes some of them in any case).
+_TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +87,11 @@ def read(credential: Credential, environ: Mapping[str, str], reach: Reach = NOTH
             if not text:
                 raise _missing(credential, f"the variable {credential.place} is not set")
         case CredentialKind.FILE:
-            text = _file(credential)
+            text = _file(credential, environ, reach)
         case CredentialKind.KEYRING:
-            text = _keyring(credential)
+            text = _keyring(credential, environ, reach)
         case CredentialKind.COMMAND:
-            text = _command(credential, environ.get("PATH", os.defpath), reach)
+            text = _command(credential, environ, reach)
     return _checked(text.rstrip(b"\r\n"), credential)
 
 
@@ -102,11 +103,14 @@ def _checked(secret: bytes, credential: Credential) -> bytes:
     return secret
 
 
-def _file(credential: Credential) -> bytes:
+def _file(credential: Credential, environ: Mapping[str, str], reach: Reach) -> bytes:
     # The place is closed to the command by its name; by another name it would not be.
     real = os.path.realpath(credential.place)
     if real != credential.place:
         raise _missing(credential, f"{credential.place} is reached through a link", hint=f"write file:{real}")
+    # The secret decides whose account a request is for.
+    if planted := outside.planted(real, environ, reach):
+        raise _planted(credential, f"{planted} lies where a command could have put it")
     try:
         descriptor = os.open(credential.place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError as error:
@@ -128,8 +132,13 @@ def _file(credential: Credential) -> bytes:
         os.close(descriptor)
 
 
-def _keyring(credential: Credential) -> bytes:
+def _keyring(credential: Credential, environ: Mapping[str, str], reach: Reach) -> bytes:
     service, _, user = credential.place.partition("/")
+    for variable, fallback in (("XDG_CONFIG_HOME", "~/.config"), ("XDG_DATA_HOME", "~/.local/share")):
+        # It names the Python module that is asked.
+        settings = os.path.join(environ.get(variable) or os.path.expanduser(fallback), "python_keyring/keyringrc.cfg")
+        if os.path.lexists(settings) and (planted := outside.planted(settings, environ, reach)):
+            raise _planted(credential, f"{planted} lies where a command could have put it")
     try:
         keyring = importlib.import_module("keyring")
     except ImportError:
@@ -143,30 +152,48 @@ def _keyring(credential: Credential) -> bytes:
     return found.encode()
 
 
-def _command(credential: Credential, search_path: str, reach: Reach) -> bytes:
-    argv = shlex.split(credential.place)
-    program = shutil.which(argv[0], path=search_path)
-    if program is None or not os.path.isabs(program):
-        raise _missing(credential, f"{argv[0]}: there is no such program")
-    if reach.holds(follow(program)):
-        raise _missing(
-            credential,
-            f"{program} lies where a command could have put it, and would run outside of the fence",
-            hint="write the path of one that no command can write",
-        )
-    argv[0] = program
+def _command(credential: Credential, environ: Mapping[str, str], reach: Reach) -> bytes:
+    words = shlex.split(credential.place)
     try:
-        # Not in the workspace, where a relative name would be the command's choice.
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=COMMAND_TIMEOUT_S, cwd="/"
-        )
-    except subprocess.TimeoutExpired:
-        raise _missing(credential, f"{argv[0]} did not answer in {COMMAND_TIMEOUT_S} s") from None
+        command = outside.command(words, environ, reach)
+    except outside.Planted as planted:
+        raise _planted(credential, f"{planted} lies where a command could have put it") from None
+    except FileNotFoundError:
+        raise _missing(credential, f"{words[0]}: there is no such program") from None
     except OSError as error:
-        raise _missing(credential, f"{argv[0]}: {error.strerror}") from None
+        raise _missing(credential, f"{words[0]}: {error.strerror}") from None
+    program = command.argv[0]
+    try:
+        done = subprocess.run(
+            command.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=COMMAND_TIMEOUT_S,
+            cwd=outside.CWD, env=command.environ,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise _missing(credential, f"{program} did not answer in {COMMAND_TIMEOUT_S} s") from None
+    except OSError as error:
+        raise _missing(credential, f"{program}: {error.strerror}") from None
     if done.returncode != 0:
-        raise _missing(credential, f"{argv[0]} failed (exit code {done.returncode})")
+        raise _missing(credential, f"{program} failed (exit code {done.returncode})")
     return done.stdout
+
+
+def require_trusted(environ: Mapping[str, str], reach: Reach) -> None:
+    """Refuse certificates and settings of TLS that a command could have written: they say which upstreams are genuine,
+    and those get the secrets."""
+    for name in _TLS_VARIABLES:
+        if name in environ and (found := outside.planted(environ[name], environ, reach)):
+            raise PolicyError(
+                f"{name}: {found} lies where a command could have put it, and says which upstreams are genuine",
+                hint=f"unset {name}, or let it name a file that no command can write",
+            )
+
+
+def _planted(credential: Credential, why: str) -> PolicyError:
+    return _missing(
+        credential,
+        f"{why}, and would be used outside of the fence",
+        hint="write the path of one that no command can write",
+    )
 
 
 def _missing(credential: Credential, why: str, *, hint: str | None = None) -> PolicyError:
