@@ -1,5 +1,5 @@
-//! The core's only words on stderr: `paddock: what`, then `hint: what to do`. Control characters, and those that turn
-//! text around, never reach the terminal.
+//! The core's only words on stderr: `paddock: what`, then `hint: what to do`. What steers a
+//! terminal or can not be seen is escaped.
 
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
@@ -16,7 +16,7 @@ fn line(prefix: &str, text: &str) -> String {
     line.push_str(prefix);
     line.push_str(": ");
     for character in text.chars() {
-        if character.is_control() || steers_text(character) {
+        if is_unseen(character) {
             let _ = write!(line, "{}", character.escape_default());
         } else {
             line.push(character);
@@ -64,12 +64,48 @@ impl Live {
     }
 }
 
-/// Invisible characters that change how the text around them reads: zero-width, directional, byte order mark.
-fn steers_text(character: char) -> bool {
-    matches!(character, '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}' | '\u{2060}'..='\u{206F}' | '\u{FEFF}')
+/// Code points that steer a terminal, or are shown as nothing or as a blank: control and format characters, separators, Unicode's
+/// `Default_Ignorable_Code_Point` (tags, variation selectors, fillers), private use, surrogates, noncharacters, an empty Braille pattern. The Python
+/// half has the same (`cli/text.py`); `schema/examples/unseen.txt` holds both to it.
+#[rustfmt::skip]
+const UNSEEN: [(u32, u32); 47] = [
+    (0x0000, 0x001F), (0x007F, 0x00A0), (0x00AD, 0x00AD), (0x034F, 0x034F), (0x0600, 0x0605), (0x061C, 0x061C), (0x06DD, 0x06DD),
+    (0x070F, 0x070F), (0x0890, 0x0891), (0x08E2, 0x08E2), (0x115F, 0x1160), (0x1680, 0x1680), (0x17B4, 0x17B5), (0x180B, 0x180F),
+    (0x2000, 0x200F), (0x2028, 0x202F), (0x205F, 0x206F), (0x2800, 0x2800), (0x3000, 0x3000), (0x3164, 0x3164), (0xD800, 0xF8FF),
+    (0xFDD0, 0xFDEF), (0xFE00, 0xFE0F), (0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFFB), (0xFFFE, 0xFFFF), (0x110BD, 0x110BD),
+    (0x110CD, 0x110CD), (0x13430, 0x1343F), (0x16FE4, 0x16FE4), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A), (0x1FFFE, 0x1FFFF), (0x2FFFE,
+    0x2FFFF), (0x3FFFE, 0x3FFFF), (0x4FFFE, 0x4FFFF), (0x5FFFE, 0x5FFFF), (0x6FFFE, 0x6FFFF), (0x7FFFE, 0x7FFFF), (0x8FFFE, 0x8FFFF),
+    (0x9FFFE, 0x9FFFF), (0xAFFFE, 0xAFFFF), (0xBFFFE, 0xBFFFF), (0xCFFFE, 0xCFFFF), (0xDFFFE, 0xE0FFF), (0xEFFFE, 0x10FFFF),
+];
+
+fn is_unseen(character: char) -> bool {
+    let code = u32::from(character);
+    let behind = UNSEEN.partition_point(|(begin, _)| *begin <= code);
+    behind.checked_sub(1).and_then(|at| UNSEEN.get(at)).is_some_and(|(_, end)| code <= *end)
 }
 
 pub fn complain(what: &str, hint: &str) {
     say("paddock", what);
     say("hint", hint);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNSEEN_IN_BOTH_LANGUAGES: &str = include_str!("../../schema/examples/unseen.txt");
+
+    #[test]
+    fn exactly_the_listed_code_points_are_escaped() {
+        let mut listed = vec![false; 0x11_0000];
+        for range in UNSEEN_IN_BOTH_LANGUAGES.lines() {
+            let (begin, end) = range.split_once('-').unwrap_or((range, range));
+            let [begin, end] = [begin, end].map(|code| usize::from_str_radix(code, 16).unwrap());
+            listed[begin..=end].fill(true);
+        }
+        for character in '\0'..=char::MAX {
+            let escaped = line("x", &character.to_string()) != format!("x: {character}\n");
+            assert_eq!(escaped, listed[character as usize], "{:x}", character as u32);
+        }
+    }
 }

@@ -93,8 +93,8 @@ def test_a_line_is_an_answer(at_terminal: tuple[Core, Screen], typed: str, verdi
     core, screen = at_terminal
     core.ask(question(argv=("git", "push", "\x1b[2J"), reason="leaves the machine"))
     screen.shows(ASKED)
-    screen.shows("git push $'\\x1b[2J'")
-    screen.shows("because   rule push-asks (paddock.toml:14): leaves the machine")
+    screen.shows("│ git push $'\\x1b[2J'")
+    screen.shows("because   │ rule push-asks (paddock.toml:14): leaves the machine")
     for times, line in enumerate(typed.split("\n"), 1):
         is_asked(screen, times)
         screen.line(line)
@@ -260,11 +260,69 @@ def test_a_long_command_is_shown_in_part_and_then_whole(at_terminal: tuple[Core,
     core, screen = at_terminal
     core.ask(question(argv=("sh", "-c", "A" * 5000)))
     screen.shows(ASKED)
-    assert "characters are not shown here; w shows the whole" in screen.text()
+    assert "characters are not shown; w shows all" in screen.text()
     screen.line("w")
     wait_for(lambda: screen.text().count(ASKED) == 1 and "not shown" not in screen.text(), "the whole fills the screen")
     screen.line("d")
     assert core.heard()["verdict"] == "deny"
+
+
+def padded(width: int) -> str:
+    """One argument that breaks into the lines of another question, if it is folded at the width and has no bar."""
+    lines = ["git status", "program   /usr/bin/git (process 4711)", "in        /w", "because   rule harmless", ""]
+    return lines[0].ljust(width - 1) + "".join(line.ljust(width) for line in lines[1:])
+
+
+def own_lines(screen: Screen) -> list[str]:
+    """What stands left of the bar on each line of the question, and those without a bar."""
+    shown = screen.text().partition("paddock: may this run?")[2].partition("once, session")[0]
+    return [line.partition("│")[0].strip() for line in shown.splitlines()[1:] if line.strip()]
+
+
+LIES = {"honest": "", "too wide": "stty cols 500; "}  # what the command says of the size of the window
+
+
+@pytest.mark.parametrize("size", LIES)
+def test_no_text_draws_a_question_of_its_own(fence: Fence, size: str) -> None:
+    with asked(fence, f"{LIES[size]}{READER}") as (core, screen):
+        if size == "honest":
+            screen.resize(80, 24)
+        core.ask(question(exe="/usr/bin/id", argv=(padded(77),)))
+        screen.shows(ASKED)
+        found = own_lines(screen)
+        assert [line for line in found if line and not line.startswith("…")] == ["program", "in", "because"], (
+            screen.text()
+        )
+        screen.line("once")
+        assert core.heard()["verdict"] == "once", "the control: it can be answered"
+
+
+def test_a_small_window_shows_a_short_question(at_terminal: tuple[Core, Screen]) -> None:
+    core, screen = at_terminal
+    screen.resize(40, 10)
+    core.ask(question(argv=("git", "push")))
+    screen.shows("paddock: may this run?")
+    screen.shows("│ git push")
+    screen.line("once")
+    assert core.heard()["verdict"] == "once"
+
+
+@pytest.mark.parametrize("how", ["the window", "the command"])
+def test_a_question_that_has_no_room_is_not_allowed_before_it_was_shown(fence: Fence, how: str) -> None:
+    lie = "stty cols 1 rows 1; " if how == "the command" else ""
+    with asked(fence, f"{lie}{READER}") as (core, screen):
+        if how == "the window":
+            screen.resize(30, 8)
+        core.ask(question(argv=("git", "push")))
+        wait_for(lambda: "toosmall" in "".join(screen.text().split()), "it asks for a larger window")
+        screen.line("once")
+        wait_for(lambda: "".join(screen.text().split()).count("makethewindowlarger") == 2, "it is asked again")
+        assert "git push" not in screen.text()
+        screen.resize(90, 26)
+        screen.shows(ASKED)
+        screen.shows("│ git push")
+        screen.line("session")
+        assert core.heard()["verdict"] == "session", "the first answer that counts"
 
 
 DIFF = "--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-old\n+new \x1b[2J"
@@ -279,13 +337,13 @@ def test_a_tool_call_is_asked_about_with_its_diff(fence: Fence, at_terminal: tup
     screen.shows("paddock: may edit_file do this?")
     screen.shows("│ -old")
     screen.shows("│ +new \\x1b[2J")
-    screen.shows("because   rule approve-execute: edit_file writes")
+    screen.shows("because   │ rule approve-execute: edit_file writes")
     screen.line("explain")
     screen.shows("once (or yes)   this alone; the same asks again")
     is_asked(screen, 2)
     screen.line("always")
     screen.shows("write it? yes, Enter: no")
-    screen.shows('subject = ["/w/x.py"]')
+    screen.shows('│ subject = ["/w/x.py"]')
     screen.line("yes")
     assert core.heard() == {"answer": 9, "verdict": "session", "by": "terminal"}
     assert approved(fence).read_text() == '[[tool]]\ntool = "edit_file"\ncwd = "/w"\nsubject = ["/w/x.py"]\n'

@@ -130,7 +130,7 @@ def asking(request: pytest.FixtureRequest) -> Iterator[Asking]:
 
 def asked(screen: Screen, what: str = PUSH) -> None:
     screen.shows(ASKED)
-    screen.shows(what)
+    screen.shows(f"│ {what}")
 
 
 def test_control_without_the_rule_it_is_pushed(asking: Asking) -> None:

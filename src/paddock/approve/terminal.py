@@ -26,7 +26,17 @@ from dataclasses import dataclass
 from paddock.approve.always import approval_for, keep, written
 from paddock.approve.inbox import Inbox
 from paddock.approve.model import Asked, Verdict
-from paddock.approve.text import EXPLAINED, Screen, changed, shown
+from paddock.approve.text import (
+    ANSWER,
+    EXPLAINED,
+    FEWEST_COLUMNS,
+    MOST_COLUMNS,
+    Coloured,
+    Screen,
+    changed,
+    framed,
+    shown,
+)
 from paddock.errors import PaddockError
 from paddock.policy import Origin
 from paddock.policy.approved import place
@@ -35,6 +45,7 @@ BY = "terminal"
 TTY = "/dev/tty"
 SETTLE_S = 1.0  # a person who was about to answer another question has to see that it is gone
 BACKGROUND_S = 0.5  # nothing tells when a job comes to the foreground
+SIZE_S = 0.2  # how often the size of a window is read that is too small
 INTERRUPT = b"\x03"
 
 _CHOICES = {
@@ -48,6 +59,7 @@ _CHOICES = {
     "": Verdict.DENY,
 }
 _ASKED = "once, session, always or deny? (the whole word; Enter: deny) "
+_LARGER = "make the window larger, then it is shown (Enter: deny) "
 _CONFIRM = "write it? yes, Enter: no "
 
 
@@ -57,6 +69,10 @@ class _NotOurs(Exception):  # noqa: N818 (nothing went wrong)
 
 class _Withdrawn(Exception):  # noqa: N818
     pass
+
+
+class _Resized(Exception):  # noqa: N818
+    """The window is larger than it was."""
 
 
 class _Disturbed(Exception):  # noqa: N818
@@ -126,36 +142,59 @@ class Terminal:
         return None
 
     def _asked(self, fd: int, screen: Screen, inbox: Inbox, question: Asked, more: int) -> Verdict:
-        rows = screen.size.lines
         _set(fd)  # also for what is written: a program in raw mode leaves lines that do not begin at the left
-        self._show(screen, question, more, rows)
+        fits = self._show(screen, question, more)
         while True:
             try:
-                line = self._line(fd, screen, inbox, question, _ASKED)
+                line = self._line(fd, screen, inbox, question, _ASKED if fits else _LARGER, awaits_size=not fits)
             except _Disturbed:
                 screen.write("the terminal was changed meanwhile; once more:\n")
                 continue
-            if line is None:
+            except _Resized:
+                fits = self._show(screen, question, more)
+                continue
+            if line is None or _CHOICES.get(line) is Verdict.DENY:
                 return Verdict.DENY
+            if not fits:  # nothing is allowed that was not on the screen
+                continue
             if line in _CHOICES:
                 return _CHOICES[line]
             if line == "always":
                 if self._kept(fd, screen, inbox, question):
                     return Verdict.SESSION
             elif line in ("w", "whole"):
-                self._show(screen, question, more, None)
+                self._show_all(screen, question, more)
             elif line in ("e", "explain", "?"):
                 screen.write(EXPLAINED)
 
-    def _show(self, screen: Screen, question: Asked, more: int, rows: int | None) -> None:
-        screen.write(shown(question, more, columns=screen.size.columns, rows=rows))
-        for line in changed(question, columns=screen.size.columns, rows=rows):
+    def _show(self, screen: Screen, question: Asked, more: int) -> bool:
+        """Whether it has room: then it is on the screen, from its first line to the answer."""
+        columns, rows = screen.size
+        columns = min(columns, MOST_COLUMNS)
+        if columns >= FEWEST_COLUMNS:
+            text = shown(question, more, columns=columns, rows=rows)
+            diff = changed(question, columns=columns, rows=rows)
+            if text.count("\n") + len(diff) + ANSWER <= rows:
+                self._write(screen, text, diff)
+                return True
+        screen.write(f"paddock: a question waits. This window is too small for it ({screen.size.columns}x{rows}).\n")
+        return False
+
+    def _show_all(self, screen: Screen, question: Asked, more: int) -> None:
+        columns = min(screen.size.columns, MOST_COLUMNS)
+        text = shown(question, more, columns=columns, rows=None)
+        self._write(screen, text, changed(question, columns=columns, rows=None))
+
+    def _write(self, screen: Screen, text: str, diff: list[Coloured]) -> None:
+        screen.write(text)
+        for line in diff:
             screen.write(f"{line.text}\n", colour=line.colour)
 
     def _kept(self, fd: int, screen: Screen, inbox: Inbox, question: Asked) -> bool:
         try:
             approval = approval_for(question, self.origin)
-            screen.write(f"to {place(self.origin)}:\n{written(approval)}")
+            rule = framed(written(approval), columns=min(screen.size.columns, MOST_COLUMNS))
+            screen.write(f"to {place(self.origin)}:\n{rule}")
             if self._line(fd, screen, inbox, question, _CONFIRM) != "yes":
                 return False
             keep(approval, self.origin)
@@ -167,19 +206,24 @@ class Terminal:
             return False
         return True
 
-    def _line(self, fd: int, screen: Screen, inbox: Inbox, question: Asked, asked: str) -> str | None:
+    def _line(
+        self, fd: int, screen: Screen, inbox: Inbox, question: Asked, asked: str, *, awaits_size: bool = False
+    ) -> str | None:
         """None: Ctrl-C, or Ctrl-D."""
-        settings = _set(fd)
+        settings, size = _set(fd), screen.size
         # What was typed before the question was there is no answer to it.
         termios.tcflush(fd, termios.TCIFLUSH)
         screen.write(asked)
         while True:
-            ready = inbox.wait(fd)
+            ready = inbox.wait(fd, timeout_s=SIZE_S if awaits_size else None)
             inbox.read()
             if inbox.closed or not inbox.is_open(question):
                 # Half an answer is not for the command.
                 termios.tcflush(fd, termios.TCIFLUSH)
                 raise _Withdrawn
+            if awaits_size and screen.size != size:
+                screen.write("\n")
+                raise _Resized
             if not ready:
                 continue
             try:

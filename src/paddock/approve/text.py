@@ -1,10 +1,14 @@
 """A question on the screen. Whatever the command had a hand in is escaped: it must not steer the terminal, add a line,
-or look like something else."""
+or look like something else.
+
+Foreign text stands to the right of a bar, on every line that shows some, and a line never reaches the edge of the
+window. So no text, however it is padded, draws what stands to the left of the bar: Paddock's own words."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +18,11 @@ from paddock.approve.model import Asked, HostQuestion, Question, ToolQuestion
 from paddock.cli.text import printable
 
 FEWEST_LINES = 4  # of the arguments, however small the screen
-OTHERS = 12  # lines that are not arguments
+FEWEST_COLUMNS = 40
+# The command can set the terminal's size. Where it claims more than there is, the terminal would break lines by itself,
+# without a bar: so a line is never longer than the smallest window in use.
+MOST_COLUMNS = 80
+ANSWER = 2  # lines for the answer
 MOST_LINES = 3  # of anything else that is long
 MARGIN = "  "
 LABEL = 9
@@ -28,11 +36,15 @@ w               shows the whole, with what looks like a secret
 """
 
 
+_BLANKS = re.compile(r" {3,}")
+_MANY_BLANKS = re.compile(r" {16,}")
+
+
 def quoted(word: str) -> str:
-    """As a shell would read it back. What can not be shown is written as in ``$'…'``."""
-    if printable(word) == word and "\n" not in word:
+    """As a shell would read it back. What can not be shown is written as in ``$'…'``, and so are blanks in a row."""
+    if printable(word) == word and "\n" not in word and not _BLANKS.search(word):
         return shlex.quote(word)
-    return "$'" + "".join(map(_escaped, word)) + "'"
+    return "$'" + _BLANKS.sub(lambda run: "\\x20" * len(run[0]), "".join(map(_escaped, word))) + "'"
 
 
 def _escaped(letter: str) -> str:
@@ -86,16 +98,23 @@ def _without_secrets(argv: Sequence[str]) -> Sequence[str]:
 
 def shown(question: Asked, more: int, *, columns: int, rows: int | None) -> str:
     """``rows``: what does not fit is counted and left out of the middle. None: everything."""
-    room = None if rows is None else max(FEWEST_LINES, rows - OTHERS)
     some = None if rows is None else MOST_LINES
     waiting = f" ({more} more {'waits' if more == 1 else 'wait'})" if more else ""
     said = words(question, whole=rows is None)
-    lines = [f"paddock: {said.title}{waiting}"]
-    # A call has lines of its own, which must not pass for ours.
-    bar = BAR if isinstance(question, ToolQuestion) else ""
-    lines += _some([piece for line in said.lines for piece in _folded("", line, columns, bar)], room)
-    for label, text in said.facts:
-        lines += _some(_folded(label, text, columns), some)
+    title, facts = f"paddock: {said.title}{waiting}", list(said.facts)
+    if isinstance(question, ToolQuestion) and len(title) >= columns:  # the name of the tool is foreign text
+        title, facts = f"paddock: may this be done?{waiting}", [("tool", quoted(question.tool)), *facts]
+    below = [line for label, text in facts for line in _some(_folded(label, text, columns), some)]
+    room = None if rows is None else rows - 1 - len(below) - ANSWER
+    if room is not None:
+        room = max(FEWEST_LINES, room // 2 if said.diff else room)
+    lines = _some([piece for line in said.lines for piece in _folded("", line, columns)], room)
+    return "".join(f"{line}\n" for line in (title, *lines, *below))
+
+
+def framed(text: str, *, columns: int) -> str:
+    """A text of several lines, behind the bar."""
+    lines = [piece for line in text.splitlines() for piece in _folded("", _line(line), columns)]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -106,10 +125,13 @@ class Coloured:
 
 
 def changed(question: Asked, *, columns: int, rows: int | None) -> list[Coloured]:
-    """The diff, as much of it as has room."""
-    room = None if rows is None else max(FEWEST_LINES, rows - OTHERS)
+    """The diff, as much of it as has room below the question."""
+    room = None
+    if rows is not None:
+        above = shown(question, 0, columns=columns, rows=rows).count("\n")
+        room = max(FEWEST_LINES, rows - above - ANSWER)
     diff = words(question).diff
-    lines = _some([piece for line in diff for piece in _folded("", line, columns, BAR)], room)
+    lines = _some([piece for line in diff for piece in _folded("", line, columns)], room)
     signs = {f"{MARGIN}{BAR}{sign}": colour for sign, colour in (("+", "32"), ("-", "31"), ("@", "36"))}
     return [Coloured(line, signs.get(line[: len(MARGIN) + len(BAR) + 1], "")) for line in lines]
 
@@ -139,22 +161,21 @@ def _facts(question: Asked, plain: Callable[[Sequence[str]], Sequence[str]]) -> 
 
 
 def _line(text: str) -> str:
-    return printable(text).replace("\n", "\\n")
+    return _MANY_BLANKS.sub(lambda run: f"␠*{len(run[0])}", printable(text).replace("\n", "\\n"))
 
 
-def _folded(label: str, text: str, columns: int, bar: str = "") -> list[str]:
-    start = MARGIN + (f"{label:{LABEL}} " if label else "") + bar
-    pieces = _pieces(text, max(10, columns - len(start) - 1))
-    return [(start if index == 0 or bar else " " * len(start)) + piece for index, piece in enumerate(pieces)]
+def _folded(label: str, text: str, columns: int) -> list[str]:
+    start = MARGIN + (f"{label:{LABEL}} " if label else "")
+    pieces = _pieces(text, max(10, columns - len(start) - len(BAR) - 1))
+    return [(start if index == 0 else " " * len(start)) + BAR + piece for index, piece in enumerate(pieces)]
 
 
 def _some(lines: list[str], room: int | None) -> list[str]:
     if room is None or len(lines) <= room:
         return lines
     head, tail = lines[: room // 2], lines[-(room - room // 2 - 1) :]
-    hidden = sum(len(line.strip()) for line in lines[len(head) : len(lines) - len(tail)])
-    blank = " " * (len(head[0]) - len(head[0].lstrip())) if head else MARGIN
-    return [*head, f"{blank}… {hidden} characters are not shown here; w shows the whole …", *tail]
+    hidden = sum(len(line.partition(BAR)[2]) for line in lines[len(head) : len(lines) - len(tail)])
+    return [*head, f"{MARGIN}… {hidden} characters are not shown; w shows all", *tail]  # no bar: our own words
 
 
 def _pieces(text: str, width: int) -> list[str]:
@@ -171,9 +192,10 @@ def _pieces(text: str, width: int) -> list[str]:
 
 
 def _width(letter: str) -> int:
+    """At most: what is ambiguous is wide on some terminals."""
     if unicodedata.combining(letter):
         return 0
-    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+    return 2 if unicodedata.east_asian_width(letter) in "WFA" and letter not in BAR else 1
 
 
 class Screen:

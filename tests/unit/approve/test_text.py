@@ -23,31 +23,31 @@ def test_a_question_says_everything() -> None:
     )
     assert shown(asked, 2, columns=WIDE, rows=40).splitlines() == [
         "paddock: may this run? (2 more wait)",
-        "  git push 'a b'",
-        "  program   /usr/bin/git (process 123)",
-        "  run by    /usr/bin/dash",
-        "  in        /w",
-        "  from      bash -l (/usr/bin/bash)",
-        "  because   rule push-asks (paddock.toml:14): leaves\\nthe machine",
+        "  │ git push 'a b'",
+        "  program   │ /usr/bin/git (process 123)",
+        "  run by    │ /usr/bin/dash",
+        "  in        │ /w",
+        "  from      │ bash -l (/usr/bin/bash)",
+        "  because   │ rule push-asks (paddock.toml:14): leaves\\nthe machine",
     ]
     plain = shown(question(rule=None), 0, columns=WIDE, rows=40)
     assert plain.startswith("paddock: may this run?\n")
-    assert "because   default_action (paddock.toml:14)\n" in plain
+    assert "because   │ default_action (paddock.toml:14)\n" in plain
     assert "1 more waits" in shown(question(), 1, columns=WIDE, rows=40)
 
 
 def test_a_question_about_a_host_says_who_calls() -> None:
     assert shown(host_question(), 0, columns=WIDE, rows=40).splitlines() == [
         "paddock: may this be connected to?",
-        "  new.example:443",
-        "  program   /usr/bin/curl (process 123)",
-        "  because   network.default (paddock.toml:3)",
+        "  │ new.example:443",
+        "  program   │ /usr/bin/curl (process 123)",
+        "  because   │ network.default (paddock.toml:3)",
     ]
     unknown = host_question(host="a\x1b[2J\nb", process=None, source="")
     assert shown(unknown, 1, columns=WIDE, rows=40).splitlines() == [
         "paddock: may this be connected to? (1 more waits)",
-        "  a\\x1b[2J\\nb:443",
-        "  because   network.default",
+        "  │ a\\x1b[2J\\nb:443",
+        "  because   │ network.default",
     ]
 
 
@@ -132,9 +132,9 @@ def test_a_tool_call_is_shown_with_lines_that_do_not_pass_for_ours() -> None:
         "  │ git status",
         "  │   because   rule harmless",
         "  │ \\x1b[2J",
-        "  in        /w",
-        "  because   rule approve-execute: r\\n",
-        "  but       session and always would let bash write anything to this file, not only this",
+        "  in        │ /w",
+        "  because   │ rule approve-execute: r\\n",
+        "  but       │ session and always would let bash write anything to this file, not only this",
     ]
     lines = changed(asked, columns=WIDE, rows=40)
     assert [(line.text, line.colour) for line in lines] == [("  │ -old", "31"), ("  │ +new", "32"), ("  │  same", "")]
@@ -145,7 +145,7 @@ def test_a_long_diff_is_counted_and_can_be_seen_whole() -> None:
     asked = tool(diff="\n".join(f"+{number}\x1b[2J" for number in range(500)))
     some = changed(asked, columns=80, rows=24)
     assert len(some) <= 24
-    assert any("are not shown here" in line.text for line in some)
+    assert any("are not shown" in line.text for line in some)
     whole = changed(asked, columns=80, rows=None)
     assert (len(whole), all(line.text.isprintable() for line in whole)) == (500, True)
 
