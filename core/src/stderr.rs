@@ -104,8 +104,8 @@ mod tests {
             listed[begin..=end].fill(true);
         }
         for character in '\0'..=char::MAX {
-            let escaped = line("x", &character.to_string()) != format!("x: {character}\n");
-            assert_eq!(escaped, listed[character as usize], "{:x}", character as u32);
+            assert_eq!(is_unseen(character), listed[character as usize], "{:x}", character as u32);
         }
+        assert_eq!(line("x", "a\u{e0041}\u{ad}b"), "x: a\\u{e0041}\\u{ad}b\n");
     }
 }

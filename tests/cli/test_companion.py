@@ -140,18 +140,18 @@ def test_what_was_typed_before_answers_nothing(fence: Fence) -> None:
 def test_several_are_asked_one_after_the_other(at_terminal: tuple[Core, Screen]) -> None:
     core, screen = at_terminal
     core.ask(*(question(id=number, argv=("git", str(number))) for number in range(300)))
-    screen.shows("git 0")
+    screen.shows("│ git 0")
     screen.shows(ASKED)
     screen.line("once")
     assert core.heard() == {"answer": 0, "verdict": "once", "by": "terminal"}
-    screen.shows("git 1")
+    screen.shows("│ git 1")
     screen.shows("paddock: may this run? (298 more wait)")
     core.withdraw(1)
-    screen.shows("git 2")
+    screen.shows("│ git 2")
     screen.shows(ASKED)
     screen.line("d")
     assert core.heard() == {"answer": 2, "verdict": "deny", "by": "terminal"}
-    screen.shows("git 3")
+    screen.shows("│ git 3")
     for number in range(3, 300):
         core.withdraw(number)
     gives_back(screen)
@@ -180,7 +180,7 @@ def test_an_answer_to_a_question_that_was_exchanged_is_none(at_terminal: tuple[C
     screen.shows(ASKED)
     core.withdraw(7)
     screen.line("once")
-    screen.shows("git push")
+    screen.shows("│ git push")
     screen.shows(ASKED)
     assert core.heard_nothing()
     screen.line("d")
