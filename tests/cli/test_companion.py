@@ -176,7 +176,7 @@ def test_an_answer_to_a_question_that_was_exchanged_is_none(at_terminal: tuple[C
     """A command can take back what it asks about, just when a person is about to answer, and another one comes up."""
     core, screen = at_terminal
     core.ask(question(argv=("git", "status")), question(id=8, argv=("git", "push")))
-    screen.shows("git status")
+    screen.shows("│ git status")
     screen.shows(ASKED)
     core.withdraw(7)
     screen.line("once")
