@@ -405,10 +405,10 @@ def networked(bench: Bench, rounds: int) -> list[Row]:
     own = {"default": "deny", "default_source": None, "ask_timeout_s": 60, "http": None, **nobody}
     plan = lean(bench.small_full_plan)
     secret = {"kind": "env", "place": "BENCH_KEY", "source": "bench:1"}
-    route = {
+    route: dict[str, object] = {
         "name": "api", "upstream": {"scheme": "https", "host": "api.example", "port": 443, "base": ""},
         "credential": secret, "inject_mode": None, "inject_name": None, "endpoints": None, "inspect": False,
-        "source": "bench:1",
+        "body_methods": [], "upstream_addresses": [], "shared_addresses": False, "source": "bench:1",
     }  # fmt: skip
     routed = {**own, "mode": "filtered", "http": {"routes": [route], "inspect": []}}
     with (

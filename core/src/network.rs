@@ -33,6 +33,7 @@ mod dial;
 pub mod door;
 mod flow;
 mod forward;
+mod guards;
 mod handover;
 pub mod hello;
 pub mod http;

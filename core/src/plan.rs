@@ -186,7 +186,10 @@ pub enum Family {
     Unix,
     Inet,
     Inet6,
+    /// Of its protocols, routes alone.
     Netlink,
+    #[serde(rename = "netlink-all")]
+    NetlinkAll,
 }
 
 impl Family {
@@ -195,7 +198,7 @@ impl Family {
             Family::Unix => libc::AF_UNIX,
             Family::Inet => libc::AF_INET,
             Family::Inet6 => libc::AF_INET6,
-            Family::Netlink => libc::AF_NETLINK,
+            Family::Netlink | Family::NetlinkAll => libc::AF_NETLINK,
         };
         number as u32
     }

@@ -115,7 +115,8 @@ impl Filter {
             families.retain(|family| !sockets::INTERNET.contains(family));
         }
         families.extend(reach.unix_by_path.then_some(plan::Family::Unix.number()));
-        let sockets = Sockets::of(&families, reach);
+        families.dedup();
+        let sockets = Sockets::of(&families, requested.sockets.contains(&plan::Family::NetlinkAll), reach);
         let calls = calls(requested, arch);
         let mut ranges = Vec::with_capacity(calls.len() + 2);
         ranges.push(Range { first: 0, action: unknown });

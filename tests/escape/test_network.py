@@ -360,3 +360,13 @@ def test_no_other_protocol_leaves(full: Fence, world: World) -> None:
         assert "200 OK" not in outcome.stdout, str(outcome)
         assert "udp: [Errno 111]" in outcome.stdout, str(outcome)
         assert world.heard() == []
+
+
+def test_a_listed_block_does_not_open_the_addresses_of_clouds_in_it(full: Fence, world: World) -> None:
+    """Instances, pods and functions get their credentials at several of them."""
+    clouds = ("fd00:ec2::254", "fd00:ec2::23", "fd00:a9fe:a9fe::1", "fd20:ce::254", "fd00:c1::a9fe:a9fe", "fd00:42::42")
+    words = _visiting(*clouds, "fd00:ec3::23")
+    assert _answers(world.outside(full, words)) == ["HTTP/1.1 200 OK"] * 7
+    world.heard()
+    outcome = world.inside(full, words, '[network]\nallowed_hosts = ["fc00::/7"]\n')
+    assert [one["to"] for one in _visited(world.heard())] == ["fd00:ec3::23"], outcome

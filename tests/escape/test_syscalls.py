@@ -11,6 +11,7 @@ import pytest
 from tests.support.features import need, need_program, need_root
 from tests.support.fence import Fence
 from tests.support.syscalls import AI_AGENT_FLOOR, CALLS, STRICT_ADDS, Call, numbers
+from tests.support.tester import Outcome
 
 NUMBERS = numbers()
 HERE = [call for call in CALLS if call.name in NUMBERS]
@@ -179,6 +180,30 @@ def test_other_terminal_ioctls_work(fence: Fence) -> None:
 )
 def test_ordinary_socket_families_work(fence: Fence, family: int, kind: int) -> None:
     assert fence.inside(fence.probe("socket", str(family), str(kind))).answer == "ok"
+
+
+def test_of_netlink_there_are_routes_alone_unless_a_policy_says_more(fence: Fence) -> None:
+    script = """
+import errno, socket
+print("started")
+for protocol in range(23):
+    try:
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol).close()
+        print(protocol, "ok")
+    except OSError as error:
+        print(protocol, errno.errorcode[error.errno])
+"""
+
+    def made(outcome: Outcome) -> set[int]:
+        started, *lines = outcome.stdout.splitlines()
+        assert (started, len(lines)) == ("started", 23), outcome
+        return {int(line.split()[0]) for line in lines if line.endswith(" ok")}
+
+    words = [need_program("python3"), "-c", script]
+    outside = made(fence.outside(words))
+    assert {0, 4, 12, 16} <= outside, "routes, sock_diag, netfilter, generic"
+    assert made(fence.inside(words)) == {0}
+    assert made(fence.inside(words, "--socket", "netlink-all")) == outside
 
 
 @pytest.mark.parametrize("family", [17, 40, 38, 44, 31, 29, 30, 21, 41, 9], ids=str)

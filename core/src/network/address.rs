@@ -87,12 +87,14 @@ fn kind_of_v4(address: Ipv4Addr) -> Kind {
 /// After the IANA IPv6 special-purpose address registry: what is not given out to anybody is special too.
 fn kind_of_v6(address: Ipv6Addr) -> Kind {
     match address.segments() {
-        // Link-local; Amazon, Google, Oracle, Scaleway.
+        // Link-local; Amazon, Google, Oracle, Scaleway, Akamai. Each has other services beside the one for instances
+        // (Amazon hands out credentials of pods at fd00:ec2::23), so it is the provider's whole block.
         [0xfe80..=0xfebf, ..]
-        | [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254]
-        | [0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254]
-        | [0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe]
-        | [0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42] => Kind::Metadata,
+        | [0xfd00, 0xec2, ..]
+        | [0xfd20, 0xce, 0, 0, ..]
+        | [0xfd00, 0xc1, 0, 0, ..]
+        | [0xfd00, 0x42, 0, 0, ..]
+        | [0xfd00, 0xa9fe, 0xa9fe, ..] => Kind::Metadata,
         [0, 0, 0, 0, 0, 0, 0, 0] => Kind::Unspecified,
         [0, 0, 0, 0, 0, 0, 0, 1] => Kind::Loopback,
         // Unique local, and site-local as it was before.
@@ -148,8 +150,7 @@ impl Block {
         self.length
     }
 
-    #[cfg(test)]
-    fn contains(&self, address: IpAddr) -> bool {
+    pub fn contains(&self, address: IpAddr) -> bool {
         Block::around(address, self.length).as_ref() == Some(self)
     }
 }
@@ -211,6 +212,8 @@ mod tests {
     fn metadata_is_seen_in_every_disguise() {
         kinds(Kind::Metadata, &["169.254.169.254", "169.254.0.1", "100.100.100.200", "168.63.129.16", "192.0.0.192"]);
         kinds(Kind::Metadata, &["fe80::1", "febf::1", "fd00:ec2::254", "fd20:ce::254", "fd00:42::42"]);
+        kinds(Kind::Metadata, &["fd00:ec2::23", "fd00:ec2:ffff::1", "fd00:c1::a9fe:a9fe", "fd00:a9fe:a9fe::1"]);
+        kinds(Kind::Private, &["fd00:ec1::254", "fd00:ec3::254", "fd20:ce:1::1", "fd00:a9fe:a9ff::1", "fd00:5a::1"]);
         for v4 in ["169.254.169.254", "100.100.100.200", "168.63.129.16", "192.0.0.192"] {
             let bits = u128::from(v4.parse::<Ipv4Addr>().unwrap().to_bits());
             let below = |prefix: &str, hidden: u128| {

@@ -22,6 +22,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 use super::dial::{self, Dial, Next, WATCHED, is_own};
 use super::flow::{End, Flow, Stop, Tools};
 use super::forward::{Asked, Form, Greeting, Step};
+use super::guards::Guards;
 use super::line::Process;
 use super::name::{Host, Name};
 use super::published::Within;
@@ -154,6 +155,8 @@ pub struct Connection<'t> {
     was_refused: bool,
     /// It was not simply allowed.
     pub doubt: Option<Doubt>,
+    /// To be dialled, when the addresses of guarded upstreams are known.
+    found: Option<Addresses>,
 }
 
 /// Which of the two sockets an event is about.
@@ -189,6 +192,7 @@ impl<'t> Connection<'t> {
             last_words: None,
             was_refused: false,
             doubt: None,
+            found: None,
         })
     }
 
@@ -300,6 +304,20 @@ impl<'t> Connection<'t> {
         self.down.total
     }
 
+    /// It waits for a lookup.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self.state, State::Waiting)
+    }
+
+    /// These are to be dialled later: `take_found`.
+    pub fn keep_found(&mut self, addresses: Addresses) {
+        self.found = Some(addresses);
+    }
+
+    pub fn take_found(&mut self) -> Option<Addresses> {
+        self.found.take()
+    }
+
     /// Starts to dial the first of these addresses that may be dialled.
     pub fn dial(&mut self, addresses: Addresses, from: &Origin<'_>, now: Instant, event: u64) -> Dialled {
         self.state = State::Dialling(Dial::new(addresses, now));
@@ -312,7 +330,12 @@ impl<'t> Connection<'t> {
         self.deadline = None;
         // Whoever dialled an address, or a local port, was judged by that already.
         let (named, port, way) = (self.subject.name.is_some(), self.subject.port, self.subject.way);
-        let may = |address| if named { from.table.may_dial(address, port, is_own(address)) } else { Ok(()) };
+        let may = |address| {
+            if !matches!(way, Way::Inward(_)) {
+                from.guards.judge(address, port, named)?;
+            }
+            if named { from.table.may_dial(address, port, is_own(address)) } else { Ok(()) }
+        };
         let next = dial.next(port, may, |to| from.socket(way, to), now, from.epoll, event);
         self.subject.address = dial.tried.or(self.subject.address);
         match next {
@@ -568,6 +591,7 @@ pub enum Dialled {
 /// Where connections are dialled from.
 pub struct Origin<'a> {
     pub table: &'a Table,
+    pub guards: &'a Guards<'a>,
     pub epoll: &'a OwnedFd,
     /// Where ports are published.
     pub within: Option<&'a Within>,

@@ -27,6 +27,7 @@ use self::doubt::Questions;
 use self::upstream::Upstream;
 use super::connection::{Connection, Doubt, Side, Turn, Way};
 use super::flow::Tools;
+use super::guards::Guards;
 use super::handover::Handover;
 use super::inside::PROXY;
 use super::name::Name;
@@ -151,6 +152,8 @@ struct Relay<'t> {
     questions: Questions,
     stub: Stub<'t>,
     resolver: Resolver,
+    /// The addresses of upstreams with endpoint rules.
+    guards: Guards<'t>,
     handover: Handover,
     /// What a person was asked about and allowed, of what is handed over: it may be called from there, too.
     agreed: HashSet<(Name, u16)>,
@@ -211,6 +214,7 @@ impl<'t> Relay<'t> {
             questions: Questions::default(),
             stub: Stub::new(table),
             resolver: Resolver::new(sources),
+            guards: Guards::new(table.guarded()),
             handover: Handover::new(sockets.handover),
             agreed: HashSet::new(),
             tools: Tools { scratch: vec![0; HEAD_LIMIT + 1].into_boxed_slice(), pipes: Pipes::new(PIPES), token },
@@ -517,15 +521,23 @@ impl<'t> Relay<'t> {
     fn hand_out_names(&mut self) {
         let loop_ = resolve::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
         for finished in self.resolver.finished(self.now, &loop_) {
+            self.guards.heard(&finished.name, &finished.found, self.now);
             for waiter in finished.waiters {
                 let (index, generation) = (waiter as u32 as usize, (waiter >> 32) as u16);
                 let slot = self.slots.get_mut(index).filter(|slot| slot.generation == generation);
                 match slot.and_then(|slot| slot.peer.take()) {
+                    // One that waits for several lookups may be told after it went on.
+                    Some(Peer::Relayed(connection)) if !connection.is_waiting() => {
+                        self.slots[index].peer = Some(Peer::Relayed(connection));
+                    }
                     Some(Peer::Relayed(mut connection)) => {
-                        let turn = self.found(&mut connection, finished.found.clone(), generation, index);
+                        let turn = match connection.take_found() {
+                            Some(addresses) => self.dial(&mut connection, addresses, generation, index),
+                            None => self.found(&mut connection, finished.found.clone(), generation, index),
+                        };
                         self.settle(connection, turn, generation, index);
                     }
-                    Some(Peer::Upstream(upstream)) => self.upstream_found(*upstream, finished.found.clone(), index),
+                    Some(Peer::Upstream(upstream)) => self.upstream_told(*upstream, finished.found.clone(), index),
                     Some(Peer::Asking(_)) | None => {}
                 }
             }

@@ -30,6 +30,9 @@ const TRAILER_LIMIT: usize = 8 << 10;
 /// Headers that say whom a request is for and how long it is.
 pub(super) const FRAMING: [&[u8]; 3] = [b"host", b"content-length", b"transfer-encoding"];
 
+/// Servers expect no body with these. Some do not read it, and take it for the next request (Python's http.server does).
+const BODILESS: [&[u8]; 5] = [b"GET", b"HEAD", b"DELETE", b"OPTIONS", b"TRACE"];
+
 /// What the first bytes of a connection are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum First {
@@ -104,6 +107,28 @@ pub fn first(bytes: &[u8]) -> First {
     }
 }
 
+enum Begins {
+    Undecided,
+    Request,
+    Other,
+}
+
+/// Does a body begin with a line that a server could read as a request? `is_whole`: nothing of it is to come.
+fn body_begins(body: &[u8], is_whole: bool) -> Begins {
+    let start = body.iter().position(|byte| *byte != b'\n' && !is_blank(*byte)).unwrap_or(body.len());
+    let body = body.get(start..).unwrap_or_default();
+    let end = body.iter().position(|byte| *byte == b'\n').or(is_whole.then_some(body.len()));
+    // No server has a method of other letters: a long line of JSON is not waited for.
+    let word = body.iter().position(|byte| !is_token(*byte)).unwrap_or(body.len());
+    let is_method = body.get(word).is_none_or(|byte| word > 0 && is_blank(*byte));
+    match end {
+        _ if !is_method => Begins::Other,
+        None => Begins::Undecided,
+        Some(end) if is_request(body.get(..end).unwrap_or_default()) => Begins::Request,
+        Some(_) => Begins::Other,
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing may be passed on before more is there.
@@ -144,6 +169,8 @@ pub enum RequestError {
     Http2,
     #[error("only the first request of a connection can ask for another protocol")]
     Late,
+    #[error("the body of a method that has none could be read as another request")]
+    Body,
 }
 
 /// The requests of one connection.
@@ -161,8 +188,13 @@ pub struct Requests {
 enum State {
     #[default]
     Head,
+    /// A body that some servers do not read: its beginning must not be a request. So many bytes.
+    Doubtful(u64),
     Body(u64),
-    Size,
+    /// A chunk's size. `is_plain`: nothing else may stand in its line, because some servers do not read the body.
+    Size {
+        is_plain: bool,
+    },
     /// The end of a chunk's line.
     ChunkEnd,
     Trailers,
@@ -181,14 +213,25 @@ impl Requests {
                 [] | [b'\r'] => Ok(Step::More),
                 _ => self.head(pending),
             },
+            State::Doubtful(length) => {
+                let body = pending.get(..usize::try_from(length).unwrap_or(usize::MAX)).unwrap_or(pending);
+                match body_begins(body, body.len() as u64 == length) {
+                    Begins::Undecided if body.len() < HEAD_LIMIT => Ok(Step::More),
+                    Begins::Undecided | Begins::Request => Err(RequestError::Body),
+                    Begins::Other => {
+                        self.state = State::Head;
+                        Ok(Step::Pass(length))
+                    }
+                }
+            }
             State::Body(length) => {
                 self.state = State::Head;
                 Ok(Step::Pass(length))
             }
-            State::Size => self.size(pending),
+            State::Size { is_plain } => self.size(pending, is_plain),
             State::ChunkEnd => match pending {
                 [b'\r', b'\n', ..] => {
-                    self.state = State::Size;
+                    self.state = State::Size { is_plain: false };
                     Ok(Step::Pass(2))
                 }
                 [] | [b'\r'] => Ok(Step::More),
@@ -235,7 +278,7 @@ impl Requests {
         Ok(Step::Head(Head { length, host, port }))
     }
 
-    fn size(&mut self, pending: &[u8]) -> Result<Step, RequestError> {
+    fn size(&mut self, pending: &[u8], is_plain: bool) -> Result<Step, RequestError> {
         let Some(end) = pending.iter().take(SIZE_LIMIT).position(|byte| *byte == b'\n') else {
             return if pending.len() < SIZE_LIMIT { Ok(Step::More) } else { Err(RequestError::Malformed) };
         };
@@ -246,6 +289,9 @@ impl Requests {
         let plain = (1..=15).contains(&digits.len()) && digits.iter().all(u8::is_ascii_hexdigit);
         let size = std::str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());
         let size = size.filter(|_| plain && extension.iter().all(is_text)).ok_or(RequestError::Malformed)?;
+        if is_plain && !extension.is_empty() {
+            return Err(RequestError::Body);
+        }
         self.state = if size == 0 { State::Trailers } else { State::ChunkEnd };
         Ok(Step::Pass(size + end as u64 + 1))
     }
@@ -275,7 +321,8 @@ pub(super) type Authority = (Host, Option<u16>);
 
 /// Whom a request is for, and what comes behind its head.
 fn read<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Result<(Option<Host>, Option<u16>, State), RequestError> {
-    let (target, newer) = request_line(lines.next().unwrap_or_default())?;
+    let (method, target, newer) = request_line(lines.next().unwrap_or_default())?;
+    let is_bodiless = BODILESS.iter().any(|bodiless| method.eq_ignore_ascii_case(bodiless));
     let mut host: Option<Authority> = None;
     let mut length = None;
     let mut chunked = false;
@@ -320,7 +367,8 @@ fn read<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Result<(Option<Host>, 
     };
     let next = match (length, chunked) {
         (Some(_), true) => return Err(RequestError::Length),
-        (None, true) => State::Size,
+        (None, true) => State::Size { is_plain: is_bodiless },
+        (Some(length @ 1..), false) if is_bodiless => State::Doubtful(length),
         (Some(length @ 1..), false) => State::Body(length),
         // HTTP/1.0 knows no other protocols (RFC 9110, 7.8).
         _ if newer && upgrades && connection_upgrades => State::Answer,
@@ -329,8 +377,8 @@ fn read<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Result<(Option<Host>, 
     Ok((host, port, next))
 }
 
-/// The host in the target, if there is one, and whether it is of HTTP/1.1.
-fn request_line(line: &[u8]) -> Result<(Option<Authority>, bool), RequestError> {
+/// The method, the host in the target, if there is one, and whether it is of HTTP/1.1.
+fn request_line(line: &[u8]) -> Result<(&[u8], Option<Authority>, bool), RequestError> {
     let mut words = line.split(|byte| *byte == b' ');
     let (Some(method), Some(target), Some(version), None) = (words.next(), words.next(), words.next(), words.next())
     else {
@@ -353,8 +401,8 @@ fn request_line(line: &[u8]) -> Result<(Option<Authority>, bool), RequestError> 
         return Err(RequestError::Connect);
     }
     match target {
-        [b'/', ..] => return Ok((None, newer)),
-        b"*" if method == b"OPTIONS" => return Ok((None, newer)),
+        [b'/', ..] => return Ok((method, None, newer)),
+        b"*" if method == b"OPTIONS" => return Ok((method, None, newer)),
         _ => {}
     }
     let (scheme, rest) = target.split_at_checked(7).ok_or(RequestError::Malformed)?;
@@ -362,7 +410,7 @@ fn request_line(line: &[u8]) -> Result<(Option<Authority>, bool), RequestError> 
         return Err(RequestError::Malformed);
     }
     let named = rest.split(|byte| matches!(byte, b'/' | b'?')).next().and_then(authority);
-    Ok((Some(named.ok_or(RequestError::Host)?), newer))
+    Ok((method, Some(named.ok_or(RequestError::Host)?), newer))
 }
 
 /// Name and value of a header. No line goes on in the next one, and nothing stands between the name and the colon.

@@ -74,6 +74,7 @@ impl Sources {
 
 /// Who asked for a name is told when the answer is there.
 pub struct Finished {
+    pub name: Name,
     pub waiters: Vec<u64>,
     pub found: Result<Addresses, Failure>,
 }
@@ -217,7 +218,7 @@ impl Resolver {
         for _ in 0..finished.len() {
             let Some((name, waiter)) = self.waiting.pop_front() else { break };
             if let Some(found) = self.look_up(&name, waiter, now, loop_) {
-                self.finished.push(Finished { waiters: vec![waiter], found });
+                self.finished.push(Finished { name, waiters: vec![waiter], found });
             }
         }
         finished
@@ -263,9 +264,9 @@ impl Resolver {
             if self.cache.len() >= CACHED {
                 self.cache.clear();
             }
-            self.cache.insert(lookup.name, (Rc::clone(addresses), now + ttl));
+            self.cache.insert(lookup.name.clone(), (Rc::clone(addresses), now + ttl));
         }
-        self.finished.push(Finished { waiters: lookup.waiters, found });
+        self.finished.push(Finished { name: lookup.name, waiters: lookup.waiters, found });
     }
 }
 

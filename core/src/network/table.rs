@@ -11,6 +11,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::address::{self, Block, Kind};
+use super::guards::Guarded;
 use super::name::{Host, Name};
 use super::ways::{self, Kind as Handed, NEVER, Way, Ways};
 use crate::plan::{self, Action};
@@ -29,6 +30,7 @@ const METADATA: [&[u8]; 5] = [
 const USUAL: [u16; 2] = [80, 443];
 
 const DENIED: &str = "a rule denies it";
+const DENIED_ADDRESS: &str = "a rule denies the address that the name leads to";
 pub const NOT_ALLOWED: &str = "no rule allows it";
 const OTHER_PORTS: &str = "it is allowed at other ports only";
 const ASKED: &str = "no rule is about it, so it is asked";
@@ -281,7 +283,7 @@ impl Table {
             return Err(NEVER);
         }
         if self.denial(address, port).is_some() {
-            return Err("a rule denies the address that the name leads to");
+            return Err(DENIED_ADDRESS);
         }
         if self.allowed.around(address).any(|ports| ports.any(port).is_some()) {
             return Ok(());
@@ -317,7 +319,26 @@ impl Table {
 
     /// And may this address be dialled for it? `own`: it is one of the host's own.
     pub fn may_dial_upstream(&self, host: &Host, address: IpAddr, port: u16, own: bool) -> Result<(), &'static str> {
-        ways::is_as_written(host, address).unwrap_or_else(|| self.may_dial(address, port, own))
+        if let Some(written) = ways::is_as_written(host, address) {
+            return written;
+        }
+        match self.ways.lists(host, port, address) {
+            Some(_) if address::kind(address) == Kind::Metadata => Err(NEVER),
+            Some(_) if self.denial(address, port).is_some() => Err(DENIED_ADDRESS),
+            Some(true) => Ok(()),
+            Some(false) => Err("the route's upstream_addresses do not name it"),
+            None => self.may_dial(address, port, own),
+        }
+    }
+
+    /// The upstreams with endpoint rules.
+    pub fn guarded(&self) -> &[Guarded] {
+        self.ways.guarded()
+    }
+
+    /// Does a route lead there?
+    pub fn is_upstream(&self, host: &Host, port: u16) -> bool {
+        self.ways.is_upstream(host, port)
     }
 
     fn by_way(&self, name: &Name, port: Option<u16>) -> Option<Verdict<'_>> {

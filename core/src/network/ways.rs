@@ -6,7 +6,8 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use super::address::{self, Kind as AddressKind};
+use super::address::{self, Block, Kind as AddressKind};
+use super::guards::Guarded;
 use super::name::{Host, Name};
 use super::table::TableError;
 use crate::plan;
@@ -39,7 +40,17 @@ pub struct Ways {
     opened: HashMap<Name, Vec<(u16, usize)>>,
     /// Upstreams of which not everything may be asked.
     guarded: HashMap<Host, usize>,
-    upstreams: HashMap<(Host, u16), usize>,
+    upstreams: HashMap<(Host, u16), Upstream>,
+    /// Upstreams of which not everything may be asked, by whatever address.
+    guards: Vec<Guarded>,
+}
+
+/// Where the upstream of a route may be.
+#[derive(Debug, Default)]
+struct Upstream {
+    blocks: Vec<Block>,
+    /// A route to it names no addresses: it may be wherever a host may be.
+    is_anywhere: bool,
 }
 
 /// What the table says of a name before it looks at what is allowed.
@@ -67,6 +78,10 @@ impl Ways {
             ways.routes.insert(Name::read(&own).ok_or_else(|| odd(&route.name))?, index);
             let plan::Upstream { host, port, .. } = &route.upstream;
             let upstream = read(host.as_bytes()).ok_or_else(|| odd(host))?;
+            if route.endpoints.is_some() {
+                let (host, is_shared) = (upstream.clone(), route.shared_addresses);
+                ways.guards.push(Guarded { host, port: *port, is_shared });
+            }
             match &upstream {
                 Host::Name(name) if route.inspect => {
                     ways.opened.entry(name.clone()).or_default().push((*port, index));
@@ -74,7 +89,11 @@ impl Ways {
                 _ if route.endpoints.is_some() => drop(ways.guarded.insert(upstream.clone(), index)),
                 _ => {}
             }
-            ways.upstreams.insert((upstream, *port), index);
+            let listed = ways.upstreams.entry((upstream, *port)).or_default();
+            listed.is_anywhere |= route.upstream_addresses.is_empty();
+            for address in &route.upstream_addresses {
+                listed.blocks.push(Block::read(address.as_bytes()).ok_or_else(|| odd(address))?);
+            }
         }
         for inspected in &http.inspect {
             let odd = || TableError::Host { host: inspected.host.clone(), place: inspected.source.to_string() };
@@ -105,6 +124,22 @@ impl Ways {
         self.guarded.get(&Host::Address(address.to_canonical())).map(|rule| (*rule, GUARDED))
     }
 
+    pub fn guarded(&self) -> &[Guarded] {
+        &self.guards
+    }
+
+    /// Does a route lead there?
+    pub fn is_upstream(&self, host: &Host, port: u16) -> bool {
+        self.upstreams.contains_key(&(host.clone(), port))
+    }
+
+    /// Do the routes to an upstream name this address? None: they leave it to what is true of every host.
+    pub fn lists(&self, host: &Host, port: u16, address: IpAddr) -> Option<bool> {
+        let upstream = self.upstreams.get(&(host.clone(), port))?;
+        let is_listed = upstream.blocks.iter().any(|block| block.contains(address));
+        (is_listed || !upstream.is_anywhere).then_some(is_listed)
+    }
+
     /// Is a connection to this name, which was allowed, handed over?
     pub fn hands_over(&self, name: &Name) -> Option<Kind> {
         if self.routes.contains_key(name) {
@@ -115,7 +150,7 @@ impl Ways {
 
     /// May the Python half call this host? `allows`: what the table says of a name and this port to everybody.
     pub fn serves(&self, host: &Host, port: u16, allows: impl FnOnce(&Name) -> bool) -> Result<(), &'static str> {
-        let is_upstream = self.upstreams.contains_key(&(host.clone(), port));
+        let is_upstream = self.is_upstream(host, port);
         let is_inspected = || match host {
             Host::Name(name) => self.inspected.contains_key(name) && allows(name),
             Host::Address(_) => false,

@@ -85,6 +85,12 @@ pub struct Route {
     pub endpoints: Option<Vec<Endpoint>>,
     /// The upstream's own name leads to the same.
     pub inspect: bool,
+    #[serde(rename = "body_methods")]
+    _body_methods: Vec<Text>,
+    /// Addresses and blocks that the upstream's name may lead to. Empty: every public address.
+    pub upstream_addresses: Vec<Text>,
+    /// Other names may lead to the addresses of this upstream, although it has endpoints.
+    pub shared_addresses: bool,
     pub source: Text,
 }
 

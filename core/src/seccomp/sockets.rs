@@ -45,7 +45,7 @@ const STREAM_INTERNET: Look<'_> = Look::at(1, Test::Only { values: STREAMS, errn
 const TCP_INTERNET: Look<'_> =
     Look::at(2, Test::Only { values: &[0, libc::IPPROTO_TCP as u32], errno: libc::EPROTONOSUPPORT }).when(0, INTERNET);
 
-/// What libc lists interfaces with.
+/// What libc lists interfaces with. Other protocols lead to kernel code that few programs need (netfilter, audit, generic families).
 const ROUTE_NETLINK: Look<'_> =
     Look::at(2, Test::Only { values: &[libc::NETLINK_ROUTE as u32], errno: libc::EPROTONOSUPPORT }).when(0, &[NETLINK]);
 
@@ -85,13 +85,17 @@ pub struct Sockets<'a> {
 }
 
 impl<'a> Sockets<'a> {
-    pub fn of(families: &'a [u32], reach: Reach) -> Self {
+    /// `all_netlink`: of every protocol, where a namespace keeps the network.
+    pub fn of(families: &'a [u32], all_netlink: bool, reach: Reach) -> Self {
         let mut named = vec![Look::at(0, Test::Only { values: families, errno: libc::EAFNOSUPPORT })];
         if reach.unix_by_path {
             named.push(CONNECTED_UNIX);
         }
         if reach.network.is_some() {
-            named.extend([ROUTE_NETLINK, STREAM_INTERNET, TCP_INTERNET]);
+            named.extend([STREAM_INTERNET, TCP_INTERNET]);
+        }
+        if reach.network.is_some() || !all_netlink {
+            named.push(ROUTE_NETLINK);
         }
         let unix = families.contains(&UNIX) && !reach.unix_by_path;
         Self {

@@ -368,7 +368,7 @@ fn whatever_is_not_simply_allowed_is_known_as_special() {
             (true, &[1], Reach::default()),
             (false, &[1, 2], filtered),
         ] {
-            let sockets = Sockets::of(families, reach);
+            let sockets = Sockets::of(families, false, reach);
             let special = |name| answer(name, false, namespaces, &sockets) != Action::Allow;
             let unknown: Vec<&str> =
                 arch.syscalls().map(|(_, syscall)| syscall.name).filter(|name| special(name)).collect();
@@ -432,6 +432,25 @@ fn of_a_network_that_is_pinned_only_tcp_is_left() {
         }
         let open = reaching(arch, None, false);
         assert_eq!(answer_to(&open, arch, "socket", &[2, 2, 0]), RET_ALLOW);
+    }
+}
+
+#[test]
+fn of_netlink_there_are_routes_alone_unless_the_plan_says_more() {
+    const EPROTONOSUPPORT: u32 = RET_ERRNO | libc::EPROTONOSUPPORT as u32;
+    for arch in ARCHES {
+        let usual = reaching(arch, None, false);
+        let sockets = [Family::Netlink, Family::NetlinkAll].into();
+        let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
+        let of =
+            |network| Filter::compile(&requested, arch, false, false, Reach { network, unix_by_path: false }).unwrap();
+        let (all, pinned) = (of(None), of(Some(plan::Mode::Filtered)));
+        assert_eq!(answer_to(&usual, arch, "socket", &[16, 3, 0]), RET_ALLOW);
+        for protocol in 1..32 {
+            assert_eq!(answer_to(&usual, arch, "socket", &[16, 3, protocol]), EPROTONOSUPPORT, "{protocol}");
+            assert_eq!(answer_to(&all, arch, "socket", &[16, 3, protocol]), RET_ALLOW, "{protocol}");
+            assert_eq!(answer_to(&pinned, arch, "socket", &[16, 3, protocol]), EPROTONOSUPPORT, "{protocol}");
+        }
     }
 }
 

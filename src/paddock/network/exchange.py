@@ -10,12 +10,24 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from paddock.network.credentials import Injection
 from paddock.network.endpoints import Target
-from paddock.network.http import BadAnswer, Denied, Request, backward, onward, target_of, words
-from paddock.network.message import Answer, Headers, Malformed, Unsayable
+from paddock.network.http import (
+    BadAnswer,
+    Denied,
+    Request,
+    announces_body,
+    backward,
+    is_bodiless,
+    onward,
+    target_of,
+    unexpected_body,
+    words,
+)
+from paddock.network.message import Answer, Headers, Malformed, Unsayable, may_begin_a_request
 from paddock.network.routes import Site, judge
 from paddock.network.upstream import Connection, Forbidden, Patience, Unreachable, Upstreams
 from paddock.network.websocket import Frames
@@ -24,6 +36,8 @@ from paddock.network.wire import Wire
 _PATH_MAX, _METHOD_MAX, _REASON_MAX = 1024, 32, 512  # of what an event holds: it has to fit into one message
 # Of these a repetition changes nothing (RFC 9110, 9.2.2); a kept connection may turn out to be closed.
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
+_BEGINNING_S = 1.0  # so long the beginning of a body is waited for before its head goes out
+_INTERIM = 100  # answers before the answer (1xx): an upstream that says more of them never says another one
 
 Event = dict[str, Any]
 Tell = Callable[[Event], Awaitable[None]]
@@ -117,7 +131,7 @@ class _Exchange:
             await self._say(denied.status, reason, rule=rule, hint=denied.hint)
         except Forbidden as forbidden:
             action, reason = "deny", str(forbidden)
-            await self._say(403, reason, rule=rule, hint="list the address in allowed_hosts")
+            await self._say(403, reason, rule=rule, hint=_addresses_hint(self._site))
         finally:
             await tell(
                 event(
@@ -146,25 +160,47 @@ class _Exchange:
 
     async def _allowed(self, target: Target) -> str | None:
         """The reason why it failed, if it did."""
-        head, extent = onward(self._site, self._request, target, self._injection)
-        pieces, whole = self._client.at_hand()
+        pieces, whole = await self._beginning()
+        # An upstream that does not read the body closes the connection instead of taking the body for a request.
+        last = bool(pieces or not whole) and (is_bodiless(self._request) or may_begin_a_request(b"".join(pieces)))
+        head, extent = onward(self._site, self._request, target, self._injection, last=last)
+        way = (self._site.upstream, self._site.route)
         try:
-            connection = await self._upstreams.take(self._site.upstream)
+            connection = await self._upstreams.take(*way)
             try:
-                return await self._through(connection, head, extent, pieces, whole)
+                return await self._through(connection, head, extent, pieces, whole, last)
             except _Stale:
                 if not (connection.used and whole and self._request.method in _REPEATABLE):
                     raise
-            connection = await self._upstreams.take(self._site.upstream, fresh=True)
-            return await self._through(connection, head, extent, pieces, whole)
+            connection = await self._upstreams.take(*way, fresh=True)
+            return await self._through(connection, head, extent, pieces, whole, last)
         except (Unreachable, BadAnswer, _Stale) as failed:
             if self._begun:
                 raise ClientGone(str(failed)) from None
             await self._say(504 if isinstance(failed, Unreachable) and failed.late else 502, str(failed))
             return str(failed)
 
+    async def _beginning(self) -> tuple[list[bytes], bool]:
+        """What has come of the body, and whether that is all. Denied if there may be none."""
+        bodiless = is_bodiless(self._request) and self._request.method.upper() not in self._site.body_methods
+        if bodiless and announces_body(self._request) and not self._request.endless:
+            raise unexpected_body(self._site, self._request)
+        pieces, whole = self._client.at_hand()
+        if not pieces and not whole:
+            # Nobody said how long it is: it may be empty, and then it is none.
+            wait_s = None if self._request.endless and is_bodiless(self._request) else _BEGINNING_S
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    piece = await self._client.piece()
+                    pieces, whole = ([], True) if piece is None else ([piece], False)
+        if bodiless and (pieces or not whole):
+            raise unexpected_body(self._site, self._request)
+        if is_bodiless(self._request) and self._request.endless and not pieces:
+            self._request = replace(self._request, endless=False)
+        return pieces, whole
+
     async def _through(
-        self, connection: Connection, head: bytes, extent: int, pieces: list[bytes], whole: bool
+        self, connection: Connection, head: bytes, extent: int, pieces: list[bytes], whole: bool, last: bool
     ) -> str | None:
         self._address = connection.address
         wire, writer = connection.wire, connection.writer
@@ -206,7 +242,7 @@ class _Exchange:
             if pump is not None:
                 pump.cancel()
                 await asyncio.wait([pump])
-            if done and not switched:
+            if done and not switched and not last:
                 self._upstreams.give_back(connection)
             else:
                 wire.abort()
@@ -233,8 +269,12 @@ class _Exchange:
     async def _answer(self, connection: Connection) -> bool:
         """Brings it back; whether the connection became a tunnel."""
         said = await connection.answer(self._patience.answer_s)
-        while said.status < 200 and said.status != 101:
+        for _ in range(_INTERIM):
+            if said.status >= 200 or said.status == 101:
+                break
             said = await connection.answer(self._patience.answer_s)
+        else:
+            raise Malformed("answers before the answer, and no end of them")
         if said.status == 101:
             if not self._request.websocket:
                 raise Malformed("nobody asked to switch")
@@ -307,6 +347,13 @@ class _Exchange:
 
 class _Stale(Exception):  # noqa: N818
     """The connection was closed without an answer: perhaps it was kept for too long."""
+
+
+def _addresses_hint(site: Site) -> str:
+    """To list the address in allowed_hosts would open it to the command, around the route."""
+    if site.route is None:
+        return "list the address in allowed_hosts"
+    return f"name the address in upstream_addresses of [network.routes.{site.route}]"
 
 
 async def _written(wire: Wire, data: bytes) -> None:

@@ -23,6 +23,7 @@ from paddock.network.message import (
     tokens_of,
 )
 from paddock.network.routes import Site
+from paddock.policy.model import BODILESS_METHODS
 
 # RFC 9110, 7.6.1, and what older proxies mean by it.
 _HOP = frozenset(
@@ -77,7 +78,7 @@ def request_of(head: RequestHead) -> tuple[Request, int]:
         if rest[:where].lower() != authority.lower():
             raise Denied(f"the request is for {rest[:where]!r}, and its Host is {authority!r}", status=400)
         target = rest[where:] if rest[where:].startswith("/") else f"/{rest[where:]}"
-    upgrades = head.method == "GET" and b"upgrade" in tokens_of(head.headers, b"connection")
+    upgrades = head.method == "GET" and extent == 0 and b"upgrade" in tokens_of(head.headers, b"connection")
     request = Request(
         method=head.method,
         target=target,
@@ -116,8 +117,32 @@ def target_of(site: Site, request: Request) -> Target:
         ) from None
 
 
-def onward(site: Site, request: Request, target: Target, injection: Injection | None) -> tuple[bytes, int]:
-    """The head of the request as the upstream gets it, and the extent of its body."""
+def announces_body(request: Request) -> bool:
+    return request.endless or any(name == b"content-length" and value.strip(b"0") for name, value in request.headers)
+
+
+def is_bodiless(request: Request) -> bool:
+    """Servers expect no body with its method. One that does not read it takes it for the next request."""
+    return request.method.upper() in BODILESS_METHODS
+
+
+def unexpected_body(site: Site, request: Request) -> Denied:
+    method = request.method.upper()
+    key = f'body_methods = ["{method}"]'
+    return Denied(
+        f"a {method} request has no body: servers that do not read it would take it for the next request",
+        hint=f"{key} in [network.routes.{site.route}], if the upstream reads such bodies"
+        if site.route is not None
+        else f"a route to {site.host} with inspect = true and {key}, if the host reads such bodies",
+        rule=site.source,
+    )
+
+
+def onward(
+    site: Site, request: Request, target: Target, injection: Injection | None, *, last: bool = False
+) -> tuple[bytes, int]:
+    """The head of the request as the upstream gets it, and the extent of its body. ``last``: the upstream is told to
+    close the connection behind its answer."""
     dropped = _HOP_ONWARD | _of_this_connection(request.headers)
     if injection is not None:
         dropped = dropped | _HIDING | {injection.header or b""}
@@ -132,6 +157,8 @@ def onward(site: Site, request: Request, target: Target, injection: Injection | 
         headers.append((b"transfer-encoding", b"chunked"))
     if request.websocket:
         headers += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
+    elif last:
+        headers.append((b"connection", b"close"))
     try:
         return request_bytes(request.method, f"{site.upstream.base}{target}", headers)
     except Unsayable:  # HTTP/2 lets more letters through

@@ -28,6 +28,10 @@ _STATUS = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: (%s))?\r\n" % _TEXT)
 _NUMBER = re.compile(rb"[0-9]{1,15}")
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,12})(?:[ \t]*;%s)?" % _TEXT)
 _BARE = re.compile(rb"(?<!\r)\n")
+# One word and a blank behind it, or nothing yet that shows another thing. Python's http.server takes all of these for
+# blanks. JSON, XML, forms and the parts of a multipart body begin with something else.
+_BLANK = rb"\t\x0b\x0c\x1c-\x20\x85\xa0"
+_REQUEST_LIKE = re.compile(rb"[%s\r\n]*(?:%s(?:[%s]|\r(?!\n)|\Z)|\Z)" % (_BLANK, _NAME, _BLANK))
 
 
 class Malformed(Exception):  # noqa: N818 (whose fault it is: the other side's)
@@ -249,6 +253,11 @@ def _said(headers: Headers, *, chunks_win: bool = False) -> int | None:
     if len(lengths) > 1 or not _NUMBER.fullmatch(lengths[0]):
         raise Malformed("the length of the body is no number")
     return int(lengths[0])
+
+
+def may_begin_a_request(beginning: bytes) -> bool:
+    """Whether a server that does not read a body could take this beginning of it for the next request."""
+    return _REQUEST_LIKE.match(beginning) is not None
 
 
 def request_bytes(method: str, target: str, headers: Headers) -> tuple[bytes, int]:

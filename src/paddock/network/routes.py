@@ -33,6 +33,7 @@ class Site:
     rules: tuple[EndpointRule, ...] | None
     source: str
     closed: str | None = None  # why nothing at all may be asked here
+    body_methods: tuple[str, ...] = ()  # of BODILESS_METHODS: those that may carry a body here
 
     def here(self, path: str) -> str:
         """The address of a path as it is written inside."""
@@ -80,6 +81,9 @@ class Settings:
                     for rule in route.endpoints
                 ),
                 inspect=route.inspect,
+                body_methods=route.body_methods,
+                upstream_addresses=route.upstream_addresses,
+                shared_addresses=route.shared_addresses,
                 source=Source(file=route.source),
             )
             for route in http.routes
@@ -124,6 +128,7 @@ def _site(route: Route, host: str, port: int) -> Site:
         route=route.name,
         rules=route.endpoint_rules,
         source=str(route.source),
+        body_methods=route.body_methods,
     )
 
 

@@ -20,6 +20,10 @@ from paddock.policy.model import Upstream
 Dialler = Callable[[str, int], Awaitable[tuple[socket.socket, str]]]
 """Host and port → a connection, and the address that it leads to; or NotDialled."""
 
+Key = tuple[Upstream, str | None]
+"""An upstream and the route that leads to it. Routes share no connection: what an upstream says too much is searched
+for the secret of the route that it was said to."""
+
 _KEPT_S = 4.0  # servers that close idle connections wait five seconds at least; one that closes is a request that fails
 _KEPT = 32  # of one upstream
 
@@ -49,7 +53,7 @@ class Connection:
 
     __slots__ = ("_lasts", "address", "key", "reader", "used", "wire", "writer")
 
-    def __init__(self, key: Upstream, wire: Wire, address: str) -> None:
+    def __init__(self, key: Key, wire: Wire, address: str) -> None:
         self.key = key
         self.wire = wire
         self.address = address
@@ -87,19 +91,20 @@ class Upstreams:
         self._dialler = dialler
         self._tls = tls
         self._patience = patience
-        self._idle: dict[Upstream, list[tuple[float, Connection]]] = {}  # each until then, the first before the others
+        self._idle: dict[Key, list[tuple[float, Connection]]] = {}  # each until then, the first before the others
         self._sweep: asyncio.TimerHandle | None = None
 
-    async def take(self, upstream: Upstream, *, fresh: bool = False) -> Connection:
+    async def take(self, upstream: Upstream, route: str | None, *, fresh: bool = False) -> Connection:
         """One that was used before, if there is one and ``fresh`` does not ask for another."""
-        idle = self._idle.get(upstream)
+        key = (upstream, route)
+        idle = self._idle.get(key)
         while idle and not fresh:
             _, connection = idle.pop()
             if connection.wire.silent:
                 connection.used = True
                 return connection
             connection.wire.abort()
-        return await self._dial(upstream)
+        return await self._dial(key)
 
     def give_back(self, connection: Connection) -> None:
         """After a request: it is kept if the next one can go by it."""
@@ -129,7 +134,8 @@ class Upstreams:
                 connection.wire.abort()
         self._idle.clear()
 
-    async def _dial(self, upstream: Upstream) -> Connection:
+    async def _dial(self, key: Key) -> Connection:
+        upstream, _ = key
         try:
             end, address = await self._dialler(upstream.host, upstream.port)
         except NotDialled as why:
@@ -138,7 +144,7 @@ class Upstreams:
             raise Unreachable(f"{upstream}: {why}") from None
         try:
             async with asyncio.timeout(self._patience.connect_s):
-                return Connection(upstream, await self._connect(upstream, end), address)
+                return Connection(key, await self._connect(upstream, end), address)
         except TimeoutError:
             raise Unreachable(
                 f"{upstream} ({address}) did not answer in {self._patience.connect_s:g} s", late=True

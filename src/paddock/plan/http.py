@@ -88,6 +88,9 @@ def _route(route: model.Route) -> Route:
         if rules is None
         else tuple(Endpoint(method=rule.method, path=rule.path, source=str(rule.source)) for rule in rules),
         inspect=route.inspect,
+        body_methods=route.body_methods,
+        upstream_addresses=route.upstream_addresses,
+        shared_addresses=route.shared_addresses,
         source=str(route.source),
     )
 

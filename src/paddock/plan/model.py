@@ -285,6 +285,9 @@ class Route:
     inject_name: str | None
     endpoints: tuple[Endpoint, ...] | None  # None: every one
     inspect: bool
+    body_methods: tuple[str, ...]
+    upstream_addresses: tuple[str, ...]
+    shared_addresses: bool
     source: str
 
 

@@ -19,7 +19,16 @@ TMP_TOKEN = "<tmp>"
 # In what a route sets: its own address; what stands for its secret.
 ROUTE_TOKEN, PLACEHOLDER_TOKEN = "<route>", "<placeholder>"
 _IDENTITY = ("exe", "exe_glob", "exe_sha256")
-SOCKETS = ("inet", "inet6", "netlink", "unix")  # others reach kernel code and networks that nothing here watches
+# Servers expect no body with these methods. Some do not read it, and take it for the next request of the connection.
+BODILESS_METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "TRACE")
+
+SOCKETS = (
+    "inet",
+    "inet6",
+    "netlink",
+    "netlink-all",
+    "unix",
+)  # others reach kernel code and networks that nothing here watches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +223,9 @@ class Route:
     endpoint_rules: tuple[EndpointRule, ...] | None = None  # None: every endpoint; (): none
     env: tuple[tuple[str, str], ...] = ()  # what the command gets; <route> and <placeholder> are filled in at the start
     inspect: bool = False  # the upstream's own address is opened inside too, and held to the same
+    body_methods: tuple[str, ...] = ()  # of BODILESS_METHODS: those that may carry a body all the same
+    upstream_addresses: tuple[str, ...] = ()  # addresses and blocks; (): every public one
+    shared_addresses: bool = False  # other allowed names may lead to the same addresses, although there are rules
     source: Source
 
 

@@ -186,6 +186,9 @@ def _route(route: Route) -> Values:
         endpoint_rules=None if route.endpoint_rules is None else [_endpoint(rule) for rule in route.endpoint_rules],
         env={name: _undollar(value) for name, value in sorted(route.env)} or None,
         inspect=True if route.inspect else None,
+        body_methods=list(route.body_methods) or None,
+        upstream_addresses=list(route.upstream_addresses) or None,
+        shared_addresses=True if route.shared_addresses else None,
     )
 
 

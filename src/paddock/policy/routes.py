@@ -7,6 +7,7 @@ import shlex
 
 from paddock.policy.expand import wrong
 from paddock.policy.model import (
+    BODILESS_METHODS,
     PLACEHOLDER_TOKEN,
     Credential,
     CredentialKind,
@@ -56,6 +57,9 @@ def route(routes: Table, name: str, values: Values) -> Route:
         endpoint_rules=_endpoints(table) if "endpoint_rules" in table else None,
         env=_env(table, values, credential),
         inspect=inspect is not None and inspect.value,
+        body_methods=_body_methods(table),
+        upstream_addresses=_addresses(table, upstream),
+        shared_addresses=_shared(table),
         source=routes.source(name),
     )
 
@@ -223,6 +227,40 @@ def _env(table: Table, values: Values, credential: Credential | None) -> tuple[t
         _, value = values.env_setting(name, written.value, written.source)
         pairs.append((name, value.value))
     return tuple(pairs)
+
+
+def _body_methods(table: Table) -> tuple[str, ...]:
+    for method in table.strings("body_methods"):
+        if method.value.upper() not in BODILESS_METHODS:
+            raise wrong(
+                method.source,
+                f"not a method whose bodies are refused: {method.value!r}",
+                hint=f"these are: {', '.join(BODILESS_METHODS)}",
+            )
+    return tuple(sorted({method.value.upper() for method in table.strings("body_methods")}))
+
+
+def _addresses(table: Table, upstream: Upstream) -> tuple[str, ...]:
+    written = table.strings("upstream_addresses")
+    if written and _is_address(upstream.host):
+        raise wrong(written[0].source, f"the upstream is an address already: {upstream.host}")
+    blocks: list[str] = []
+    for one in written:
+        try:
+            block = ipaddress.ip_network(one.value)
+        except ValueError:
+            raise wrong(
+                one.source, f"not an address or a block of addresses: {one.value!r}", hint="10.1.2.3 or 10.1.0.0/16"
+            ) from None
+        blocks.append(str(block.network_address) if block.prefixlen == block.max_prefixlen else str(block))
+    return tuple(dict.fromkeys(blocks))
+
+
+def _shared(table: Table) -> bool:
+    shared = table.boolean("shared_addresses")
+    if shared is not None and shared.value and "endpoint_rules" not in table:
+        raise wrong(shared.source, "the route has no endpoint_rules: its addresses are closed to nobody")
+    return shared is not None and shared.value
 
 
 def _endpoints(table: Table) -> tuple[EndpointRule, ...]:

@@ -98,6 +98,9 @@ ROUTE_KEYS = (
     "endpoint_rules",
     "env",
     "inspect",
+    "body_methods",
+    "upstream_addresses",
+    "shared_addresses",
 )
 ENDPOINT_KEYS = ("method", "path")
 

@@ -18,6 +18,8 @@ use crate::network::resolve::{self, Addresses, Failure};
 pub struct Upstream {
     wanted: Wanted,
     dialled: Option<(Dial, OwnedFd)>,
+    /// To be dialled, when the addresses of guarded upstreams are known.
+    found: Option<Addresses>,
     pub deadline: Option<Instant>,
 }
 
@@ -43,7 +45,7 @@ impl<'t> Relay<'t> {
                     self.resolver.look_up(name, number, self.now, &loop_)
                 }
             };
-            let upstream = Upstream { wanted, dialled: None, deadline: None };
+            let upstream = Upstream { wanted, dialled: None, found: None, deadline: None };
             match found {
                 Some(found) => self.upstream_found(upstream, found, index),
                 None => self.slots[index].peer = Some(Peer::Upstream(Box::new(upstream))),
@@ -51,8 +53,31 @@ impl<'t> Relay<'t> {
         }
     }
 
+    /// A lookup has ended for which it waits, or waited.
+    pub(super) fn upstream_told(&mut self, mut upstream: Upstream, found: Result<Addresses, Failure>, index: usize) {
+        if upstream.dialled.is_some() {
+            self.slots[index].peer = Some(Peer::Upstream(Box::new(upstream)));
+            return;
+        }
+        let found = upstream.found.take().map_or(found, Ok);
+        self.upstream_found(upstream, found, index);
+    }
+
+    fn may_compare(&mut self, wanted: &Wanted, index: usize) -> bool {
+        let number = event(SERVER, self.slots[index].generation, index);
+        self.table.is_upstream(&wanted.host, wanted.port) || self.knows_guards(wanted.port, number)
+    }
+
     pub(super) fn upstream_found(&mut self, upstream: Upstream, found: Result<Addresses, Failure>, index: usize) {
+        if let Host::Name(name) = &upstream.wanted.host {
+            self.guards.heard(name, &found, self.now);
+        }
         match found {
+            // What no route leads to is a host that is inspected: it may not be another name of a route's upstream.
+            Ok(addresses) if !self.may_compare(&upstream.wanted, index) => {
+                let upstream = Upstream { found: Some(addresses), ..upstream };
+                self.slots[index].peer = Some(Peer::Upstream(Box::new(upstream)));
+            }
             Ok(addresses) => {
                 let dial = Dial::new(addresses, self.now);
                 self.dial_upstream(upstream.wanted, dial, Errno::HOSTUNREACH, index);
@@ -64,10 +89,17 @@ impl<'t> Relay<'t> {
     fn dial_upstream(&mut self, wanted: Wanted, mut dial: Dial, errno: Errno, index: usize) {
         let (host, port) = (&wanted.host, wanted.port);
         let number = event(SERVER, self.slots[index].generation, index);
-        let may = |address| self.table.may_dial_upstream(host, address, port, is_own(address));
+        let is_upstream = self.table.is_upstream(host, port);
+        let may = |address| {
+            if !is_upstream {
+                self.guards.judge(address, port, true)?;
+            }
+            self.table.may_dial_upstream(host, address, port, is_own(address))
+        };
         match dial.next(port, may, dial::host_socket, self.now, &self.epoll, number) {
             Next::Started(socket, deadline) => {
-                let upstream = Upstream { wanted, dialled: Some((dial, socket)), deadline: Some(deadline) };
+                let upstream =
+                    Upstream { wanted, dialled: Some((dial, socket)), found: None, deadline: Some(deadline) };
                 self.slots[index].peer = Some(Peer::Upstream(Box::new(upstream)));
                 self.sweep_at.get_or_insert(self.now + SWEEP);
             }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::super::connection::{Connection, Dialled, Origin, Turn};
+use super::super::connection::{Connection, Dialled, Origin, Turn, Way};
 use super::super::no::{self, DENIED, UNREACHABLE, Verdict};
 use super::super::resolve::{self, Addresses, Failure};
 use super::super::told::{Decision, Outcome};
@@ -81,13 +81,31 @@ impl<'t> Relay<'t> {
         generation: u16,
         index: usize,
     ) -> Turn {
+        let is_inward = matches!(connection.subject.way, Way::Inward(_));
+        if !is_inward && !self.knows_guards(connection.subject.port, event(CLIENT, generation, index)) {
+            connection.keep_found(addresses);
+            return Turn::Wait;
+        }
         let number = event(SERVER, generation, index);
         let dialled = connection.dial(addresses, &self.origin(), self.now, number);
         self.dialled(connection, dialled, Errno::HOSTUNREACH)
     }
 
+    /// Is it known to which addresses the upstreams lead that may serve this port, and have endpoint rules? If not, `waiter` will be told.
+    pub(super) fn knows_guards(&mut self, port: u16, waiter: u64) -> bool {
+        let mut is_known = true;
+        for name in self.guards.to_look_up(port, self.now) {
+            let loop_ = resolve::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
+            match self.resolver.look_up(name, waiter, self.now, &loop_) {
+                Some(found) => self.guards.heard(name, &found, self.now),
+                None => is_known = false,
+            }
+        }
+        is_known
+    }
+
     pub(super) fn origin(&self) -> Origin<'_> {
-        Origin { table: self.table, epoll: &self.epoll, within: self.within.as_ref() }
+        Origin { table: self.table, guards: &self.guards, epoll: &self.epoll, within: self.within.as_ref() }
     }
 
     pub(super) fn dialled(&mut self, connection: &mut Connection<'t>, dialled: Dialled, errno: Errno) -> Turn {

@@ -303,7 +303,8 @@ fn other_protocols_wait_for_an_answer_or_are_refused() {
     assert_eq!(with("Upgrade: websocket\r\nConnection: x-upgrade\r\n"), "a.example");
     assert_eq!(said("GET / HTTP/1.0\r\nHost: a\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n"), "a");
     // What is behind a body is still read.
-    assert_eq!(with("Upgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 3\r\n"), "a.example +3 …");
+    let late = "GET / HTTP/1.1\r\nHost: a.example\r\nUpgrade: websocket\r\nConnection: upgrade\r\nContent-Length: 3\r\n\r\n{}\n";
+    assert_eq!(said(&format!("{late}x")), "a.example +3 …");
     for headers in [
         "Upgrade: h2c\r\nConnection: upgrade\r\n",
         "Upgrade: websocket, H2C\r\n",
@@ -437,4 +438,59 @@ fn noise_breaks_nothing() {
             assert_eq!(first(&bytes), First::Request, "{}", bytes.escape_ascii());
         }
     }
+}
+
+#[test]
+fn a_body_that_servers_do_not_expect_must_not_begin_with_a_request() {
+    let asked = |method: &str, body: &str| {
+        said(&format!("{method} / HTTP/1.1\r\nHost: a.example\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+    };
+    let hidden = "GET /private HTTP/1.1\r\nHost: b.example\r\n\r\n";
+    for method in ["GET", "HEAD", "DELETE", "OPTIONS", "TRACE", "delete"] {
+        for body in [
+            hidden,
+            &format!("\r\n\n \t{hidden}"),
+            "get /private",
+            "DELETE\u{b}/private\n",
+            "PUT http://b.example/",
+            "X * HTTP/1.0",
+            "GET / x HTTP/1.1\r\nHost: b.example\r\n",
+        ] {
+            assert_eq!(asked(method, body), "a.example Body", "{method} {body:?}");
+        }
+        for body in [
+            "{\"query\": {\"match\": \"GET /a HTTP/1.1\"}}\n",
+            "a=b&c=d",
+            "<a/>",
+            "word",
+            "--x\r\nA: b\r\n",
+            "\r\n",
+            "two words",
+        ] {
+            assert_eq!(asked(method, body), format!("a.example +{}", body.len()), "{method} {body:?}");
+        }
+    }
+    for method in ["POST", "PUT", "PATCH", "PROPFIND"] {
+        assert_eq!(asked(method, hidden), format!("a.example +{}", hidden.len()), "{method}");
+    }
+    let long = "GET ".repeat(HEAD_LIMIT);
+    assert_eq!(
+        transcript(
+            format!("GET / HTTP/1.1\r\nHost: a.example\r\nContent-Length: 999999\r\n\r\n{long}").as_bytes(),
+            4096
+        ),
+        "a.example Body"
+    );
+}
+
+#[test]
+fn the_first_line_of_chunks_that_servers_do_not_expect_is_a_number() {
+    let asked = |method: &str, line: &str| {
+        said(&format!(
+            "{method} / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n{line}\r\nab\r\n0\r\n\r\n"
+        ))
+    };
+    assert_eq!(asked("GET", "2;x GET / HTTP/1.1"), "a.example Body");
+    assert_eq!(asked("GET", "2"), "a.example +5 +2 +3 +2");
+    assert_eq!(asked("POST", "2;x GET / HTTP/1.1"), "a.example +22 +2 +3 +2");
 }

@@ -277,6 +277,9 @@ fn route(name: &str, host: &str, port: u16, endpoints: Value, inspect: bool) -> 
         "inject_name": null,
         "endpoints": endpoints,
         "inspect": inspect,
+        "body_methods": [],
+        "upstream_addresses": [],
+        "shared_addresses": false,
         "source": format!("{name}.toml:3"),
     })
 }

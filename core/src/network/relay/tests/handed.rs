@@ -19,7 +19,7 @@ fn with_a_route() -> Network {
     let upstream = json!({ "scheme": "http", "host": "new.example", "port": PORT, "base": "" });
     let route = json!({
         "name": "api", "upstream": upstream, "credential": null, "inject_mode": null, "inject_name": null, "endpoints": [],
-        "inspect": false, "source": "paddock.toml:3",
+        "inspect": false, "body_methods": [], "upstream_addresses": [], "shared_addresses": false, "source": "paddock.toml:3",
     });
     plan(Action::Deny, json!({ "routes": [route], "inspect": [] }))
 }
