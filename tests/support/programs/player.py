@@ -1,0 +1,42 @@
+"""Plays connections that somebody else has written down: each line of the file is one, as JSON.
+
+player.py FILE
+
+``{"host": …, "port": …, "pieces": […]}``: the pieces are sent one after the other, in Latin-1. A line is printed for
+each: how many answers came, and the status of each.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import re
+import socket
+import sys
+
+_WAIT_S = 4.0  # for an answer to what no server can finish
+_STATUS = re.compile(rb"HTTP/1\.[01] ([0-9]{3})")
+
+
+def play(line: str) -> str:
+    one = json.loads(line)
+    received = b""
+    try:
+        with socket.create_connection((one["host"], one["port"]), _WAIT_S) as end:
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for piece in one["pieces"]:
+                end.sendall(piece.encode("latin-1"))
+            end.shutdown(socket.SHUT_WR)
+            while data := end.recv(65536):
+                received += data
+    except OSError as error:
+        received += f"\n{error}".encode()
+    return json.dumps(
+        {"statuses": [int(status) for status in _STATUS.findall(received)], "said": received.decode("latin-1")}
+    )
+
+
+print("started", flush=True)
+with concurrent.futures.ThreadPoolExecutor(16) as threads, open(sys.argv[1], encoding="ascii") as file:
+    for told in threads.map(play, file):
+        print(told, flush=True)
