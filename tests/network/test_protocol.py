@@ -57,10 +57,15 @@ endpoint_rules = [{{ method = "*", path = "/r/**" }}]
     return f'[meta]\ninherit = "ai-agent"\n[network]\n{lists}{routes}'
 
 
+def one_slash(path: str) -> str:
+    """Without rules a path is passed on as it is; Python's server makes one slash of several at its beginning."""
+    return "/" + path.lstrip("/") if path.startswith("/") else path
+
+
 def judged(fence: Fence) -> collections.Counter[tuple[object, ...]]:
     """What was allowed, in the journal: route, host, method and path."""
     return collections.Counter(
-        (one["route"], one["host"], one["method"], one["path"])
+        (one["route"], one["host"], one["method"], one["path"] and one_slash(str(one["path"])))
         for one in fence.events()
         if one["event"] == "network" and one["layer"] == "request" and one["action"] != "deny"
     )
@@ -85,7 +90,7 @@ def wrongs(served: dict[str, list[Upstream]], played: list[Play], fence: Fence) 
             host = one.host.lower().partition(":")[0]
             found += unlike(kind, one, bodies)
             if host == _NAMES["inspect", kind]:
-                spent = (None, host, one.method, one.path.partition("?")[0])
+                spent = (None, host, one.method, one_slash(one.path.partition("?")[0]))
                 allowed[spent] -= 1
                 if allowed[spent] < 0:
                     found.append(f"{kind}, inspected: {one}")
