@@ -336,7 +336,11 @@ impl Copied<'_> {
     fn hide_from_now_on<'p>(&self, overlaid: &Overlaid, paths: impl Iterator<Item = &'p AbsPath>) -> Result<(), Errno> {
         let mut veil = Veil::default();
         // If the host has moved it as a whole, there are only the covers.
-        let Ok(workspace) = mounts::open_host(&self.workspace.as_c_str()) else { return Ok(()) };
+        let workspace = match mounts::open_host(&self.workspace.as_c_str()) {
+            Ok(workspace) => workspace,
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(error) => return Err(error),
+        };
         for (dir, name) in paths.filter_map(|path| veil::split(self.workspace, path)) {
             veil.hide(workspace.as_fd(), dir, [name.to_vec()]);
         }

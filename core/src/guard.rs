@@ -250,6 +250,7 @@ impl Guard {
                 break;
             }
         }
+        self.near.clear();
         if self.post.silent.look_again(&self.ground, &mut self.post.covers)? {
             self.deliver(Instant::now(), put_covers, on_event)?;
         }
@@ -271,6 +272,7 @@ impl Guard {
     pub fn finish(&mut self, on_event: &mut dyn FnMut(GuardEvent)) -> Result<(), GuardError> {
         sys::forget_signals();
         self.walker.is_interrupted = Some(sys::is_asked_to_end);
+        self.walker.deadline = None;
         let finished = self.scan_last(on_event);
         // What was found before an error is told too.
         self.post.events.drain(..).for_each(on_event);

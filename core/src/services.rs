@@ -48,9 +48,19 @@ pub fn covers(shown: impl Fn(&AbsPath) -> bool) -> Result<Vec<Cover>, Errno> {
             continue;
         };
         let (above, own) = (&name[..slash.max(1)], &name[slash + 1..]);
-        let above = directories.entry(above.to_vec()).or_insert_with(|| real(above));
-        let Some(path) = above.as_ref().and_then(|above| below(above, own)).filter(&shown) else { continue };
-        let Ok(stat) = rustix::fs::lstat(path.as_c_str()) else { continue };
+        let real = directories.entry(above.to_vec()).or_insert_with(|| real(above));
+        let real = match real {
+            Ok(real) => real.as_deref(),
+            // A file system that does not answer matters only where the command sees it.
+            Err(error) if below(above, own).is_some_and(|path| shown(&path)) => return Err(*error),
+            Err(_) => None,
+        };
+        let Some(path) = real.and_then(|real| below(real, own)).filter(&shown) else { continue };
+        let stat = match rustix::fs::lstat(path.as_c_str()) {
+            Ok(stat) => stat,
+            Err(error) if is_unreachable(error) => continue,
+            Err(error) => return Err(error),
+        };
         let is_new = found.iter().all(|cover: &Cover| cover.path != path);
         if is_new && FileType::from_raw_mode(stat.st_mode) == FileType::Socket {
             found.push(Cover { path, identity: Identity::from(&stat), directory: false, kind: CoverKind::Mask });
@@ -59,12 +69,22 @@ pub fn covers(shown: impl Fn(&AbsPath) -> bool) -> Result<Vec<Cover>, Errno> {
     Ok(found)
 }
 
-/// Where a directory really lies. One that we can not come to, the command can not either.
-fn real(directory: &[u8]) -> Option<Vec<u8>> {
+/// Where a directory really lies. None: it is not there, or can not be come to.
+fn real(directory: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = rustix::fs::open(directory, flags, Mode::empty()).ok()?;
+    let opened = match rustix::fs::open(directory, flags, Mode::empty()) {
+        Ok(opened) => opened,
+        Err(error) if is_unreachable(error) => return Ok(None),
+        Err(error) => return Err(error),
+    };
     let mut buffer = [0; 32];
-    rustix::fs::readlink(beneath::link_to(&opened, &mut buffer), Vec::new()).ok().map(|path| path.into_bytes())
+    rustix::fs::readlink(beneath::link_to(&opened, &mut buffer), Vec::new()).map(|path| Some(path.into_bytes()))
+}
+
+/// Errors of a path that leads nowhere. Where a directory on the way can not be searched, it does so for the command too, and one
+/// whose rights the command could change is closed as a whole.
+fn is_unreachable(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS)
 }
 
 fn below(directory: &[u8], name: &[u8]) -> Option<AbsPath> {

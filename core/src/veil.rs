@@ -98,7 +98,11 @@ impl Veil {
         // From the innermost out: each name that is made changes the times of its directory.
         for (dir, _) in shown().rev() {
             // Where the host has removed it meanwhile, it is empty.
-            let Ok(real) = open(workspace, dir).and_then(rustix::fs::fstat) else { continue };
+            let real = match open(workspace, dir).and_then(rustix::fs::fstat) {
+                Ok(real) => real,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+                Err(error) => return Err(error),
+            };
             let name = CString::new(if dir.is_empty() { &b"."[..] } else { dir }).map_err(|_| Errno::INVAL)?;
             let mode = Mode::from_raw_mode(real.st_mode & 0o7777);
             settled(rustix::fs::chmodat(layer, &name, mode, AtFlags::empty()))?;

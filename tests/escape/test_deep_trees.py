@@ -1,4 +1,4 @@
-"""Deep and wide trees: the guard and the last scan look through them in little memory and in time that grows with them."""
+"""Deep and wide trees: guard and last scan need little memory for them, and time that grows with their entries."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_a_denied_name_in_a_directory_that_an_earlier_session_shut_stays_closed(
         said = []
         for script in ("chmod 0600 deploy", "echo started; chmod 0700 deploy; cat deploy/.env"):
             async with Sandbox(**options) as box:
-                said.append((await box.run(script, timeout_s=60)).stdout.decode())
+                said.append((await box.run(script, timeout_s=60)).stdout)
         tell(*said)
         """,
     )

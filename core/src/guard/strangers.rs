@@ -7,13 +7,14 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 use crate::cover::{Cover, CoverKind};
 use crate::ground::Ground;
 use crate::place::Identity;
 use crate::services;
 use crate::survey;
-use crate::walk::WalkError;
+use crate::walk::{self, WalkError};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LAST_PAUSE: Duration = Duration::from_secs(8);
@@ -63,12 +64,23 @@ impl Silent {
             }
             let (tree, path) = (&ground.trees[one.place.0], &one.place.1);
             let found = tree.open(path, OFlags::PATH).and_then(|socket| Ok((rustix::fs::fstat(&socket)?, socket)));
-            let Some((stat, socket)) = found.ok().filter(|(stat, _)| Identity::from(stat) == one.identity) else {
-                continue;
+            let silent = match found {
+                Ok((stat, socket)) if Identity::from(&stat) == one.identity => {
+                    let silent = services::is_silent(socket.as_fd());
+                    if !silent {
+                        covers.push(survey::cover(tree.absolute(path)?, &stat, CoverKind::Stranger)?);
+                    }
+                    silent
+                }
+                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => false,
+                // The command has shut a directory on the way, and can open it again.
+                Err(Errno::ACCESS) => {
+                    one.pause = one.pause.min(LAST_PAUSE / 2);
+                    true
+                }
+                Err(source) => return Err(WalkError::Look { path: walk::shown(tree, path), source }),
             };
-            if !services::is_silent(socket.as_fd()) {
-                covers.push(survey::cover(tree.absolute(path)?, &stat, CoverKind::Stranger)?);
-            } else if one.pause < LAST_PAUSE {
+            if silent && one.pause < LAST_PAUSE {
                 one.pause *= 2;
                 one.next = now + one.pause;
                 kept.push(one);
