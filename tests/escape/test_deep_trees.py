@@ -122,8 +122,7 @@ def test_a_denied_name_is_covered_before_the_events_of_a_deep_tree_are_judged(fu
     with full.starting(["python3", "-c", READER, "1000", "2500"]) as process:
         wait_for((project / "now").exists, "the leaves are made")
         new.rename(project / ".env")
-        masked = lambda: [event for event in full.events() if event["event"] == "name.masked"]  # noqa: E731
-        wait_for(lambda: bool(masked()), "the guard has covered it")
+        wait_for(lambda: any(event["event"] == "name.masked" for event in full.events()), "the guard has covered it")
         (project / "end").touch()
         assert process.stdout is not None
         said = process.stdout.read()
