@@ -29,7 +29,7 @@ $(VENV)/.installed wheel symbols: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_
 	-Cllvm-args=-disable-vp -Cllvm-args=-no-pgo-warn-mismatch -Cllvm-args=-enable-split-machine-functions
 endif
 
-.PHONY: setup test lint lint-python lint-rust deny bench symbols demo wheel clean
+.PHONY: setup test stress lint lint-python lint-rust deny bench symbols demo wheel clean
 
 setup: $(VENV)/.installed
 
@@ -50,6 +50,10 @@ test: setup
 	cargo test --quiet --locked --manifest-path core/Cargo.toml --features force-unsupported --test unsupported
 	cargo test --quiet --locked --manifest-path core/Cargo.toml
 	$(BIN)/python -m pytest $(WORKERS)
+
+# The long versions: every index of the fault table.
+stress: setup
+	PADDOCK_STRESS=1 $(BIN)/python -m pytest -s tests/faults
 
 # Side by side with -j2: the end of a release build keeps one processor busy.
 lint: lint-python lint-rust

@@ -46,6 +46,8 @@ pub struct Finished {
     /// The guard did its work to the end, and so did the last scan. Otherwise the run fails, whatever the command's own exit code is:
     /// names that it planted may be left.
     pub is_closed: bool,
+    /// The last scan was complete, or none was due.
+    pub is_scanned: bool,
 }
 
 pub struct Duties<'a> {
@@ -107,7 +109,7 @@ impl<'a> Duties<'a> {
         if let Some(renames) = self.calls.take().and_then(|calls| calls.renames) {
             renames.finish();
         }
-        let (mut watches, mut is_closed) = (None, true);
+        let (mut watches, mut is_closed, mut is_scanned) = (None, true, true);
         let guard = self.guard.take();
         if guard.is_none() {
             self.say_all();
@@ -115,18 +117,26 @@ impl<'a> Duties<'a> {
         if let Some(mut guard) = guard {
             let finished = guard.finish(&mut |event| self.tell(event));
             self.say_all();
-            if let Err(error) = self.failure.take().map_or(finished, Err) {
-                is_closed = false;
-                stderr::complain(&error.to_string(), error.hint());
-                if let Some(journal) = self.journal {
-                    let text = error.to_string();
-                    let _ = journal.append(&Event::Partial { text: text.as_bytes() });
-                }
+            is_scanned = finished.is_ok();
+            is_closed = is_scanned && self.failure.is_none();
+            if let Some(error) = self.failure.take() {
+                let text = error.to_string();
+                stderr::complain(&text, error.hint());
+                self.append(&[Event::Partial { text: text.as_bytes() }]);
             }
+            if let Err(error) = finished {
+                let text = error.to_string();
+                stderr::complain(
+                    &text,
+                    "the next `paddock run`, or `paddock doctor`, finishes it before anything else",
+                );
+                self.append(&[Event::ScanUnfinished { error: &text }]);
+            }
+            self.say_all();
             self.tell_changed(&guard.changed());
             watches = Some(guard.disband());
         }
-        Finished { exceeded: self.exceeded, watches, is_closed }
+        Finished { exceeded: self.exceeded, watches, is_closed, is_scanned }
     }
 
     /// Of the relay, which is to go.
@@ -268,23 +278,8 @@ impl<'a> Duties<'a> {
     }
 
     fn tell(&mut self, event: GuardEvent) {
-        let event = match &event {
-            GuardEvent::Taken { path, kept, whole } => {
-                self.say(&format!("took away {path}, made during the run: it is kept in {kept}"));
-                Event::NameTaken { path: path.as_bytes(), kept: kept.as_bytes(), whole: *whole }
-            }
-            GuardEvent::Masked { path, window } => {
-                Event::NameMasked { path: path.as_bytes(), window_us: window.as_micros() }
-            }
-            GuardEvent::Removed { path, source } => {
-                self.say(&format!("removed {path}, made during the run: it can not be kept: {source}"));
-                Event::NameRemoved { path: path.as_bytes(), errno: *source }
-            }
-            GuardEvent::Failed { path, source } => {
-                self.say(&format!("{path}, made during the run, can not be taken away: {source}"));
-                Event::NameLeft { path: path.as_bytes(), errno: *source }
-            }
-        };
+        let (line, event) = telling(&event);
+        line.iter().for_each(|line| self.say(line));
         self.append(&[event]);
     }
 
@@ -307,6 +302,27 @@ impl<'a> Duties<'a> {
         if !self.lines.iter().any(|(_, line)| line == what) && self.lines.len() < 2 * MOST_LINES {
             self.lines.extend([("paddock", what.to_owned()), ("hint", hint.to_owned())]);
         }
+    }
+}
+
+/// What became of a name: the line for people, if they are told at once, and the event.
+pub fn telling(event: &GuardEvent) -> (Option<String>, Event<'_>) {
+    match event {
+        GuardEvent::Taken { path, kept, whole } => (
+            Some(format!("took away {path}, made during the run: it is kept in {kept}")),
+            Event::NameTaken { path: path.as_bytes(), kept: kept.as_bytes(), whole: *whole },
+        ),
+        GuardEvent::Masked { path, window } => {
+            (None, Event::NameMasked { path: path.as_bytes(), window_us: window.as_micros() })
+        }
+        GuardEvent::Removed { path, source } => (
+            Some(format!("removed {path}, made during the run: it can not be kept: {source}")),
+            Event::NameRemoved { path: path.as_bytes(), errno: *source },
+        ),
+        GuardEvent::Failed { path, source } => (
+            Some(format!("{path}, made during the run, can not be taken away: {source}")),
+            Event::NameLeft { path: path.as_bytes(), errno: *source },
+        ),
     }
 }
 

@@ -1,6 +1,7 @@
 //! What the full tier has besides the fence: the places of the grants, what covers names in them, who guards them, and the copy
 //! that is worked on.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -28,6 +29,7 @@ use crate::services;
 use crate::session::{Session, SessionError};
 use crate::sys::SignalMask;
 use crate::text::{self, AbsPath, Text};
+use crate::unfinished::Mark;
 use crate::veil::{self, Veil};
 
 pub struct Enclosure<'p> {
@@ -40,6 +42,17 @@ pub struct Enclosure<'p> {
     pub veil: Veil,
     pub guard: Option<Guard>,
     pub session: Option<Session>,
+    /// See [`Mark`].
+    pub mark: Option<Mark>,
+    run: Option<Run<'p>>,
+}
+
+/// What the mark of a run says of it.
+#[derive(Clone, Copy)]
+pub struct Run<'p> {
+    pub id: &'p str,
+    /// As it was read.
+    pub plan: &'p [u8],
 }
 
 /// So many whiteouts are made in half a millisecond. Where more are needed to hide every denied name in every directory, those
@@ -47,19 +60,20 @@ pub struct Enclosure<'p> {
 const MOST_HIDDEN: usize = 256;
 
 impl<'p> Enclosure<'p> {
-    /// `copied`: the workspace is a copy. Without an id nothing will run, so nothing is made that would have to outlive it.
+    /// Without a run nothing is made that would have to outlive it.
     pub fn prepare(
         plan: &'p Plan,
         namespaces: &'p Namespaces,
         requested: &'p plan::Files,
-        id: Option<&str>,
+        run: Option<Run<'p>>,
     ) -> Result<Enclosure<'p>, Refusal> {
-        let session = match (&plan.workspace, id) {
-            (Some(workspace), Some(id)) => Some(Session::open(&plan.sessions, workspace, id)?),
+        let session = match (&plan.workspace, run) {
+            (Some(workspace), Some(run)) => Some(Session::open(&plan.sessions, workspace, run.id)?),
             _ => None,
         };
-        let taken = taken_dir(plan, id.unwrap_or("none"))?;
-        Ok(Enclosure { plan, namespaces, requested, taken, veil: Veil::default(), guard: None, session })
+        let taken = taken_dir(plan, run.map_or("none", |run| run.id))?;
+        let veil = Veil::default();
+        Ok(Enclosure { plan, namespaces, requested, taken, veil, guard: None, session, mark: None, run })
     }
 
     /// What covers places that are closed or unwritable by their path; and closed ones in what can be written, which are the guard's.
@@ -113,7 +127,7 @@ impl<'p> Enclosure<'p> {
         sha256: &str,
         announce: impl Fn(&Veil),
     ) -> Result<Started, Refusal> {
-        let Enclosure { plan, namespaces, requested, session, .. } = &*self;
+        let Enclosure { plan, namespaces, requested, session, run, .. } = &*self;
         let blueprint = Blueprint {
             plan,
             namespaces,
@@ -125,6 +139,12 @@ impl<'p> Enclosure<'p> {
             gid: rustix::process::getegid().as_raw(),
         };
         let mut kept = (None, Veil::default());
+        let mut mark = None;
+        let init = Cell::new(None);
+        let admit = |pid| {
+            init.set(Some(pid));
+            admit(pid)
+        };
         let (mut look, mut files) = (Some(look), None);
         let meanwhile = |tell: Tell<'_>| {
             if let Some(look) = look.take() {
@@ -146,6 +166,10 @@ impl<'p> Enclosure<'p> {
                 Word::hiding(veil.names()).iter().for_each(&mut *tell);
                 tell(&Word::All);
             }
+            // From the last word on the command runs.
+            if let (Some(guard), Some(run), Some(init)) = (&guard, run, init.get()) {
+                mark = Mark::set(&plan.sessions, run.id, run.plan, guard, init)?;
+            }
             covers.into_iter().for_each(|cover| tell(&Word::Cover(cover)));
             tell(&Word::All);
             kept = (guard, veil);
@@ -153,6 +177,7 @@ impl<'p> Enclosure<'p> {
         };
         let started = namespaces::start(&blueprint, fence, payload, mask, admit, meanwhile, attend);
         (self.guard, self.veil) = kept;
+        self.mark = mark;
         started
     }
 }
@@ -197,7 +222,7 @@ struct Found {
 }
 
 /// Where names that were taken away are kept for review.
-fn taken_dir(plan: &Plan, id: &str) -> Result<AbsPath, Refusal> {
+pub fn taken_dir(plan: &Plan, id: &str) -> Result<AbsPath, Refusal> {
     let path = [plan.sessions.as_bytes(), b"/", id.as_bytes(), b"/taken"].concat();
     Text::from_bytes(path).and_then(AbsPath::new).map_err(|_| Refusal::Usage("the sessions directory is no path"))
 }

@@ -58,7 +58,6 @@ pub struct Start<'a> {
     pub actual: Enforcement,
 }
 
-#[allow(dead_code, reason = "names are wired up with the full tier")]
 pub enum Event<'a> {
     Start(Start<'a>),
     End {
@@ -114,6 +113,14 @@ pub enum Event<'a> {
     /// A name that is executed outside later, and was made or changed during the run.
     NameFlagged {
         path: &'a [u8],
+    },
+    /// The last scan did not finish: what the command planted may be left.
+    ScanUnfinished {
+        error: &'a str,
+    },
+    /// The last scan of this session, which was cut off, was finished later.
+    ScanFinished {
+        taken: usize,
     },
     /// A denied or locked name that appeared or was replaced, and for how long it lay open.
     NameMasked {
@@ -204,6 +211,13 @@ impl Event<'_> {
             Event::NameFlagged { path } => {
                 out.push_str("\"event\":\"name.flagged\",\"path\":");
                 json::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+            }
+            Event::ScanUnfinished { error } => {
+                out.push_str("\"event\":\"scan.unfinished\",\"error\":");
+                json::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
+            }
+            Event::ScanFinished { taken } => {
+                let _ = write!(out, "\"event\":\"scan.finished\",\"taken\":{taken}");
             }
             Event::NameMasked { path, window_us } => {
                 out.push_str("\"event\":\"name.masked\",\"path\":");
@@ -424,6 +438,7 @@ mod tests {
         let left = Event::NameLeft { path: b"/w/.vscode", errno: Errno::NOSPC };
         let masked = Event::NameMasked { path: b"/w/.env", window_us: 900 };
         let flagged = Event::NameFlagged { path: b"/w/Makefile" };
+        let (unfinished, finished) = (Event::ScanUnfinished { error: "a signal" }, Event::ScanFinished { taken: 2 });
         let (ran, attack) = (decided(Outcome::Ran { verified: true }), decided(Outcome::Attack("the arguments")));
         let (exec, attack) = (Event::Exec(&ran), Event::Exec(&attack));
         let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
@@ -439,7 +454,7 @@ mod tests {
         let network = Event::Network(&told);
         let missing = Event::JournalLost { count: 12, reason: "ENOSPC" };
         let events = [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged];
-        for event in events.into_iter().chain([exec, attack, refused, network, lost, missing]) {
+        for event in events.into_iter().chain([exec, attack, refused, network, lost, missing, unfinished, finished]) {
             let ours = parsed(&event);
             let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
             let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();

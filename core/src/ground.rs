@@ -134,6 +134,11 @@ impl Rooted {
         beneath::open(&self.root, path, flags)
     }
 
+    /// Paths relative to the tree that are not walked.
+    pub fn left_out(&self) -> impl Iterator<Item = &[u8]> {
+        self.left_out.iter().map(|path| &**path)
+    }
+
     pub fn is_left_out(&self, path: &[u8], name: &[u8]) -> bool {
         self.left_out.iter().any(|other| match other.strip_prefix(path) {
             Some(rest) if path.is_empty() => rest == name,

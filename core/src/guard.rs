@@ -7,6 +7,7 @@
 //! gains time, and the scan at the end, when nothing runs any more, judges what he leaves.
 
 mod events;
+mod memory;
 mod nodes;
 mod strangers;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use crate::text::AbsPath;
 use crate::walk::{Below, Dir, WalkError, Walker};
 
 use events::{Near, Noted};
+pub use memory::Memory;
 use nodes::{NO_NODE, Nodes};
 use view::View;
 use visit::{Post, Visit};

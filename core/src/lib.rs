@@ -75,6 +75,7 @@ mod seccomp;
 mod services;
 mod session;
 mod shell;
+mod standard;
 mod stderr;
 mod supervise;
 mod survey;
@@ -83,6 +84,7 @@ mod syscalls;
 mod taken;
 mod temp;
 mod text;
+mod unfinished;
 mod veil;
 mod vigil;
 mod volume;
@@ -121,7 +123,7 @@ fn start(words: Vec<CString>) -> i32 {
 }
 
 fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
-    run::check_standard_descriptors()?;
+    standard::check_descriptors()?;
     let uid = rustix::process::getuid().as_raw();
     if uid != rustix::process::geteuid().as_raw() {
         return Err(PlanError::SetUid.into());
@@ -198,6 +200,12 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"namespaces") => {
             arguments.end()?;
             Ok(i32::from(namespaces::try_out().namespaces.is_err()))
+        }
+        Some(b"finish") => {
+            let sessions = unfinished::sessions(arguments.path()?.as_bytes());
+            arguments.end()?;
+            let sessions = sessions.ok_or(Refusal::Usage("finish takes the directory of the sessions"))?;
+            print(&unfinished::report(&sessions, uid)?)
         }
         Some(b"--version") => {
             let verbose = arguments.flag(b"--verbose");

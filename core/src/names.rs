@@ -43,6 +43,14 @@ pub enum Rule {
     System,
 }
 
+/// A path that was added to the patterns of a plan, and a pattern below it, which may be empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Added {
+    pub rule: Rule,
+    pub path: Box<[u8]>,
+    pub rest: Box<[u8]>,
+}
+
 /// A system's trees hold hundreds of thousands of names, none of them a user's, and can not be written.
 const SYSTEM: [&str; 17] = [
     "/usr",
@@ -71,6 +79,8 @@ pub struct Names {
     stems: Stems,
     /// Patterns were added that no state knows of.
     grown: bool,
+    /// What was added to the patterns of the plan.
+    added: Vec<Added>,
     states: States,
     /// Directories of installed packages: nothing is flagged below them.
     pub packages: Vec<Text>,
@@ -143,6 +153,7 @@ impl Names {
             words: Words::new(),
             stems: Stems::new(),
             grown: false,
+            added: Vec::new(),
             states: States::default(),
             packages: Vec::new(),
             guards_git: false,
@@ -163,7 +174,9 @@ impl Names {
             names.put_group(group)?;
         }
         for path in SYSTEM {
-            names.add_path(Rule::System, path.as_bytes());
+            names.parts.clear();
+            pattern::literal(path.as_bytes(), &mut names.words, &mut names.parts);
+            names.put(Rule::System, Root::Slash);
         }
         names.settle()?;
         Ok(names)
@@ -201,7 +214,38 @@ impl Names {
     pub fn add_path(&mut self, rule: Rule, path: &[u8]) {
         self.parts.clear();
         pattern::literal(path, &mut self.words, &mut self.parts);
-        self.put(rule, Root::Slash);
+        if self.put(rule, Root::Slash) {
+            self.added.push(Added { rule, path: path.into(), rest: Box::default() });
+        }
+    }
+
+    /// What was added so far. With the patterns of the plan it makes the same names again.
+    pub fn added(&self) -> &[Added] {
+        &self.added
+    }
+
+    /// Adds what other names had added. From [`Names::settle`] on.
+    pub fn add(&mut self, added: &Added) -> Result<(), NamesError> {
+        if added.rest.is_empty() {
+            self.add_path(added.rule, &added.path);
+            return Ok(());
+        }
+        let mut rest = Vec::new();
+        let text = Text::from_bytes(added.rest.to_vec()).map_err(|_| PatternError::Empty)?;
+        pattern::parse_name(&text, &mut self.words, &mut rest)?;
+        self.add_pattern(added.rule, &added.path, rest);
+        Ok(())
+    }
+
+    /// A literal path, and a pattern below it.
+    fn add_pattern(&mut self, rule: Rule, path: &[u8], rest: Vec<Part>) {
+        self.parts.clear();
+        pattern::literal(path, &mut self.words, &mut self.parts);
+        self.parts.extend(&rest);
+        if self.put(rule, Root::Slash) {
+            let spelled: Vec<&[u8]> = rest.iter().map(|part| self.words.spell(*part)).collect();
+            self.added.push(Added { rule, path: path.into(), rest: spelled.join(&b'/').into() });
+        }
     }
 
     /// What patterns expect below an entry, which is a symlink, they expect below `path` as well: it leads there. From
@@ -215,23 +259,23 @@ impl Names {
             self.stems.rests(*stem, &mut rests);
         }
         for (rule, rest) in rests {
-            self.parts.clear();
-            pattern::literal(path, &mut self.words, &mut self.parts);
-            self.parts.extend(rest);
-            self.put(rule, Root::Slash);
+            self.add_pattern(rule, path, rest);
         }
     }
 
-    fn put(&mut self, rule: Rule, root: Root) {
+    /// True: it is new.
+    fn put(&mut self, rule: Rule, root: Root) -> bool {
         let end = self.stems.grow(start_of(root), &self.parts);
-        self.mark(rule, end);
+        self.mark(rule, end)
     }
 
-    fn mark(&mut self, rule: Rule, end: StemId) {
-        if self.stems.mark(end, rule) {
+    fn mark(&mut self, rule: Rule, end: StemId) -> bool {
+        let new = self.stems.mark(end, rule);
+        if new {
             self.grown = true;
             self.guards_git |= rule == Rule::Protect && self.stems.goes_through(end, self.words.git);
         }
+        new
     }
 
     /// Takes in what was added; false if all of it was known. Every state given out before is void.

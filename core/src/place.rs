@@ -18,6 +18,10 @@ pub struct Identity {
 }
 
 impl Identity {
+    pub fn device(self) -> u64 {
+        self.device
+    }
+
     pub fn inode(self) -> u64 {
         self.inode
     }

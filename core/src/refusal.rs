@@ -21,6 +21,7 @@ use crate::plan::PlanError;
 use crate::session::SessionError;
 use crate::supervise::SuperviseError;
 use crate::temp::TempError;
+use crate::unfinished::UnfinishedError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -60,6 +61,8 @@ pub enum Refusal {
     Limits(#[from] LimitsError),
     #[error(transparent)]
     Session(#[from] SessionError),
+    #[error(transparent)]
+    Unfinished(#[from] UnfinishedError),
     #[error(transparent)]
     Observe(#[from] ObserveError),
     #[error(transparent)]
@@ -110,7 +113,7 @@ impl Refusal {
         match self {
             Refusal::Usage(_) => {
                 "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | \
-                 attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | judge --plan-fd N | regexes | exactly | host | probe"
+                 attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | judge --plan-fd N | finish SESSIONS | regexes | exactly | host | probe"
             }
             Refusal::Pin(_) => {
                 "a container's filter may refuse it: --security-opt seccomp=unconfined; or leave the network open (network.mode = \"host\") and grant no sockets"
@@ -131,6 +134,7 @@ impl Refusal {
             Refusal::Namespaces(error) => error.hint(),
             Refusal::Jail(error) => error.hint(),
             Refusal::Session(error) => error.hint(),
+            Refusal::Unfinished(error) => error.hint(),
             Refusal::Names(error) => error.hint(),
             Refusal::Guard(error) => error.hint(),
             Refusal::Limits(error) => error.hint(),

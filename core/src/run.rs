@@ -2,23 +2,22 @@
 
 use std::ffi::{CStr, CString};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd as _, BorrowedFd, IntoRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::Instant;
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::rand::GetRandomFlags;
 
 use crate::ancestry;
 use crate::calls::{Attendants, Calls};
 use crate::census::Tree;
 use crate::channel;
-use crate::chores::{Copied, Duties, Finished};
+use crate::chores::{self, Copied, Duties, Finished};
 use crate::command::Command;
 use crate::companion::Companion;
 use crate::desk::Desk;
-use crate::enclosure::Enclosure;
+use crate::enclosure::{self, Enclosure};
 use crate::environment;
 use crate::event::{Event, Start};
 use crate::fence::{self, Fence};
@@ -42,11 +41,13 @@ use crate::preflight::Preflight;
 use crate::refusal::Refusal;
 use crate::rename::Renames;
 use crate::session::Session;
+use crate::standard;
 use crate::stderr;
 use crate::supervise::{self, Subject, SuperviseError};
 use crate::sys::{self, SignalMask};
 use crate::temp::Temp;
 use crate::text;
+use crate::unfinished::{self, Mark};
 use crate::veil::Veil;
 
 /// Of Paddock itself: nothing was run, or the guard did not finish its work.
@@ -76,7 +77,8 @@ pub fn run(
     // The plan's name, for whatever is written down.
     let written = plan.journal.is_some() || plan.workspace.is_some();
     let sha256 = if written { journal::hash(plan_bytes) } else { String::new() };
-    let outcome = fenced(plan, plan_fd, &sha256, argv, quiet, journal.as_ref(), &session, companion, holder);
+    let outcome =
+        fenced(plan, plan_bytes, plan_fd, &sha256, argv, quiet, journal.as_ref(), &session, companion, holder);
     let (Some(journal), Some(started_at)) = (&journal, started_at) else { return Ok(outcome?.exit_code) };
     match &outcome {
         Ok(outcome) => {
@@ -122,6 +124,7 @@ impl Outcome {
 #[allow(clippy::too_many_arguments, reason = "what a run is made of")]
 fn fenced(
     plan: Box<Plan>,
+    plan_bytes: &[u8],
     plan_fd: &OwnedFd,
     sha256: &str,
     argv: Vec<CString>,
@@ -131,9 +134,10 @@ fn fenced(
     companion: Companion,
     holder: Option<Holder>,
 ) -> Result<Outcome, Refusal> {
+    unfinished::finish_all(&plan.sessions, plan.user.uid, &mut |line| stderr::say("paddock", line))?;
     let http = Http::start(&plan, plan_fd)?;
     let gate = Gate::of(&plan)?;
-    check_standard_sockets(&plan)?;
+    standard::check_sockets(&plan)?;
     let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
     plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
     let outside = Outside::prepare(plan.network.as_ref(), plan.tier, http)?;
@@ -211,7 +215,8 @@ fn fenced(
             record(command.argv(), &preflight)?;
             Ok(preflight.files)
         };
-        let enclosure = Enclosure::prepare(&plan, namespaces, requested, Some(session))?;
+        let enclosure =
+            Enclosure::prepare(&plan, namespaces, requested, Some(enclosure::Run { id: session, plan: plan_bytes }))?;
         let (chatty, terminal, bundle) = (is_chatty(&plan, quiet), terminal.as_deref(), bundle.as_ref());
         start_enclosed(enclosure, &fence, look, &command, sha256, terminal, bundle, &limits, &mask, attend, chatty)
     })();
@@ -241,11 +246,12 @@ struct Running {
     guard: Option<Guard>,
     session: Option<Session>,
     veil: Veil,
+    mark: Option<Mark>,
 }
 
 impl Running {
     fn of(subject: Subject) -> Running {
-        Running { subject, guard: None, session: None, veil: Veil::default() }
+        Running { subject, guard: None, session: None, veil: Veil::default(), mark: None }
     }
 
     #[allow(clippy::too_many_arguments, reason = "what a run is made of")]
@@ -327,7 +333,10 @@ impl Running {
         duties.holder = holder;
         sys::give_back_memory();
         let end = supervise::wait(&self.subject, &mut duties)?;
-        let Finished { exceeded: ended_by, watches, is_closed } = duties.finish();
+        let Finished { exceeded: ended_by, watches, is_closed, is_scanned } = duties.finish();
+        if is_scanned {
+            unmark(self.mark);
+        }
         let by_signal = || end.signal().and_then(|signal| limits.behind_signal(signal));
         let ended_by = ended_by.or_else(by_signal);
         let exceeded = limits.finish(ended_by);
@@ -402,20 +411,33 @@ fn start_enclosed<'f>(
         sha256,
         announce,
     );
-    let Enclosure { session, veil, guard, .. } = enclosure;
+    let Enclosure { session, veil, guard, mark, .. } = enclosure;
     Ok(match started {
         Ok(namespaces::Started::Running(sandbox)) => {
-            Ok(Running { guard, session, veil, ..Running::of(Subject::Sandbox(sandbox)) })
+            Ok(Running { guard, session, veil, mark, ..Running::of(Subject::Sandbox(sandbox)) })
         }
         Ok(namespaces::Started::NotExecuted(errno)) => {
             session.map(Session::close);
+            unmark(mark);
             Err(Errno::from_raw_os_error(errno))
         }
         Err(refusal) => {
             session.map(Session::close);
+            // It may have run for a moment.
+            let mut say = |event| chores::telling(&event).0.iter().for_each(|line| stderr::say("paddock", line));
+            if guard.is_none_or(|mut guard| guard.finish(&mut say).is_ok()) {
+                unmark(mark);
+            }
             return Err(refusal);
         }
     })
+}
+
+/// Nothing that the command did is left to be looked through.
+fn unmark(mark: Option<Mark>) {
+    if let Some(Err(error)) = mark.map(Mark::remove) {
+        stderr::complain(&error.to_string(), error.hint());
+    }
 }
 
 fn start_jailed(
@@ -555,48 +577,6 @@ fn not_executed(name: &[u8], errno: Errno, decided: &[Decided]) -> Outcome {
     };
     stderr::complain(&format!("cannot run {shown}: {}", kernel_names::errno_text(errno)), hint);
     Outcome { exit_code, signal: None, not_executed: Some((name.to_vec(), errno)), exceeded: Vec::new() }
-}
-
-/// Whoever starts us without a standard descriptor gets /dev/null there: otherwise the next file opened would be it. A directory
-/// is refused: openat(2) relative to one needs no path from the root, and Landlock judges only what is opened later.
-pub fn check_standard_descriptors() -> Result<(), Refusal> {
-    for (fd, name) in standard_descriptors() {
-        match rustix::fs::fstat(fd) {
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
-                return Err(Refusal::DirectoryOnStandard(name));
-            }
-            Ok(_) => {}
-            // The lowest free number is this one: those below are open.
-            Err(_) => {
-                let null = rustix::fs::open(c"/dev/null", OFlags::RDWR, Mode::empty());
-                let _stays_open = null.map_err(|errno| Refusal::NoStandard(name, errno))?.into_raw_fd();
-            }
-        }
-    }
-    Ok(())
-}
-
-/// A socket that was made outside leads where it was made, and can be turned to somebody else: one of a network that the command is
-/// to be kept from, or a unix socket that is not connected for good. Pairs of connected ones, as many a parent has them, are pipes.
-pub fn check_standard_sockets(plan: &Plan) -> Result<(), Refusal> {
-    let keeps_unix_in = plan.tier == Tier::Full || plan.seccomp.is_some();
-    for (fd, name) in standard_descriptors() {
-        let Ok(family) = sockopt::socket_domain(fd) else { continue };
-        let connected = matches!(sockopt::socket_type(fd), Ok(SocketType::STREAM | SocketType::SEQPACKET))
-            && rustix::net::getpeername(fd).is_ok();
-        let turns = match family {
-            AddressFamily::UNIX => keeps_unix_in && !connected,
-            _ => plan.network.is_some(),
-        };
-        if turns {
-            return Err(Refusal::SocketOnStandard(name));
-        }
-    }
-    Ok(())
-}
-
-fn standard_descriptors() -> [(BorrowedFd<'static>, &'static str); 3] {
-    [(rustix::stdio::stdin(), "stdin"), (rustix::stdio::stdout(), "stdout"), (rustix::stdio::stderr(), "stderr")]
 }
 
 pub fn random_name() -> Result<String, Refusal> {

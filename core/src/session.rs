@@ -323,10 +323,16 @@ fn lock(session: &OwnedFd) -> Result<(), Errno> {
 }
 
 fn make_dirs(sessions: &AbsPath, id: &str) -> Result<OwnedFd, Errno> {
-    let path = sessions.as_bytes();
-    for end in
-        path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at).chain([path.len()])
-    {
+    make_all(sessions.as_bytes())?;
+    let parent = rustix::fs::open(sessions.as_c_str(), DIR, Mode::empty())?;
+    rustix::fs::mkdirat(&parent, id, Mode::RWXU)?;
+    rustix::fs::openat(&parent, id, DIR, Mode::empty())
+}
+
+/// Makes a directory and those above it that are missing, for the user alone.
+pub fn make_all(path: &[u8]) -> Result<(), Errno> {
+    let ends = path.iter().enumerate().filter(|(at, byte)| **byte == b'/' && *at > 0).map(|(at, _)| at);
+    for end in ends.chain([path.len()]) {
         match rustix::fs::mkdirat(CWD, &path[..end], Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
             // A directory above may be closed to us and be there all the same.
@@ -334,9 +340,7 @@ fn make_dirs(sessions: &AbsPath, id: &str) -> Result<OwnedFd, Errno> {
             Err(errno) => return Err(errno),
         }
     }
-    let parent = rustix::fs::open(sessions.as_c_str(), DIR, Mode::empty())?;
-    rustix::fs::mkdirat(&parent, id, Mode::RWXU)?;
-    rustix::fs::openat(&parent, id, DIR, Mode::empty())
+    Ok(())
 }
 
 fn make_dir(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {

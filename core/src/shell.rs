@@ -27,7 +27,8 @@ use crate::place::Identity;
 use crate::plan::{OnFailure, Shell, present};
 use crate::refusal::Refusal;
 use crate::rights::Rights;
-use crate::run::{self, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
+use crate::run::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
+use crate::standard;
 use crate::stderr;
 use crate::sys::{self, ExecStrings};
 use crate::syscalls::{self, Arch};
@@ -255,9 +256,9 @@ impl Compiled {
 
     /// From here on this process is inside. Returns its environment.
     fn enter(&self, dir: &[u8], inherited: &[CString]) -> Result<Vec<CString>, Refusal> {
-        run::check_standard_descriptors()?;
+        standard::check_descriptors()?;
         let plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
-        run::check_standard_sockets(&plan)?;
+        standard::check_sockets(&plan)?;
         let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE));
         let (Some(number), Some(token)) = (number, self.token()) else {
             return Err(Refusal::Usage("the plan for shells has no token"));

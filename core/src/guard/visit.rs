@@ -29,8 +29,8 @@ use super::{DISAPPEAR, GuardError, GuardEvent, MAX_TAKEN, WRITTEN, appear, watch
 /// and it is locked again. It goes by the directory that holds it: another directory that comes to the same path is new.
 #[derive(Debug)]
 pub struct Held {
-    parent: Identity,
-    name: Box<[u8]>,
+    pub parent: Identity,
+    pub name: Box<[u8]>,
     /// With the mount on it. What comes to the name now may be the command's.
     gone: bool,
 }
@@ -41,18 +41,18 @@ pub struct Post {
     store: Store,
     guards_git: bool,
     /// By directory and name.
-    held: Vec<Held>,
+    pub held: Vec<Held>,
     /// What was covered at the start, in order: never taken away. Each is watched, so that its end is known: a number that is
     /// free may be another file's next.
     covered: Vec<Identity>,
     /// The watches of those that are not watched as directories.
     cover_watches: HashMap<i32, Identity>,
     /// Repositories without a work tree that were there before.
-    bare: Vec<Identity>,
+    pub bare: Vec<Identity>,
     /// Symlinks in git directories that were there before, with what they say.
-    through: Vec<(Identity, Vec<u8>)>,
+    pub through: Vec<(Identity, Vec<u8>)>,
     /// Directories that could not be listed, and were closed as a whole.
-    shut: Vec<Identity>,
+    pub shut: Vec<Identity>,
     /// Flagged names, as last seen: the tree, and the path there.
     pub flagged: Vec<(usize, Vec<u8>)>,
     pub taken: usize,

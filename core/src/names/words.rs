@@ -1,6 +1,7 @@
 //! The names that patterns are made of, each kept once. A name of the file system is looked up here, and nearly always is none.
 
 use super::fold::fold;
+use super::pattern::Part;
 
 /// A word of a pattern, by its number.
 pub type WordId = u16;
@@ -55,6 +56,14 @@ impl Words {
     fn text(&self, word: WordId) -> &[u8] {
         let Word { start, length, .. } = self.list[usize::from(word)];
         &self.bytes[start as usize..start as usize + usize::from(length)]
+    }
+
+    /// A part of a pattern as the pattern says it.
+    pub fn spell(&self, part: Part) -> &[u8] {
+        match part {
+            Part::AnyDepth => b"**",
+            Part::Name(word) => self.text(word),
+        }
     }
 
     /// None: it is wild.

@@ -178,12 +178,15 @@ def _verify(journal: Journal, *, as_json: bool) -> int:
     if as_json:
         answer = {"sound": verdict.sound, "events": verdict.events, "first_seq": verdict.first_seq}
         losses = [{"session": one.session, "count": one.count, "reason": one.reason} for one in verdict.losses]
-        say(json.dumps({**answer, "problems": list(verdict.problems), "lost": losses}))
+        endless = list(verdict.endless)
+        say(json.dumps({**answer, "problems": list(verdict.problems), "lost": losses, "without_end": endless}))
         return 0 if verdict.sound else EXIT_PADDOCK
     for problem in (*verdict.problems, *map(str, verdict.losses)):
         complain(problem)
     if verdict.first_seq > 1:
         complain(f"the journal begins at event {verdict.first_seq}: earlier days are not there")
+    for session in verdict.endless:
+        complain(f"session {session} has a start and no end: it still runs, or it was killed")
     if verdict.sound:
         say(f"journal ok: {verdict.events} events, the chain is whole: {journal.dir}")
         return 0

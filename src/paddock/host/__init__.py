@@ -1,7 +1,7 @@
 """probes → Host; a policy's places → Terrain."""
 
-from paddock.host.measure import measure, try_everything
+from paddock.host.measure import finish_scans, measure, try_everything
 from paddock.host.model import Host, Probe, Usable
 from paddock.host.terrain import Terrain, survey
 
-__all__ = ["Host", "Probe", "Terrain", "Usable", "measure", "survey", "try_everything"]
+__all__ = ["Host", "Probe", "Terrain", "Usable", "finish_scans", "measure", "survey", "try_everything"]

@@ -50,6 +50,15 @@ def _usable(tried: dict[str, Any]) -> Usable:
     return Usable(usable=bool(tried["usable"]), errno=tried["errno"], step=tried.get("step"))
 
 
+def finish_scans(state_dir: str) -> list[str]:
+    """Finish the last scans of runs that were killed. A line for each name that was taken away, and for each run."""
+    answer = core.ask("finish", f"{state_dir}/sessions")
+    try:
+        return [str(line) for line in answer["lines"]]
+    except (KeyError, TypeError) as error:
+        raise _other_half(error) from error
+
+
 def try_everything() -> tuple[Probe, ...]:
     """Every mechanism in a child of the core, each with its control. Takes a moment; for ``paddock doctor``."""
     try:

@@ -27,6 +27,7 @@ class Verdict:
     first_seq: int
     problems: tuple[str, ...]  # "file:line: what is wrong"
     losses: tuple[Loss, ...] = ()
+    endless: tuple[str, ...] = ()  # sessions with a start and no end: they still run, or were killed
 
     @property
     def sound(self) -> bool:
@@ -42,7 +43,13 @@ def verify(journal: Journal) -> Verdict:
         head = journal.head()
         problems += _end(journal, head, chain)
     losses = (*chain.losses, *head.losses)
-    return Verdict(events=chain.events, first_seq=chain.first_seq, problems=tuple(problems), losses=losses)
+    return Verdict(
+        events=chain.events,
+        first_seq=chain.first_seq,
+        problems=tuple(problems),
+        losses=losses,
+        endless=tuple(chain.open),
+    )
 
 
 class _Chain:
@@ -54,6 +61,7 @@ class _Chain:
         self.hash = _ORIGIN
         self._last: tuple[Path, int] | None = None
         self.losses: list[Loss] = []
+        self.open: dict[str, None] = {}  # sessions that have started and not ended, in order
 
     def take(self, path: Path, number: int, raw: bytes) -> Iterator[str]:
         where = f"{path.name}:{number}"
@@ -75,6 +83,10 @@ class _Chain:
             yield f"{where}: " + ("lines before it were removed" if number == 1 else "it was the first of another file")
         if self._daily and str(fields.get("ts", ""))[:10] != path.stem:
             yield f"{where}: an event of another day"
+        if fields.get("event") == "session.start":
+            self.open[str(fields.get("session"))] = None
+        elif fields.get("event") in ("session.end", "session.refused"):
+            self.open.pop(str(fields.get("session")), None)
         if fields.get("event") == "journal.lost":
             session, count, reason = (fields.get(key) for key in ("session", "count", "reason"))
             if type(count) is not int:

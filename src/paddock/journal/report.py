@@ -123,11 +123,13 @@ class _Writer:
 def _verified(chain: Verdict | str, write: _Writer) -> str:
     if isinstance(chain, str):
         return f'<p class="no">The chain of the journal could not be verified: {write.text(chain)}</p>'
+    endless = _listed("Sessions with a start and no end, which still run or were killed:", chain.endless, write)
     if chain.sound:
-        return f'<p class="yes">The chain of the journal is whole: {chain.events} events.</p>'
+        return f'<p class="yes">The chain of the journal is whole: {chain.events} events.</p>{endless}'
     altered = _listed("The journal has been altered:", chain.problems, write)
     whole = "" if altered else "The chain of the journal is whole. "
-    return altered + _listed(f"{whole}Events are missing that could not be written:", [*map(str, chain.losses)], write)
+    lost = _listed(f"{whole}Events are missing that could not be written:", [*map(str, chain.losses)], write)
+    return altered + lost + endless
 
 
 def _listed(what: str, found: Sequence[str], write: _Writer) -> str:

@@ -1,0 +1,195 @@
+//! What a guard has to remember so that another process can do its last scan: see `unfinished.rs`.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::time::Instant;
+
+use rustix::event::Timespec;
+use rustix::fs::inotify::{self, CreateFlags};
+use rustix::io::Errno;
+use serde::Deserialize;
+
+use crate::ground::{Ground, Tree};
+use crate::json::{self, Invalid};
+use crate::names::{Added, Names, NamesError, Rule};
+use crate::place::Identity;
+use crate::survey::Survey;
+use crate::taken::Store;
+use crate::text::{AbsPath, Text};
+use crate::walk::{WalkError, Walker};
+
+use super::events::Noted;
+use super::nodes::Nodes;
+use super::visit::Post;
+use super::{Guard, GuardError};
+
+/// A guard as it was when the command started. Objects are known by device and inode.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    since: (i64, i64),
+    /// The trees that the command could write to, with the identity of each root.
+    trees: Vec<(AbsPath, u64, u64)>,
+    left_out: Vec<AbsPath>,
+    /// What the first search added to the patterns of the plan.
+    added: Vec<(Kind, Text, Text)>,
+    /// Names that were locked: the directory, and the name there.
+    held: Vec<(u64, u64, Text)>,
+    bare: Vec<(u64, u64)>,
+    /// Symlinks in git directories, and what they say.
+    through: Vec<(u64, u64, Text)>,
+    shut: Vec<(u64, u64)>,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    Deny,
+    Protect,
+    Opened,
+    Link,
+    Flag,
+}
+
+impl Kind {
+    fn name(rule: Rule) -> Option<&'static str> {
+        match rule {
+            Rule::Deny => Some("deny"),
+            Rule::Protect => Some("protect"),
+            Rule::Opened => Some("opened"),
+            Rule::Link => Some("link"),
+            Rule::Flag => Some("flag"),
+            Rule::System => None,
+        }
+    }
+
+    fn rule(self) -> Rule {
+        match self {
+            Kind::Deny => Rule::Deny,
+            Kind::Protect => Rule::Protect,
+            Kind::Opened => Rule::Opened,
+            Kind::Link => Rule::Link,
+            Kind::Flag => Rule::Flag,
+        }
+    }
+}
+
+impl Guard {
+    /// Writes the guard's [`Memory`] as JSON. False: there is no tree that the command can write to, and nothing was written.
+    pub fn write_memory(&self, out: &mut String) -> Result<bool, WalkError> {
+        let trees = || self.ground.trees.iter().filter(|tree| tree.writable);
+        if trees().next().is_none() {
+            return Ok(false);
+        }
+        let text = |out: &mut String, bytes: &[u8]| json::string(out, bytes, Invalid::Surrogate);
+        let numbers = |out: &mut String, identity: Identity| {
+            let _ = write!(out, "{},{}", identity.device(), identity.inode());
+        };
+        let _ = write!(out, "{{\"since\":[{},{}],\"trees\":", self.since.tv_sec, self.since.tv_nsec);
+        json::list(out, trees(), |out, tree| {
+            out.push('[');
+            text(out, tree.path.as_bytes());
+            out.push(',');
+            numbers(out, Identity::from(tree.stat()));
+            out.push(']');
+        });
+        out.push_str(",\"left_out\":");
+        let left_out = trees().flat_map(|tree| tree.left_out().map(|path| tree.absolute(path)));
+        let left_out: Vec<AbsPath> = left_out.collect::<Result<_, _>>()?;
+        json::list(out, &left_out, |out, path| text(out, path.as_bytes()));
+        out.push_str(",\"added\":");
+        let added = self.names.added().iter().filter_map(|added| Some((Kind::name(added.rule)?, added)));
+        json::list(out, added, |out, (kind, added)| {
+            let _ = write!(out, "[\"{kind}\",");
+            text(out, &added.path);
+            out.push(',');
+            text(out, &added.rest);
+            out.push(']');
+        });
+        let pair = |out: &mut String, identity: &Identity| {
+            out.push('[');
+            numbers(out, *identity);
+            out.push(']');
+        };
+        let named = |out: &mut String, identity: Identity, name: &[u8]| {
+            out.push('[');
+            numbers(out, identity);
+            out.push(',');
+            text(out, name);
+            out.push(']');
+        };
+        out.push_str(",\"held\":");
+        json::list(out, &self.post.held, |out, held| named(out, held.parent, &held.name));
+        out.push_str(",\"bare\":");
+        json::list(out, &self.post.bare, pair);
+        out.push_str(",\"through\":");
+        json::list(out, &self.post.through, |out, (identity, said)| named(out, *identity, said));
+        out.push_str(",\"shut\":");
+        json::list(out, &self.post.shut, pair);
+        out.push('}');
+        Ok(true)
+    }
+
+    /// The guard of a run that is over, for its last scan. `names` are those of its plan.
+    pub fn recall(mut names: Names, memory: &Memory, taken: AbsPath) -> Result<Guard, GuardError> {
+        let known = |error: NamesError| GuardError::Walk(error.into());
+        for (kind, path, rest) in &memory.added {
+            let added = Added { rule: kind.rule(), path: path.as_bytes().into(), rest: rest.as_bytes().into() };
+            names.add(&added).map_err(known)?;
+        }
+        names.settle().map_err(known)?;
+        let mut trees = Vec::with_capacity(memory.trees.len());
+        // After a reboot a file system may have another number. That of a tree's root tells which.
+        let mut devices = BTreeMap::new();
+        for (path, device, inode) in &memory.trees {
+            let now = match rustix::fs::lstat(path.as_c_str()) {
+                Ok(stat) => Identity::from(&stat),
+                // The whole tree was removed since.
+                Err(Errno::NOENT) => continue,
+                Err(source) => return Err(WalkError::Root { path: path.clone(), source }.into()),
+            };
+            if now.inode() == *inode {
+                devices.insert(*device, now.device());
+            }
+            trees.push(Tree { path: path.clone(), writable: true, watched: true });
+        }
+        let identity =
+            |device: u64, inode: u64| Identity::from((devices.get(&device).copied().unwrap_or(device), inode));
+        let pairs = |list: &[(u64, u64)]| list.iter().map(|(device, inode)| identity(*device, *inode)).collect();
+        let survey = Survey {
+            locked: memory
+                .held
+                .iter()
+                .map(|(device, inode, name)| (identity(*device, *inode), name.as_bytes().into()))
+                .collect(),
+            bare: pairs(&memory.bare),
+            shut: pairs(&memory.shut),
+            through: memory
+                .through
+                .iter()
+                .map(|(device, inode, said)| (identity(*device, *inode), said.as_bytes().to_vec()))
+                .collect(),
+            ..Survey::default()
+        };
+        let left_out = [&memory.left_out[..], std::slice::from_ref(&taken)].concat();
+        let ground = Ground::open(&trees, &left_out)?;
+        let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
+        let post = Post::new(Nodes::default(), Store::new(taken), names.guards_git, survey);
+        let since = Timespec { tv_sec: memory.since.0, tv_nsec: memory.since.1 };
+        Ok(Guard {
+            inotify,
+            names,
+            ground,
+            walker: Walker::default(),
+            post,
+            view: None,
+            buffer: Vec::new(),
+            noted: Noted::default(),
+            near: Vec::new(),
+            // Whatever happened, no event tells it.
+            quiet: false,
+            last_patrol: Instant::now(),
+            since,
+        })
+    }
+}

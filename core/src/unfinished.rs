@@ -1,0 +1,350 @@
+//! Last scans that are still to be done.
+//!
+//! Before a command starts that can write to a tree as the host does, the supervisor leaves a mark: a file in Paddock's own state,
+//! which no command can write. It holds the plan and the memory of the guard. The supervisor holds a lock on it, and removes it after
+//! a complete last scan. If everything was killed, or the scan did not finish, the mark stays without its lock. Then the next run of
+//! this user, in whatever workspace, and `paddock doctor` do the scan first. It does not matter whether that run has to do with the
+//! marked trees: what was planted there is executed by the host, and waits for nobody's run.
+//!
+//! Marks appear by rename, so each is whole. Whoever finishes one holds a lock on their directory: of two starts the second waits.
+
+use std::ffi::CString;
+use std::fmt::Write as _;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, SystemTime};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags};
+use serde::Deserialize;
+
+use crate::canonical;
+use crate::chores;
+use crate::enclosure;
+use crate::event::Event;
+use crate::files;
+use crate::guard::{Guard, GuardError, GuardEvent, Memory};
+use crate::journal::Journal;
+use crate::kernel_names::errno_text;
+use crate::names::{Names, NamesError};
+use crate::plan::{Plan, PlanError};
+use crate::session;
+use crate::text::{AbsPath, Text};
+
+const DIRECTORY: &[u8] = b"unfinished";
+/// A plan has 16 MiB at most; the memory of a guard grows with the locked names.
+const SIZE_LIMIT: u64 = 256 << 20;
+/// The kernel kills what a dead supervisor leaves. It takes milliseconds, on a busy machine more.
+const END_LIMIT: Duration = Duration::from_secs(5);
+/// A start takes no longer between making a mark and giving it its name.
+const FRESH: Duration = Duration::from_secs(60);
+
+#[derive(Debug, thiserror::Error)]
+pub enum UnfinishedError {
+    #[error("{path}, where unfinished scans are noted, can not be used: {}", errno_text(*.source))]
+    Directory { path: String, source: Errno },
+    #[error("{path}, the note of an unfinished scan, can not be written: {}", errno_text(*.source))]
+    Write { path: String, source: Errno },
+    #[error("{path}, the note of an unfinished scan, can not be read: {}", errno_text(*.source))]
+    Read { path: String, source: Errno },
+    #[error("{path}, the note of an unfinished scan, is damaged or not of this version")]
+    Damaged { path: String },
+    #[error(
+        "an earlier run did not finish its last scan (session {session}), and it can not be finished now: {source}"
+    )]
+    Scan { session: String, source: GuardError },
+    #[error("an earlier run (session {session}) left {left}, which can not be taken away: {}", errno_text(*.source))]
+    Left { session: String, left: AbsPath, source: Errno },
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+}
+
+impl UnfinishedError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            UnfinishedError::Directory { .. } | UnfinishedError::Write { .. } => {
+                "it lies in ~/.local/state/paddock, which must be yours and have room"
+            }
+            UnfinishedError::Read { .. } | UnfinishedError::Damaged { .. } => {
+                "look through the workspace of that run for names that you did not make, then remove the note"
+            }
+            UnfinishedError::Scan { .. } => {
+                "remove what is in the way, then `paddock doctor` finishes it; or look through the workspace yourself, and remove \
+                 the note of that session in ~/.local/state/paddock/unfinished"
+            }
+            UnfinishedError::Left { .. } => "look at it, remove it by hand, then run `paddock doctor`",
+            UnfinishedError::Guard(error) => error.hint(),
+        }
+    }
+}
+
+/// The first line of a mark; the plan follows.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Note {
+    version: u32,
+    /// The first process of the sandbox.
+    init: i32,
+    memory: Memory,
+}
+
+const VERSION: u32 = 1;
+
+/// The mark of this run. While this is open, the run lives.
+pub struct Mark {
+    dir: OwnedFd,
+    name: String,
+    _locked: OwnedFd,
+}
+
+impl Mark {
+    /// To be set before the command starts. None: the command can write to no tree as the host does.
+    pub fn set(
+        sessions: &AbsPath,
+        id: &str,
+        plan: &[u8],
+        guard: &Guard,
+        init: Pid,
+    ) -> Result<Option<Mark>, UnfinishedError> {
+        let mut note = String::with_capacity(4096);
+        let _ = write!(note, "{{\"version\":{VERSION},\"init\":{},\"memory\":", init.as_raw_nonzero());
+        if !guard.write_memory(&mut note).map_err(GuardError::from)? {
+            return Ok(None);
+        }
+        note.push_str("}\n");
+        let path = place(sessions);
+        let shown = |name: &str| format!("{}/{name}", String::from_utf8_lossy(&path));
+        let opened = match open_dir(&path) {
+            Err(Errno::NOENT) => session::make_all(&path).and_then(|()| open_dir(&path)),
+            opened => opened,
+        };
+        let dir = opened.map_err(|source| UnfinishedError::Directory { path: shown(""), source })?;
+        let fresh = format!(".{id}");
+        let written = (|| {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&dir, &*fresh, flags, Mode::RUSR | Mode::WUSR)?;
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            for mut part in [note.as_bytes(), plan] {
+                while !part.is_empty() {
+                    match rustix::io::write(&file, part)? {
+                        0 => return Err(Errno::NOSPC),
+                        count => part = &part[count..],
+                    }
+                }
+            }
+            rustix::fs::renameat(&dir, &*fresh, &dir, id)?;
+            Ok(file)
+        })();
+        match written {
+            Ok(file) => Ok(Some(Mark { dir, name: id.to_owned(), _locked: file })),
+            Err(source) => {
+                let _ = rustix::fs::unlinkat(&dir, &*fresh, AtFlags::empty());
+                Err(UnfinishedError::Write { path: shown(id), source })
+            }
+        }
+    }
+
+    /// After a complete last scan, or if no command was started.
+    pub fn remove(self) -> Result<(), UnfinishedError> {
+        let removed = rustix::fs::unlinkat(&self.dir, &*self.name, AtFlags::empty());
+        removed.map_err(|source| UnfinishedError::Write { path: self.name, source })
+    }
+}
+
+/// Finishes the last scans of runs that are over. `say` gets a line for each name and each run. Returns how many runs there were.
+pub fn finish_all(sessions: &AbsPath, uid: u32, say: &mut dyn FnMut(&str)) -> Result<usize, UnfinishedError> {
+    let path = place(sessions);
+    let shown = String::from_utf8_lossy(&path).into_owned();
+    let failed = |source| UnfinishedError::Directory { path: shown.clone(), source };
+    let dir = match open_dir(&path) {
+        Ok(dir) => dir,
+        Err(Errno::NOENT) => return Ok(0),
+        Err(source) => return Err(failed(source)),
+    };
+    let mut over = Vec::new();
+    for name in list(&dir).map_err(failed)? {
+        let read = |source| UnfinishedError::Read { path: format!("{shown}/{}", name.to_string_lossy()), source };
+        if name.to_bytes().starts_with(b".") {
+            over.push(name);
+        } else if let Some(mark) = open_mark(&dir, &name).map_err(read)?
+            && is_over(&mark).map_err(read)?
+        {
+            over.push(name);
+        }
+    }
+    let is_mark = |name: &CString| !name.to_bytes().starts_with(b".");
+    if !over.iter().any(is_mark) {
+        return Ok(0);
+    }
+    rustix::io::retry_on_intr(|| rustix::fs::flock(&dir, FlockOperation::LockExclusive)).map_err(failed)?;
+    let mut finished = 0;
+    for name in &over {
+        let path = format!("{shown}/{}", name.to_string_lossy());
+        let read = |source| UnfinishedError::Read { path: path.clone(), source };
+        // Another start may have finished it meanwhile.
+        let Some(mark) = open_mark(&dir, name).map_err(read)? else { continue };
+        if is_mark(name) {
+            finish(&mark, name, &path, uid, say)?;
+            finished += 1;
+        } else if !is_abandoned(&mark).map_err(read)? {
+            continue;
+        }
+        match rustix::fs::unlinkat(&dir, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(source) => return Err(UnfinishedError::Write { path, source }),
+        }
+    }
+    Ok(finished)
+}
+
+fn place(sessions: &AbsPath) -> Vec<u8> {
+    let path = sessions.as_bytes();
+    let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    [&path[..end], b"/", DIRECTORY].concat()
+}
+
+fn open_dir(path: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty())
+}
+
+fn list(dir: &OwnedFd) -> Result<Vec<CString>, Errno> {
+    let mut names = Vec::new();
+    let mut buffer = Vec::with_capacity(4096);
+    let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let name = entry?.file_name().to_owned();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+fn open_mark(dir: &OwnedFd, name: &CString) -> Result<Option<OwnedFd>, Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    match rustix::fs::openat(dir, name, flags, Mode::empty()) {
+        Ok(mark) => Ok(Some(mark)),
+        Err(Errno::NOENT) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// A run that lives holds the lock of its mark.
+fn is_over(mark: &OwnedFd) -> Result<bool, Errno> {
+    match rustix::fs::flock(mark, FlockOperation::NonBlockingLockShared) {
+        Ok(()) => rustix::fs::flock(mark, FlockOperation::Unlock).map(|()| true),
+        Err(Errno::AGAIN) => Ok(false),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Not yet a mark, and its maker was killed: no command was started.
+fn is_abandoned(fresh: &OwnedFd) -> Result<bool, Errno> {
+    let made = rustix::fs::fstat(fresh)?.st_mtime;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Ok(made.saturating_add_unsigned(FRESH.as_secs()) < now.as_secs() as i64 && is_over(fresh)?)
+}
+
+fn finish(
+    mark: &OwnedFd,
+    name: &CString,
+    path: &str,
+    uid: u32,
+    say: &mut dyn FnMut(&str),
+) -> Result<(), UnfinishedError> {
+    let damaged = || UnfinishedError::Damaged { path: path.to_owned() };
+    let read = |source| UnfinishedError::Read { path: path.to_owned(), source };
+    let session = name.to_str().map_err(|_| damaged())?.to_owned();
+    let stat = rustix::fs::fstat(mark).map_err(read)?;
+    let own = stat.st_uid == uid && stat.st_mode & 0o077 == 0;
+    if !own || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || stat.st_size as u64 > SIZE_LIMIT {
+        return Err(damaged());
+    }
+    let content = read_all(mark, stat.st_size as usize).map_err(read)?;
+    let end = content.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
+    let note: Note = canonical::from_slice(&content[..end]).map_err(|_| damaged())?;
+    let plan = Plan::parse(&content[end + 1..], uid).map_err(|_: PlanError| damaged())?;
+    let (VERSION, Some(requested)) = (note.version, &plan.files) else { return Err(damaged()) };
+    let scan = |source| UnfinishedError::Scan { session: session.clone(), source };
+    wait_for_end(note.init);
+
+    // What is told belongs to the run that is finished. Names are taken away even if its journal takes nothing any more.
+    let journal = plan.journal.as_ref().and_then(|requested| {
+        let opened = files::check_journal_way(&plan).map_err(|error| error.to_string());
+        let opened = opened.and_then(|()| Journal::open(requested, uid, session.clone()).map_err(|e| e.to_string()));
+        opened.inspect_err(|error| say(error)).ok()
+    });
+    let known = |error: NamesError| scan(GuardError::Walk(error.into()));
+    let mut names =
+        Names::new(&requested.deny, &requested.protect, &requested.opened, &requested.flagged).map_err(known)?;
+    names.packages.clone_from(&requested.packages);
+    let taken = enclosure::taken_dir(&plan, &session).map_err(|_| damaged())?;
+    let mut guard = Guard::recall(names, &note.memory, taken).map_err(scan)?;
+    let (mut count, mut left) = (0, None);
+    let append = |event: &Event<'_>, say: &mut dyn FnMut(&str)| {
+        if let Some(Err(error)) = journal.as_ref().map(|journal| journal.append(event)) {
+            say(&error.to_string());
+        }
+    };
+    let finished = guard.finish(&mut |event| {
+        let (line, told) = chores::telling(&event);
+        line.iter().for_each(|line| say(line));
+        append(&told, say);
+        match event {
+            GuardEvent::Failed { path, source } => left = Some((path, source)),
+            GuardEvent::Taken { .. } | GuardEvent::Removed { .. } => count += 1,
+            GuardEvent::Masked { .. } => {}
+        }
+    });
+    finished.map_err(scan)?;
+    if let Some((left, source)) = left {
+        return Err(UnfinishedError::Left { session, left, source });
+    }
+    append(&Event::ScanFinished { taken: count }, say);
+    say(&format!("finished the last scan of session {session}, which was cut off: {count} names were taken away"));
+    Ok(())
+}
+
+fn read_all(file: &OwnedFd, size: usize) -> Result<Vec<u8>, Errno> {
+    let mut content = vec![0; size];
+    let mut filled = 0;
+    while filled < size {
+        match rustix::io::read(file, &mut content[filled..])? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    content.truncate(filled);
+    Ok(content)
+}
+
+/// The sandbox ends with its supervisor, and init is the last of it to end. By the time this returns none of it runs: its number may
+/// belong to another process by now, which is not in a namespace of its own, or is waited for in vain.
+fn wait_for_end(init: i32) {
+    let namespace = |who: &str| rustix::fs::readlink(format!("/proc/{who}/ns/pid"), Vec::new());
+    let Some(pid) = Pid::from_raw(init) else { return };
+    let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { return };
+    if matches!((namespace("self"), namespace(&init.to_string())), (Ok(own), Ok(other)) if own == other) {
+        return;
+    }
+    let limit = Timespec { tv_sec: END_LIMIT.as_secs() as i64, tv_nsec: 0 };
+    let mut ended = [PollFd::new(&process, PollFlags::IN)];
+    let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&limit)));
+}
+
+/// The command `finish`: what was done, for people.
+pub fn report(sessions: &AbsPath, uid: u32) -> Result<String, UnfinishedError> {
+    let mut lines = Vec::new();
+    let finished = finish_all(sessions, uid, &mut |line| lines.push(line.to_owned()))?;
+    let mut out = format!("{{\"finished\":{finished},\"lines\":");
+    crate::json::strings(&mut out, lines.iter().map(String::as_bytes), crate::json::Invalid::Text);
+    out.push('}');
+    Ok(out)
+}
+
+/// A path of the command line.
+pub fn sessions(path: &[u8]) -> Option<AbsPath> {
+    Text::from_bytes(path.to_vec()).and_then(AbsPath::new).ok()
+}
