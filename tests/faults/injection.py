@@ -24,7 +24,7 @@ ERRORS = ("EACCES", "EIO", "ENOMEM", "ESTALE", "ELOOP", "ENAMETOOLONG", "EMFILE"
 CALLS = (
     "openat,openat2,newfstatat,statx,fstat,getdents64,readlink,readlinkat,inotify_init1,inotify_add_watch,"
     "fstatfs,statfs,read,pread64,mmap,brk,rename,renameat,renameat2,link,linkat,unlink,unlinkat,rmdir,chmod,fchmod,"
-    "fchmodat,mkdir,mkdirat,flock,lseek,access,faccessat2,copy_file_range,sendfile,fsync,symlinkat,utimensat"
+    "fchmodat,mkdir,mkdirat,flock,flistxattr,lseek,access,faccessat2,copy_file_range,sendfile,fsync,symlinkat,utimensat"
 )
 _CALL = re.compile(r"^(?:\d+ +)?([a-z0-9_]+)\(")
 

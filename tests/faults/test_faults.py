@@ -132,3 +132,24 @@ def test_no_fault_of_a_live_run_leaves_a_name_uncovered(scene: Scene) -> None:
 
 def test_no_fault_of_a_run_on_a_copy_lets_a_secret_out(scene: Scene) -> None:
     try_all("copy", scene, runner(scene, "--cow"), here=1, anywhere=0)
+
+
+def test_no_fault_of_an_apply_brings_a_protected_name_into_the_workspace(scene: Scene) -> None:
+    assert runner(scene, "--cow")([]).started
+    (session,) = (scene.full.tester.home / ".local" / "state" / "paddock" / "sessions").glob("*/upper/..")
+    apply = [scene.full.installation.paddock, "apply", session.resolve().name]
+
+    def run(prefix: Sequence[Word]) -> Outcome:
+        (scene.project / "work.txt").unlink(missing_ok=True)
+        return scene.full.outside([*prefix, *apply])
+
+    places = [Path(parent) for top in (scene.project, session / "upper") for parent, _, _ in os.walk(top.resolve())]
+    counts, clean = counted(run, only(places))
+    assert scene.uncovered(clean) == [], f"the control: nothing fails, and all is held: {clean}"
+    assert {"openat", "getdents64"} <= counts.keys(), f"the calls that matter are counted: {counts}"
+    table = Table("apply", [])
+    for fault in faults(counts, errors=1):
+        outcome = run(fault.words(only(places)))
+        table.add(fault, outcome, scene.uncovered(outcome), finished_later=False)
+        scene.put_back()
+    table.check()

@@ -14,6 +14,7 @@ renames the file. Whatever is copied up and unchanged is no change: content and 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -204,8 +205,10 @@ def _marks(upper: int, name: str, new: Entry) -> frozenset[str]:
 def _marks_of(fd: int) -> frozenset[str]:
     try:
         return frozenset(name.removeprefix(_PREFIX) for name in os.listxattr(fd) if name.startswith(_PREFIX))
-    except OSError:  # a file system without attributes holds no overlay
-        return frozenset()
+    except OSError as error:
+        if error.errno not in (errno.ENOTSUP, errno.ENOSYS):
+            raise
+        return frozenset()  # a file system without attributes holds no overlay
 
 
 def _unreadable(path: str, old: Entry | None, new: Entry | None, error: OSError) -> Change:
