@@ -75,8 +75,11 @@ def faults(counts: dict[str, tuple[int, int]], *, errors: int, seed: int = 0) ->
         first = before + 1
         chosen = range(first, total + 1) if STRESS else sorted({first, min(first + 1, total), total})
         for index in chosen:
-            if STRESS or call in ("mmap", "brk"):
-                picked = ERRORS if STRESS else ("ENOMEM",)
+            picked: tuple[str, ...]
+            if STRESS:
+                picked = ERRORS
+            elif call in ("mmap", "brk"):
+                picked = ("ENOMEM",)
             else:
                 picked = tuple(ERRORS[(turn + step) % len(ERRORS)] for step in range(errors))
                 turn += errors

@@ -137,7 +137,7 @@ def test_no_fault_of_a_run_on_a_copy_lets_a_secret_out(scene: Scene) -> None:
 def test_no_fault_of_an_apply_brings_a_protected_name_into_the_workspace(scene: Scene) -> None:
     assert runner(scene, "--cow")([]).started
     (session,) = (scene.full.tester.home / ".local" / "state" / "paddock" / "sessions").glob("*/upper/..")
-    apply = [scene.full.installation.paddock, "apply", session.resolve().name]
+    apply: list[Word] = [scene.full.installation.paddock, "apply", session.resolve().name]
 
     def run(prefix: Sequence[Word]) -> Outcome:
         (scene.project / "work.txt").unlink(missing_ok=True)
