@@ -14,8 +14,9 @@ use crate::cover::{Cover, CoverKind};
 use crate::fence::Fence;
 use crate::files::{Files, FilesError, Placed, placed};
 use crate::ground::Tree;
-use crate::guard::Guard;
+use crate::guard::{Guard, GuardError};
 use crate::json::{self, Invalid};
+use crate::led;
 use crate::mounts;
 use crate::names::{Names, Rule};
 use crate::namespaces::{self, Attend, Payload, Started, Tell};
@@ -276,6 +277,8 @@ fn arm(
             watched: written(placed),
         })
         .collect();
+    led::protect_ends(&mut names, &files.home, protect, &trees).map_err(GuardError::from)?;
+    names.settle()?;
     let closed = files.closed_with_other_names(requested);
     let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, taken)?;
     Ok((Some(guard), found))

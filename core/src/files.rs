@@ -58,7 +58,7 @@ pub struct Files<'p> {
     /// Closed and unwritable places whose names go through a symlink.
     linked: Vec<&'p AbsPath>,
     checked_devices: Vec<u64>,
-    home: Glance<'p>,
+    pub home: Glance<'p>,
 }
 
 /// Something opened for a rule.

@@ -1,24 +1,30 @@
-//! What may appear inside a git directory while a command runs.
+//! One model of what git reads, follows and executes, and what of it may appear while a command runs.
 //!
-//! `git init`, `clone` and `worktree add` create names that are protected, because git trusts them. With what these commands
-//! themselves write into them they are harmless and stay; with anything else they do not. Content that was judged once is judged
-//! again whenever it is written.
+//! `table.rs` says which parts of a git directory count, `known.rs` which directories are git's, `config.rs` and `obeyed.rs` what a
+//! configuration says. `git init`, `clone` and `worktree add` create names that are protected, because git trusts them. With what
+//! these commands themselves write into them they are harmless and stay; with anything else they do not. Content that was judged
+//! once is judged again whenever it is written.
 
 mod config;
-pub mod obeyed;
+mod known;
+mod obeyed;
+mod table;
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use rustix::buffer::spare_capacity;
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use crate::beneath;
 use crate::ground::Ground;
 use crate::place::Identity;
 use crate::text::{AbsPath, Text};
-use crate::walk::Dir;
+use crate::walk::{Dir, GitParts};
+
+pub use known::{Known, is_git_name};
+pub use obeyed::Unread;
 
 /// No configuration that git writes by itself is longer.
 const LONGEST: usize = 64 * 1024;
@@ -35,32 +41,58 @@ pub enum Role {
     GitDir,
     /// `.git`, where it is a file.
     GitFile,
-    /// Trusted with nothing.
-    Note,
 }
 
-/// The role that a path has, if it is one that can be harmless.
-pub fn role(path: &[u8]) -> Option<Role> {
-    let names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
-    let git = names.iter().rposition(|name| name.eq_ignore_ascii_case(b".git"))?;
-    let inside = match &names[git + 1..] {
-        // The repository of a submodule is laid out the same.
-        [b"modules", rest @ ..] => {
-            let kept = if rest.len() > 1 && rest[rest.len() - 2] == b"hooks" { 2 } else { 1 };
-            &rest[rest.len().saturating_sub(kept)..]
+/// What is read-only in every git directory, as patterns without a beginning.
+pub fn protected() -> impl Iterator<Item = Text> {
+    table::table().protected().filter_map(|name| Text::from_bytes(name.into_bytes()).ok())
+}
+
+/// The names whose presence makes a directory one of git's.
+pub const MAKING: [&CStr; 4] = [c"HEAD", c"objects", c"refs", c"commondir"];
+
+/// Which of these names a directory has. Only what is not there is missing.
+pub fn parts_in(dir: BorrowedFd<'_>) -> Result<GitParts, Errno> {
+    let mut parts = GitParts::default();
+    for name in MAKING {
+        match rustix::fs::statat(dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => parts.see(name.to_bytes(), false),
+            Err(Errno::NOENT) if name == MAKING[0] => break,
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
         }
-        inside => inside,
-    };
-    match inside {
-        [] => Some(Role::GitFile),
-        [b"config" | b"config.lock" | b"config.worktree" | b"config.worktree.lock"] => Some(Role::Config),
-        [b"worktrees", _, b"config.worktree" | b"config.worktree.lock"] => Some(Role::Config),
-        [b"worktrees", _, b"commondir"] => Some(Role::CommonDir),
-        [b"worktrees", _, b"gitdir"] => Some(Role::GitDir),
-        [b"hooks"] => Some(Role::Hooks),
-        [b"hooks", _] => Some(Role::Hook),
-        [b"description"] | [b"info", b"exclude" | b"sparse-checkout"] => Some(Role::Note),
-        _ => None,
+    }
+    Ok(parts)
+}
+
+/// The directories above a path that are git's by their parts.
+pub fn directories_above(path: &AbsPath) -> Result<Vec<Vec<u8>>, Unread> {
+    let mut found = Vec::new();
+    let mut above = known::parent(path.as_bytes());
+    while !above.is_empty() {
+        let failed = |source| Unread { path: above.to_vec(), source };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(above, flags, Mode::empty()).map_err(failed)?;
+        if parts_in(dir.as_fd()).map_err(failed)?.make_a_repository() {
+            found.push(above.to_vec());
+        }
+        above = known::parent(above);
+    }
+    Ok(found)
+}
+
+/// A git directory itself, whose parts are judged one by one; or the entry of a linked work tree, which has no objects.
+pub fn is_git_own(known: &Known, dir: &Dir<'_>, parts: GitParts) -> bool {
+    let path = whole_path(dir);
+    known.is_git(&path, dir.folding) || (known.is_entry(&path) && !parts.objects)
+}
+
+/// The path of a directory from the root.
+pub fn whole_path(dir: &Dir<'_>) -> Vec<u8> {
+    let root = dir.tree.path.as_bytes();
+    match dir.path {
+        [] => root.to_vec(),
+        path => [root.strip_suffix(b"/").unwrap_or(root), b"/", path].concat(),
     }
 }
 
@@ -77,7 +109,14 @@ pub enum Judgement {
 }
 
 /// Judges what has the name now. Only a plain file under one name is ever harmless: another name could be written unseen.
-pub fn judge(role: Role, ground: &Ground, dir: &Dir<'_>, name: &CStr, buffer: &mut Vec<u8>) -> Judgement {
+pub fn judge(
+    role: Role,
+    ground: &Ground,
+    known: &Known,
+    dir: &Dir<'_>,
+    name: &CStr,
+    buffer: &mut Vec<u8>,
+) -> Judgement {
     let opened = beneath::look(dir.fd, name.to_bytes()).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
     let (stat, object) = match opened {
         Ok(opened) => opened,
@@ -87,9 +126,9 @@ pub fn judge(role: Role, ground: &Ground, dir: &Dir<'_>, name: &CStr, buffer: &m
     let harmless = match (role, FileType::from_raw_mode(stat.st_mode)) {
         (Role::Hooks, file_type) => file_type == FileType::Directory,
         (Role::Hook, FileType::RegularFile) => name.to_bytes().ends_with(b".sample") && stat.st_nlink == 1,
-        (_, FileType::RegularFile) => match read(object.as_fd(), buffer) {
+        (_, FileType::RegularFile) => match read(object.as_fd(), LONGEST, buffer) {
             Ok(0) => return Judgement::Gone,
-            Ok(1) => content_is_harmless(role, ground, dir, buffer),
+            Ok(1) => content_is_harmless(role, ground, known, dir, buffer),
             Ok(_) | Err(_) => false,
         },
         _ => false,
@@ -97,15 +136,14 @@ pub fn judge(role: Role, ground: &Ground, dir: &Dir<'_>, name: &CStr, buffer: &m
     if harmless { Judgement::Harmless } else { Judgement::Harmful(Identity::from(&stat)) }
 }
 
-fn content_is_harmless(role: Role, ground: &Ground, dir: &Dir<'_>, content: &[u8]) -> bool {
+fn content_is_harmless(role: Role, ground: &Ground, known: &Known, dir: &Dir<'_>, content: &[u8]) -> bool {
     match role {
         // Not written yet.
         _ if content.is_empty() => true,
         Role::Config => config::is_harmless(content),
-        Role::Note => true,
         Role::CommonDir => line(content) == Some(b"../.."),
         Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
-        Role::GitFile => leads_to_worktree(ground, dir, content),
+        Role::GitFile => leads_to_worktree(ground, known, dir, content),
         Role::Hooks | Role::Hook => false,
     }
 }
@@ -116,87 +154,64 @@ fn line(content: &[u8]) -> Option<&[u8]> {
     (!line.iter().any(u8::is_ascii_control)).then_some(line)
 }
 
-/// `gitdir: …/.git/worktrees/NAME`, where that is a directory in the trees and no link is on the way: what git reads there is
-/// judged as well. A submodule's leads elsewhere, and is for the user to make.
-fn leads_to_worktree(ground: &Ground, dir: &Dir<'_>, content: &[u8]) -> bool {
+/// `gitdir: …/worktrees/NAME` in a git directory, where that is a directory in the trees and no link is on the way: what git
+/// reads there is judged as well. A submodule's leads elsewhere, and is for the user to make.
+fn leads_to_worktree(ground: &Ground, known: &Known, dir: &Dir<'_>, content: &[u8]) -> bool {
     let Some(target) = line(content).and_then(|line| line.strip_prefix(b"gitdir: ")) else { return false };
-    let mut names: Vec<&[u8]> = Vec::new();
-    let base = [dir.tree.path.as_bytes(), b"/", dir.path].concat();
-    if !target.starts_with(b"/") {
-        names.extend(base.split(|byte| *byte == b'/').filter(|name| !name.is_empty()));
+    let path = obeyed::resolved(&whole_path(dir), target);
+    if !known.is_place_of_entry(&path) {
+        return false;
     }
-    for name in target.split(|byte| *byte == b'/') {
-        match name {
-            b"" | b"." => {}
-            b".." => drop(names.pop()),
-            _ => names.push(name),
-        }
-    }
-    let [.., b".git", b"worktrees", _] = names[..] else { return false };
-    let path = [b"/", &names.join(&b'/')[..]].concat();
     let Some(path) = Text::from_bytes(path).ok().and_then(|text| AbsPath::new(text).ok()) else { return false };
-    let stat = ground.look(&path).and_then(rustix::fs::fstat);
-    stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+    // The kernel takes ".." from where a link has led. Without links on the way it comes to where the letters say.
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let met = rustix::fs::openat2(dir.fd, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    let identity = |fd| rustix::fs::fstat(fd).map(|stat| Identity::from(&stat));
+    match (met.and_then(identity), ground.look(&path).and_then(identity)) {
+        (Ok(met), Ok(spelled)) => met == spelled,
+        _ => false,
+    }
 }
 
 /// What the configuration at a name makes git obey.
-pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Vec<Vec<u8>> {
-    let separator: &[u8] = if dir.path.is_empty() { b"" } else { b"/" };
-    let file = [dir.tree.path.as_bytes(), b"/", dir.path, separator, name.to_bytes()].concat();
+pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Result<Vec<Vec<u8>>, Unread> {
+    let file = [&whole_path(dir)[..], b"/", name.to_bytes()].concat();
     let mut content = Vec::new();
-    match beneath::look(dir.fd, name.to_bytes()).and_then(|object| read(object.as_fd(), &mut content)) {
-        Ok(_) => obeyed::by(&file, &content),
-        Err(_) => Vec::new(), // none, or none that git would read
+    let object = beneath::look(dir.fd, name.to_bytes()).and_then(|object| {
+        let link = FileType::from_raw_mode(rustix::fs::fstat(&object)?.st_mode) == FileType::Symlink;
+        Ok((object, link))
+    });
+    let read = object.and_then(|(object, link)| match link {
+        // Git follows it, wherever it leads.
+        true => obeyed::read_file(&file, &mut content),
+        false => read(object.as_fd(), obeyed::LONGEST, &mut content).map(drop),
+    });
+    match read {
+        Ok(()) => obeyed::by(&file, &content),
+        Err(Errno::NOENT) => Ok(Vec::new()),
+        Err(source) => Err(Unread { path: file, source }),
     }
 }
 
 /// Reads a plain file that was opened for looking, and tells how many names it has after that.
-fn read(object: BorrowedFd<'_>, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
+fn read(object: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
     let mut link = [0; 32];
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = rustix::fs::open(beneath::link_to(object, &mut link), flags, Mode::empty())?;
+    read_open(file.as_fd(), longest, buffer)
+}
+
+fn read_open(file: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
     buffer.clear();
-    buffer.reserve(LONGEST + 1);
     loop {
         let length = buffer.len();
-        if length > LONGEST {
+        if length > longest {
             return Err(Errno::FBIG);
         }
-        if rustix::io::pread(&file, spare_capacity(buffer), length as u64)? == 0 {
+        buffer.try_reserve(LONGEST + 1).map_err(|_| Errno::NOMEM)?;
+        if rustix::io::pread(file, spare_capacity(buffer), length as u64)? == 0 {
             break;
         }
     }
-    Ok(rustix::fs::fstat(&file)?.st_nlink as u64)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn roles_are_told_by_the_place_in_the_git_directory() {
-        for (path, expected) in [
-            ("a/.git", Some(Role::GitFile)),
-            (".git/config", Some(Role::Config)),
-            (".git/config.lock", Some(Role::Config)),
-            ("x/.GIT/hooks", Some(Role::Hooks)),
-            (".git/hooks/a.sample", Some(Role::Hook)),
-            (".git/hooks/a/b", None),
-            (".git/modules/a/b/config", Some(Role::Config)),
-            (".git/modules/a/hooks/pre-commit", Some(Role::Hook)),
-            (".git/modules/a/hooks", Some(Role::Hooks)),
-            (".git/modules/a/commondir", None),
-            (".git/worktrees/n/commondir", Some(Role::CommonDir)),
-            (".git/worktrees/n/gitdir", Some(Role::GitDir)),
-            (".git/worktrees/n/config", None),
-            (".git/commondir", None),
-            (".git/info/attributes", None),
-            (".git/info/exclude", Some(Role::Note)),
-            (".git/objects/info/alternates", None),
-            (".vscode/config", None),
-            ("a/.git/x/.git", Some(Role::GitFile)),
-        ] {
-            assert_eq!(role(path.as_bytes()), expected, "{path}");
-        }
-    }
+    Ok(rustix::fs::fstat(file)?.st_nlink as u64)
 }

@@ -63,6 +63,10 @@ impl<'p> Glance<'p> {
         glance
     }
 
+    pub fn path(&self) -> &AbsPath {
+        self.home
+    }
+
     pub fn of(&self, path: &AbsPath) -> Seen {
         let below = path.as_bytes().strip_prefix(self.home.as_bytes()).and_then(|rest| rest.strip_prefix(b"/"));
         match below.and_then(|below| self.entry(below)) {

@@ -42,6 +42,7 @@ mod json;
 mod keeper;
 mod kernel_names;
 mod kernel_text;
+mod led;
 mod limits;
 mod links;
 mod memory;

@@ -5,7 +5,7 @@
 //! of them; those are done with after one look into a table of words. Patterns that begin alike share their beginning
 //! (`stems.rs`): hundreds of them stand at a handful of places.
 
-mod fold;
+pub mod fold;
 mod glob;
 mod pattern;
 mod state;
@@ -14,6 +14,7 @@ mod stems;
 mod tests;
 mod words;
 
+use crate::gitdir;
 use crate::plan::Protected;
 use crate::text::Text;
 
@@ -86,6 +87,8 @@ pub struct Names {
     pub packages: Vec<Text>,
     /// Whether anything inside a git directory is protected, and with it the way there.
     pub guards_git: bool,
+    /// Git directories of other names than `.git`.
+    pub git: gitdir::Known,
     /// Used by each look, and kept for their memory.
     found: Vec<WordId>,
     parts: Vec<Part>,
@@ -157,6 +160,7 @@ impl Names {
             states: States::default(),
             packages: Vec::new(),
             guards_git: false,
+            git: gitdir::Known::default(),
             found: Vec::new(),
             parts: Vec::new(),
             ahead: State::default(),
@@ -248,6 +252,14 @@ impl Names {
         }
     }
 
+    /// One more pattern below a path; an empty one is the path itself. From [`Names::settle`] on.
+    pub fn add_below(&mut self, rule: Rule, path: &[u8], rest: &Text) -> Result<(), NamesError> {
+        let mut parts = Vec::new();
+        pattern::parse_name(rest, &mut self.words, &mut parts)?;
+        self.add_pattern(rule, path, parts);
+        Ok(())
+    }
+
     /// What patterns expect below an entry, which is a symlink, they expect below `path` as well: it leads there. From
     /// [`Names::settle`] on. Patterns that do not name the link are not concerned.
     pub fn add_alias(&mut self, dir: StateId, entry: StateId, path: &[u8]) {
@@ -261,6 +273,19 @@ impl Names {
         for (rule, rest) in rests {
             self.add_pattern(rule, path, rest);
         }
+    }
+
+    /// A directory is one of git's by its parts: what is protected in one is protected there, from [`Names::settle`] on.
+    pub fn add_git_directory(&mut self, path: &[u8]) -> Result<(), NamesError> {
+        if !self.git.add(path) || self.git.is_covered(path) {
+            return Ok(());
+        }
+        for name in gitdir::protected() {
+            self.add_below(Rule::Protect, path, &name)?;
+        }
+        // Links in it count from now on, also those that a first walk came by.
+        self.grown = true;
+        Ok(())
     }
 
     /// True: it is new.
@@ -385,12 +410,7 @@ impl Names {
 
     /// Is it the name of a git directory, or of the file that leads to one?
     pub fn is_git(&self, name: &[u8], folding: bool) -> bool {
-        if !folding {
-            return name == b".git";
-        }
-        let mut folded = Vec::new();
-        fold::fold(name, &mut folded);
-        folded == b".git"
+        gitdir::is_git_name(name, folding)
     }
 
     /// Does a directory lie in one of installed packages?

@@ -17,7 +17,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::cover::{Cover, CoverKind};
-use crate::gitdir::{self, Role, obeyed};
+use crate::gitdir::{self, Role};
 use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names, Rule, StateId, StemId};
@@ -42,8 +42,17 @@ pub struct Survey {
     pub shut: Vec<Identity>,
     /// Flagged names: the tree, and the path there.
     pub flagged: Vec<(usize, Vec<u8>)>,
-    /// Symlinks in git directories, with what they say.
-    pub through: Vec<(Identity, Vec<u8>)>,
+    /// Symlinks in git directories.
+    pub through: Vec<Through>,
+}
+
+/// A symlink in a git directory, by all that makes it the one that was there: its place, itself, and what it says.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Through {
+    pub dir: Identity,
+    pub name: Box<[u8]>,
+    pub identity: Identity,
+    pub said: Vec<u8>,
 }
 
 /// Told of every directory before it is listed.
@@ -61,6 +70,14 @@ pub fn survey<E: From<WalkError>>(
     let mut lent = Lent::default();
     let mut surveyor;
     let mut rounds = 0;
+    if names.guards_git {
+        for tree in ground.trees.iter().filter(|tree| tree.writable) {
+            for path in gitdir::directories_above(&tree.path).map_err(WalkError::from)? {
+                names.add_git_directory(&path).map_err(WalkError::from)?;
+            }
+        }
+        names.settle().map_err(WalkError::from)?;
+    }
     loop {
         surveyor = Surveyor::new(names.guards_git, &mut *enter, &mut lent);
         for index in 0..ground.trees.len() {
@@ -68,6 +85,9 @@ pub fn survey<E: From<WalkError>>(
         }
         for link in &surveyor.links {
             link.extend(names, ground)?;
+        }
+        for path in &surveyor.git {
+            names.add_git_directory(path).map_err(WalkError::from)?;
         }
         for path in &surveyor.obeyed {
             names.add_path(Rule::Protect, path);
@@ -146,10 +166,6 @@ pub fn pins(
     Ok(rests.into_iter().filter(|end| *end >= depth).map(prefix).collect())
 }
 
-fn bytes_of(path: AbsPath) -> Vec<u8> {
-    path.as_bytes().to_vec()
-}
-
 /// A symlink at a name that has a verdict.
 struct LinkFound {
     path: AbsPath,
@@ -196,6 +212,8 @@ struct Surveyor<'e, 'f, E> {
     linked: Vec<Linked>,
     /// What the configurations of repositories make git obey, as whole paths.
     obeyed: Vec<Vec<u8>>,
+    /// Directories that are git's by their parts, the same way.
+    git: Vec<Vec<u8>>,
     /// Bytes of the paths that were found.
     kept: usize,
 }
@@ -203,7 +221,8 @@ struct Surveyor<'e, 'f, E> {
 impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
     fn new(guards_git: bool, enter: &'e mut Enter<'f, E>, lent: &'e mut Lent) -> Surveyor<'e, 'f, E> {
         let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
-        Surveyor { guards_git, enter, lent, found: Survey::default(), pins, links, linked, obeyed: Vec::new(), kept: 0 }
+        let (obeyed, git) = (Vec::new(), Vec::new());
+        Surveyor { guards_git, enter, lent, found: Survey::default(), pins, links, linked, obeyed, git, kept: 0 }
     }
 
     fn note_names(&mut self, stat: &Stat, kind: CoverKind) {
@@ -277,7 +296,12 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
             }
             if dir.is_in_git(names) {
                 match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
-                    Ok(said) => self.found.through.push((Identity::from(&stat), said.into_bytes())),
+                    Ok(said) => self.found.through.push(Through {
+                        dir: dir.identity,
+                        name: name.into(),
+                        identity: Identity::from(&stat),
+                        said: said.into_bytes(),
+                    }),
                     Err(Errno::NOENT | Errno::INVAL) => {} // it is another link now, or none
                     Err(source) => return Err(dir.unseen(name, source).into()),
                 }
@@ -297,8 +321,9 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
             Verdict::Protect(_) => {
                 self.put(dir, name, &stat, CoverKind::Lock)?;
                 self.note_names(&stat, CoverKind::Lock);
-                if dir.tree.writable && gitdir::role(&path) == Some(Role::Config) {
-                    self.obeyed.extend(gitdir::obeyed_by(dir, entry.name));
+                let whole = [&gitdir::whole_path(dir)[..], b"/", name].concat();
+                if dir.tree.writable && names.git.role(&whole) == Some(Role::Config) {
+                    self.obeyed.extend(gitdir::obeyed_by(dir, entry.name).map_err(WalkError::from)?);
                 }
                 Ok(Some(Below::Locked))
             }
@@ -338,7 +363,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
     }
 
     /// A bare repository that was here before is the user's: it stays, and what git executes in it is locked.
-    fn leave(&mut self, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
+    fn leave(&mut self, _names: &Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
         let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
         if !counts || !parts.make_a_repository() || dir.own_name().eq_ignore_ascii_case(b".git") {
             return Ok(());
@@ -347,8 +372,10 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         if !dir.path.is_empty() {
             self.pin(dir.tree_index, dir.path.to_vec())?;
         }
-        self.obeyed.extend(obeyed::PARTS.map(|name| dir.absolute(name.to_bytes())).into_iter().flatten().map(bytes_of));
-        self.obeyed.extend(gitdir::obeyed_by(dir, c"config"));
+        self.git.push(gitdir::whole_path(dir));
+        for name in [c"config", c"config.worktree"] {
+            self.obeyed.extend(gitdir::obeyed_by(dir, name).map_err(WalkError::from)?);
+        }
         Ok(())
     }
 

@@ -22,10 +22,11 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
+use crate::gitdir::{self, Unread};
 use crate::ground::Rooted;
 use crate::names::{Look, Names, NamesError, StateId, StemId};
 use crate::place::Identity;
-use crate::text::AbsPath;
+use crate::text::{AbsPath, Text};
 
 pub use walker::{Walker, searchable, shown};
 
@@ -58,10 +59,21 @@ pub enum WalkError {
     Links { path: AbsPath },
     #[error("a signal stopped the search for names that are denied or protected")]
     Interrupted,
+    #[error("{path} can not be read, and git outside the fence may obey it: {source}")]
+    Git { path: AbsPath, source: Errno },
     #[error(transparent)]
     Names(#[from] NamesError),
     #[error("a name that was found is none: {0}")]
     Path(#[from] crate::text::TextError),
+}
+
+impl From<Unread> for WalkError {
+    fn from(Unread { path, source }: Unread) -> WalkError {
+        match Text::from_bytes(path).and_then(AbsPath::new) {
+            Ok(path) => WalkError::Git { path, source },
+            Err(error) => WalkError::Path(error),
+        }
+    }
 }
 
 impl WalkError {
@@ -77,6 +89,7 @@ impl WalkError {
             WalkError::Behind => "let the command make fewer directories at a time, or run it with --cow",
             WalkError::Links { .. } => "remove one of the links",
             WalkError::Interrupted => "start the run again, and let it finish",
+            WalkError::Git { .. } => "make the file readable for you, or remove it",
             WalkError::Names(error) => error.hint(),
             WalkError::Path(_) => "this is a bug of paddock",
         }
@@ -171,8 +184,7 @@ impl Dir<'_> {
 
     /// Does it belong to a repository, of whatever work tree?
     pub fn is_in_git(&self, names: &Names) -> bool {
-        let whole = [self.tree.path.as_bytes(), b"/", self.path].concat();
-        names.guards_git && whole.split(|byte| *byte == b'/').any(|name| names.is_git(name, self.folding))
+        names.guards_git && names.git.holds(&gitdir::whole_path(self), self.folding)
     }
 
     /// The last name of its path.
@@ -259,7 +271,7 @@ pub trait Visitor {
     }
 
     /// All entries were seen.
-    fn leave(&mut self, _dir: &Dir<'_>, _parts: GitParts) -> Result<(), Self::Error> {
+    fn leave(&mut self, _names: &Names, _dir: &Dir<'_>, _parts: GitParts) -> Result<(), Self::Error> {
         Ok(())
     }
 
@@ -283,7 +295,8 @@ fn verdict(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look:
     if dir.tree.writable && dir.below != Below::Locked && !look.opened {
         // Of a git directory parts are protected; as a whole it has to stay writable.
         let git = file_type == FileType::Directory && names.is_git(name, dir.folding);
-        if (look.protect.is_some() && !git) || dir.below == Below::Carved {
+        let branch = || names.git.is_branch(&[&gitdir::whole_path(dir)[..], b"/", name].concat());
+        if (look.protect.is_some() && !git && !branch()) || dir.below == Below::Carved {
             return Verdict::Protect(look.protect);
         }
         // The directory is split by patterns; a file or a link in its place leads git elsewhere as a whole (G8, G9).

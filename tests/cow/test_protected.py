@@ -163,3 +163,55 @@ def test_what_runs_outside_later_is_marked(cow: Cow) -> None:
     applied = cow.paddock("apply")
     assert applied.exit_code == 0, str(applied)
     assert "executed outside of the fence: Makefile\n" in applied.stdout
+
+
+_WHO = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
+
+# A repository where branches of a submodule lie, as that of a submodule that only the index knows.
+_AS_A_SUBMODULE = r"""
+B=$PWD/.git/modules/x/refs/heads/.git
+mkdir -p $B sub; git init -q $TMP/t; cp -r $TMP/t/.git/. $B/; cp -r .git/objects/?? $B/objects/
+printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "touch %s; false"\n' "$MARK" > $B/config
+H=$(git rev-parse HEAD); echo $H > $B/HEAD
+printf '[submodule "x/refs/heads/.git"]\n\tpath = sub\n\turl = https://example.invalid/x\n' > $TMP/gm
+git update-index --add --cacheinfo 100644,$(git hash-object -w $TMP/gm),.gitmodules
+git update-index --add --cacheinfo 160000,$H,sub
+exit 0
+"""
+
+
+def test_a_submodule_among_branches_is_not_applied(cow: Cow) -> None:
+    mark = cow.ground.make(cow.ground.outside / "marks")
+    script = f"TMP=$(mktemp -d)\n{_AS_A_SUBMODULE}"
+    cow.host(f"{_WHO}git init -q -b main .; git commit -q --allow-empty -m one")
+    cow.session(f"MARK={mark}/session\n{script}")
+    shown = cow.diff()
+    planted = ".git/modules/x/refs/heads/.git"
+    assert shown[f"{planted}/config"] == "added!protected"
+    assert cow.paddock("apply").exit_code == 1
+    assert not (cow.workspace / planted / "config").exists()
+    cow.host("git submodule update --init || true")
+    assert not list(mark.iterdir())
+    control = f"git init -q -b main control; cd control; git commit -q --allow-empty -m one; MARK={mark}/control"
+    cow.host(f"{_WHO}{control}\n({script})\ngit submodule update --init || true")
+    assert [one.name for one in mark.iterdir()] == ["control"], "the plant is good"
+
+
+def test_a_link_in_a_bare_repository_is_not_applied(cow: Cow) -> None:
+    victim = cow.ground.put(cow.ground.outside / "bashrc", "mine\n")
+    cow.host(
+        f"{_WHO}git init -q -b main s; git -C s commit -q --allow-empty -m one; git clone -q --bare s .bare;"
+        "cd .bare; git worktree add -q -b feature ../feature main"
+    )
+    cow.session(
+        f"{_WHO}E=.bare/worktrees/feature; rm -f $E/logs/HEAD; ln -s {victim} $E/logs/HEAD; ln -s x feature/link;"
+        "mkdir -p .bare/objects/info; echo /evil > .bare/objects/info/alternates; echo 1 > .bare/objects/new"
+    )
+    shown = cow.diff()
+    assert shown[".bare/worktrees/feature/logs/HEAD"] == "type!protected"
+    assert shown[".bare/objects/info/alternates"] == "added!protected"
+    assert shown[".bare/objects/new"] == "added", "commits can be applied"
+    assert shown["feature/link"] == "added"
+    cow.paddock("apply")
+    cow.host(f"{_WHO}cd feature; git commit -q --allow-empty -m 'written through'")
+    assert victim.read_text() == "mine\n"

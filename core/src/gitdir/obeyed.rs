@@ -1,80 +1,155 @@
 //! What the configuration of a repository in the workspace makes git obey: hooks, attributes, includes, programs.
 //!
 //! The plan knows what the workspace's own repository names. Others lie below it, with values that are meant from their own work
-//! trees. Every file that the words of such a value spell counts; a value that git itself writes names nothing.
+//! trees. Files that a configuration includes are read as well, whatever the condition. Every file that the words of a value
+//! spell counts; a value that git itself writes names nothing.
 
-use std::ffi::{CStr, OsString};
+use std::ffi::OsString;
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 
 use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
 
 use super::config;
+use super::known::{last, parent};
+use super::table::{self, Key};
 
 /// No command in a configuration has more words that matter.
 const MOST_WORDS: usize = 64;
+/// That one configuration includes, and those include.
+const MOST_FILES: usize = 100;
+/// Git has no limit; nobody writes a longer one.
+pub const LONGEST: usize = 1024 * 1024;
+
+/// A file of git's that can not be read: what it makes git obey is not known.
+#[derive(Debug)]
+pub struct Unread {
+    pub path: Vec<u8>,
+    pub source: Errno,
+}
+
+/// One line of a configuration that says more than git itself writes.
+struct Said {
+    file: Vec<u8>,
+    key: Key,
+    value: Vec<u8>,
+}
 
 /// Whole paths. `file` is the configuration itself.
-pub fn by(file: &[u8], content: &[u8]) -> Vec<Vec<u8>> {
-    let mut told = Vec::new();
-    let understood = config::each(content, &mut |section, key, value| {
-        if let (false, Some(value)) = (config::allowed(section, key, value), value) {
-            told.push((section.name.clone(), key.to_vec(), value.to_vec()));
+pub fn by(file: &[u8], content: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
+    let home = std::env::var_os("HOME").map(OsString::into_vec).unwrap_or_default();
+    let mut said = Vec::new();
+    let mut files = vec![file.to_vec()];
+    note(file, content, &mut said);
+    let (mut paths, mut next) = (Vec::new(), 0);
+    // What is noted grows while files are read that it names.
+    while next < said.len() {
+        let Said { file: own, key, value } = &said[next];
+        next += 1;
+        if *key != Key::Include {
+            continue;
         }
-    });
-    if understood.is_err() || told.is_empty() {
-        return Vec::new(); // git does not read it either
+        let included = resolved(parent(own), &at_home(value, &home));
+        paths.push(included.clone());
+        if files.contains(&included) {
+            continue;
+        }
+        let mut content = Vec::new();
+        match read_file(&included, &mut content) {
+            Ok(()) if files.len() < MOST_FILES => note(&included, &content, &mut said),
+            Ok(()) => return Err(Unread { path: included, source: Errno::MFILE }),
+            // Nothing is there, or nothing that git reads.
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => {}
+            Err(source) => return Err(Unread { path: included, source }),
+        }
+        files.push(included);
+    }
+    if said.is_empty() {
+        return Ok(paths);
     }
     let own = parent(file);
-    let work_tree = told.iter().find(|(section, key, _)| section == b"core" && key == b"worktree");
-    let tops = match work_tree {
-        Some((_, _, value)) => vec![resolved(own, value)],
-        None => tops_of(own),
+    let tops = match said.iter().find(|said| said.key == Key::WorkTree) {
+        Some(said) => vec![resolved(own, &said.value)],
+        None => tops_of(own)?,
     };
-    let mut paths = Vec::new();
-    for (section, key, value) in &told {
-        match (&section[..], &key[..]) {
-            (b"include" | b"includeif", b"path") => paths.push(resolved(own, value)),
-            (b"core", b"hookspath" | b"attributesfile" | b"excludesfile") | (b"init", b"templatedir") => {
-                paths.extend(tops.iter().map(|top| resolved(top, value)));
+    for Said { key, value, .. } in &said {
+        match key {
+            Key::Include | Key::WorkTree | Key::None => {}
+            Key::Path => paths.extend(tops.iter().map(|top| resolved(top, &at_home(value, &home)))),
+            Key::Alias if !value.starts_with(b"!") => {}
+            Key::Alias | Key::Program => {
+                for top in &tops {
+                    paths.extend(spelled(top, value, &home)?);
+                }
             }
-            (b"core", b"worktree") => {}
-            _ => paths.extend(tops.iter().flat_map(|top| spelled(top, value))),
         }
     }
-    paths
+    Ok(paths)
+}
+
+/// Git stops at a mistake, and may have obeyed what comes before it.
+fn note(file: &[u8], content: &[u8], said: &mut Vec<Said>) {
+    let _ = config::each(content, &mut |section, key, value| {
+        if let (false, Some(value)) = (config::allowed(section, key, value), value) {
+            let key = table::table().key(&section.name, key);
+            said.push(Said { file: file.to_vec(), key, value: value.to_vec() });
+        }
+    });
+}
+
+/// Through links, as git reads it.
+pub fn read_file(path: &[u8], content: &mut Vec<u8>) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = rustix::fs::open(path, flags, Mode::empty())?;
+    match FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) {
+        FileType::RegularFile => super::read_open(file.as_fd(), LONGEST, content).map(drop),
+        FileType::Directory => Err(Errno::ISDIR),
+        _ => Err(Errno::INVAL),
+    }
 }
 
 /// The work trees that a git directory is for: its own, and those that are linked to it; of a linked one's entry, that one.
-fn tops_of(git: &[u8]) -> Vec<Vec<u8>> {
-    if name(git) != b".git" {
-        let linked = if name(parent(git)) == b"worktrees" { linked_by(git) } else { None };
-        return vec![linked.unwrap_or_else(|| git.to_vec())];
+fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
+    if last(parent(git)) == b"worktrees" {
+        return Ok(vec![linked_by(git)?.unwrap_or_else(|| git.to_vec())]);
     }
-    let mut tops = vec![parent(git).to_vec()];
+    let mut tops = vec![if last(git) == b".git" { parent(git).to_vec() } else { git.to_vec() }];
     let entries = [git, b"/worktrees"].concat();
+    let failed = |source| Unread { path: entries.clone(), source };
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let listed = rustix::fs::open(&entries[..], flags, Mode::empty()).and_then(rustix::fs::Dir::new);
-    for entry in listed.into_iter().flatten().flatten().filter(|entry| entry.file_name().to_bytes()[0] != b'.') {
-        tops.extend(linked_by(&[&entries[..], b"/", entry.file_name().to_bytes()].concat()));
+    let listed = match rustix::fs::open(&entries[..], flags, Mode::empty()) {
+        Ok(dir) => rustix::fs::Dir::new(dir).map_err(failed)?,
+        // Git takes it for no directory of entries either.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(tops),
+        Err(source) => return Err(failed(source)),
+    };
+    for entry in listed {
+        let entry = entry.map_err(failed)?;
+        if entry.file_name().to_bytes()[0] != b'.' {
+            tops.extend(linked_by(&[&entries[..], b"/", entry.file_name().to_bytes()].concat())?);
+        }
     }
-    tops
+    Ok(tops)
 }
 
 /// `gitdir` in the entry of a linked work tree is where its `.git` lies.
-fn linked_by(entry: &[u8]) -> Option<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = rustix::fs::open(&[entry, b"/gitdir"].concat()[..], flags, Mode::empty()).ok()?;
-    let mut buffer = vec![0; 4096];
-    let length = rustix::io::read(&file, &mut buffer[..]).ok()?;
-    let written = buffer[..length].split(|byte| *byte == b'\n').next()?;
-    Some(parent(&resolved(entry, written)).to_vec())
+fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, Unread> {
+    let path = [entry, b"/gitdir"].concat();
+    let mut content = Vec::new();
+    match read_file(&path, &mut content) {
+        Ok(()) => {}
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => return Ok(None),
+        Err(source) => return Err(Unread { path, source }),
+    }
+    let written = content.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    Ok(Some(parent(&resolved(entry, written)).to_vec()))
 }
 
 /// The files that the words of a command spell: by a path, also where nothing lies yet, or by a name in a directory among them.
-fn spelled(top: &[u8], command: &[u8]) -> Vec<Vec<u8>> {
+fn spelled(top: &[u8], command: &[u8], home: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_.@+-/".contains(&byte) || byte >= 0x80;
-    let home = std::env::var_os("HOME").map(OsString::into_vec).unwrap_or_default();
-    let command = at_home(command, &home);
+    let command = at_home(command, home);
     let mut words: Vec<&[u8]> = command.split(|byte| !letter(*byte)).filter(|word| !word.is_empty()).collect();
     words.truncate(MOST_WORDS);
     // Of a command in a command (sh -c) too.
@@ -82,20 +157,28 @@ fn spelled(top: &[u8], command: &[u8]) -> Vec<Vec<u8>> {
     with_blanks.extend(with_blanks.iter().flat_map(|word| words_with_blanks(word)).collect::<Vec<_>>());
     words.extend(with_blanks.iter().map(Vec::as_slice).take(MOST_WORDS));
     let below = |word: &[u8]| resolved(top, word.strip_prefix(b"/").unwrap_or(word));
-    let bases: Vec<Vec<u8>> =
-        words.iter().map(|word| below(word)).filter(|path| is(path, FileType::Directory)).collect();
+    let mut bases = Vec::new();
+    for word in &words {
+        let base = below(word);
+        if is(&base, FileType::Directory)? {
+            bases.push(base);
+        }
+    }
     let mut found = Vec::new();
     for word in words {
         for path in [resolved(top, word), below(word)] {
-            let by_path = word.contains(&b'/') && !is(&path, FileType::Directory);
-            if by_path || is(&path, FileType::RegularFile) {
+            let by_path = word.contains(&b'/') && !is(&path, FileType::Directory)?;
+            if by_path || is(&path, FileType::RegularFile)? {
                 found.push(path);
             }
         }
-        let in_base = bases.iter().map(|base| resolved(base, word)).filter(|path| is(path, FileType::RegularFile));
-        found.extend(in_base);
+        for path in bases.iter().map(|base| resolved(base, word)) {
+            if is(&path, FileType::RegularFile)? {
+                found.push(path);
+            }
+        }
     }
-    found
+    Ok(found)
 }
 
 /// With the home directory where a shell would put it.
@@ -137,12 +220,19 @@ fn words_with_blanks(command: &[u8]) -> Vec<Vec<u8>> {
     words
 }
 
-fn is(path: &[u8], file_type: FileType) -> bool {
-    rustix::fs::lstat(path).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == file_type)
+fn is(path: &[u8], file_type: FileType) -> Result<bool, Unread> {
+    match rustix::fs::lstat(path) {
+        Ok(stat) => Ok(FileType::from_raw_mode(stat.st_mode) == file_type),
+        // A word need not be a path at all.
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP) => Ok(false),
+        // What lies in a directory that is shut may be opened again: it counts as a file.
+        Err(Errno::ACCESS) => Ok(file_type == FileType::RegularFile),
+        Err(source) => Err(Unread { path: path.to_vec(), source }),
+    }
 }
 
 /// By the letters alone.
-fn resolved(base: &[u8], written: &[u8]) -> Vec<u8> {
+pub fn resolved(base: &[u8], written: &[u8]) -> Vec<u8> {
     let mut names: Vec<&[u8]> = Vec::new();
     let base = if written.starts_with(b"/") { &b""[..] } else { base };
     for name in base.split(|byte| *byte == b'/').chain(written.split(|byte| *byte == b'/')) {
@@ -155,23 +245,16 @@ fn resolved(base: &[u8], written: &[u8]) -> Vec<u8> {
     [b"/", &names.join(&b'/')[..]].concat()
 }
 
-fn parent(path: &[u8]) -> &[u8] {
-    &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)]
-}
-
-fn name(path: &[u8]) -> &[u8] {
-    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
-}
-
-/// The configurations that a directory without a `.git` of its own, which is a repository all the same, is read with.
-pub const PARTS: [&CStr; 5] = [c"config", c"config.worktree", c"hooks", c"commondir", c"info/attributes"];
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn obeyed(config: &str) -> Vec<String> {
-        by(b"/w/n/.git/config", config.as_bytes()).into_iter().map(|path| String::from_utf8(path).unwrap()).collect()
+        by(b"/w/n/.git/config", config.as_bytes())
+            .unwrap()
+            .into_iter()
+            .map(|path| String::from_utf8(path).unwrap())
+            .collect()
     }
 
     #[test]
@@ -179,7 +262,7 @@ mod tests {
         assert_eq!(obeyed("[core]\nhooksPath = tools/hooks\n"), ["/w/n/tools/hooks"]);
         assert_eq!(
             obeyed("[core]\nhooksPath = /srv/hooks\n[include]\npath = ../.gitconfig\n"),
-            ["/srv/hooks", "/w/n/.gitconfig"]
+            ["/w/n/.gitconfig", "/srv/hooks"]
         );
         assert_eq!(obeyed("[core]\nworktree = ../../m\nhooksPath = h\n"), ["/w/m/h"]);
         assert!(obeyed("[filter \"x\"]\nclean = sh tools/clean %f\n").contains(&"/w/n/tools/clean".to_owned()));

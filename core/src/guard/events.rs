@@ -334,7 +334,7 @@ impl Guard {
             let mut part = GitParts::default();
             part.see(name.to_bytes(), folding);
             if part != GitParts::default() {
-                visit.check_trap(&dir)?;
+                visit.check_trap(&self.names.git, &dir)?;
             }
         }
         if let Some(view) = self.view.as_mut().filter(|view| view.tree == tree_index) {

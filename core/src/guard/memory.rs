@@ -13,7 +13,7 @@ use crate::ground::{Ground, Tree};
 use crate::json::{self, Invalid};
 use crate::names::{Added, Names, NamesError, Rule};
 use crate::place::Identity;
-use crate::survey::Survey;
+use crate::survey::{Survey, Through};
 use crate::taken::Store;
 use crate::text::{AbsPath, Text};
 use crate::walk::{WalkError, Walker};
@@ -36,8 +36,10 @@ pub struct Memory {
     /// Names that were locked: the directory, and the name there.
     held: Vec<(u64, u64, Text)>,
     bare: Vec<(u64, u64)>,
-    /// Symlinks in git directories, and what they say.
-    through: Vec<(u64, u64, Text)>,
+    /// Directories that are git's by their parts.
+    git: Vec<Text>,
+    /// Symlinks in git directories: the directory, the name there, the link, and what it says.
+    through: Vec<(u64, u64, Text, u64, u64, Text)>,
     shut: Vec<(u64, u64)>,
 }
 
@@ -123,7 +125,19 @@ impl Guard {
         out.push_str(",\"bare\":");
         json::list(out, &self.post.bare, pair);
         out.push_str(",\"through\":");
-        json::list(out, &self.post.through, |out, (identity, said)| named(out, *identity, said));
+        json::list(out, &self.post.through, |out, through| {
+            out.push('[');
+            numbers(out, through.dir);
+            out.push(',');
+            text(out, &through.name);
+            out.push(',');
+            numbers(out, through.identity);
+            out.push(',');
+            text(out, &through.said);
+            out.push(']');
+        });
+        out.push_str(",\"git\":");
+        json::list(out, self.names.git.directories(), |out, path| text(out, path));
         out.push_str(",\"shut\":");
         json::list(out, &self.post.shut, pair);
         out.push('}');
@@ -136,6 +150,9 @@ impl Guard {
         for (kind, path, rest) in &memory.added {
             let added = Added { rule: kind.rule(), path: path.as_bytes().into(), rest: rest.as_bytes().into() };
             names.add(&added).map_err(known)?;
+        }
+        for path in &memory.git {
+            names.git.add(path.as_bytes());
         }
         names.settle().map_err(known)?;
         let mut trees = Vec::with_capacity(memory.trees.len());
@@ -167,7 +184,12 @@ impl Guard {
             through: memory
                 .through
                 .iter()
-                .map(|(device, inode, said)| (identity(*device, *inode), said.as_bytes().to_vec()))
+                .map(|(dir_device, dir_inode, name, device, inode, said)| Through {
+                    dir: identity(*dir_device, *dir_inode),
+                    name: name.as_bytes().into(),
+                    identity: identity(*device, *inode),
+                    said: said.as_bytes().to_vec(),
+                })
                 .collect(),
             ..Survey::default()
         };

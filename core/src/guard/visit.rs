@@ -10,13 +10,13 @@ use rustix::io::Errno;
 
 use crate::beneath;
 use crate::cover::{Cover, CoverKind};
-use crate::gitdir::{self, Judgement, Role};
+use crate::gitdir::{self, Judgement, Known, Role};
 use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names, StemId};
 use crate::place::Identity;
 use crate::services;
-use crate::survey::{self, Survey};
+use crate::survey::{self, Survey, Through};
 use crate::taken::{Outcome, Store};
 use crate::text::AbsPath;
 use crate::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError};
@@ -49,8 +49,8 @@ pub struct Post {
     cover_watches: HashMap<i32, Identity>,
     /// Repositories without a work tree that were there before.
     pub bare: Vec<Identity>,
-    /// Symlinks in git directories that were there before, with what they say.
-    pub through: Vec<(Identity, Vec<u8>)>,
+    /// Symlinks in git directories that were there before, in order.
+    pub through: Vec<Through>,
     /// Directories that could not be listed, and were closed as a whole.
     pub shut: Vec<Identity>,
     /// Flagged names, as last seen: the tree, and the path there.
@@ -301,25 +301,35 @@ impl Visit<'_> {
             Err(error) => return !matches!(error, Errno::NOENT | Errno::INVAL), // gone, or no link any more
         };
         // By this one `git init` finds out whether there are symlinks.
-        said != b"testing" && self.post.through.binary_search(&(identity, said)).is_err()
+        if said == b"testing" {
+            return false;
+        }
+        let one = Through { dir: dir.identity, name: entry.name.to_bytes().into(), identity, said };
+        self.post.through.binary_search(&one).is_err()
     }
 
     /// A protected name that is new.
-    fn judge_new(&mut self, dir: &Dir<'_>, entry: &Entry<'_>, stat: &Stat) -> Result<Option<Below>, GuardError> {
+    fn judge_new(
+        &mut self,
+        known: &Known,
+        dir: &Dir<'_>,
+        entry: &Entry<'_>,
+        stat: &Stat,
+    ) -> Result<Option<Below>, GuardError> {
         let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
         // An exception is inside, or can be: what is in it is judged piece by piece.
         if directory && entry.look.opened_below {
             return Ok(Some(Below::Carved));
         }
         let path = dir.absolute(entry.name.to_bytes())?;
-        let Some(role) = gitdir::role(path.as_bytes()) else {
+        let Some(role) = known.role(path.as_bytes()) else {
             self.take(dir, entry.name, None)?;
             return Ok(None);
         };
         // Watched first, then read: what is written after the reading makes an event.
         let watched = (role != Role::Hooks && !self.post.finishing).then(|| self.watch_content(dir, entry.name));
         let mut content = std::mem::take(&mut self.post.content);
-        let judgement = gitdir::judge(role, self.ground, dir, entry.name, &mut content);
+        let judgement = gitdir::judge(role, self.ground, known, dir, entry.name, &mut content);
         self.post.content = content;
         let judged = match judgement {
             Judgement::Harmless => return Ok((role == Role::Hooks).then_some(Below::Carved)),
@@ -364,36 +374,23 @@ impl Visit<'_> {
     }
 
     /// Looks whether a directory has become a repository, which git finds when it is started there (protected-paths G10, G11).
-    pub fn check_trap(&mut self, dir: &Dir<'_>) -> Result<(), GuardError> {
+    pub fn check_trap(&mut self, known: &Known, dir: &Dir<'_>) -> Result<(), GuardError> {
         let mut parts = GitParts::default();
-        for name in [c"HEAD", c"objects", c"refs", c"commondir"] {
+        for name in gitdir::MAKING {
             if self.stat(dir, name)?.is_some() {
                 parts.see(name.to_bytes(), dir.folding);
             }
         }
-        self.take_trap(dir, parts)
+        self.take_trap(known, dir, parts)
     }
 
-    fn take_trap(&mut self, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
-        let trap = parts.make_a_repository() && !is_git_own(dir, parts);
+    fn take_trap(&mut self, git: &Known, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+        let trap = parts.make_a_repository() && !gitdir::is_git_own(git, dir, parts);
         let known = self.post.bare.binary_search(&dir.identity).is_ok();
         if !self.post.guards_git || !trap || known || !dir.tree.writable || dir.below != Below::Plain {
             return Ok(());
         }
         self.take(dir, c"HEAD", None)
-    }
-}
-
-/// A git directory itself, whose parts are judged one by one; or the entry of a linked work tree, which has no objects.
-fn is_git_own(dir: &Dir<'_>, parts: GitParts) -> bool {
-    let path = [dir.tree.path.as_bytes(), b"/", dir.path].concat();
-    let mut names = path.rsplit(|byte| *byte == b'/').filter(|name| !name.is_empty());
-    let last: [&[u8]; 3] = std::array::from_fn(|_| names.next().unwrap_or_default());
-    let is_git = |name: &[u8]| name == b".git" || (dir.folding && name.eq_ignore_ascii_case(b".git"));
-    match last {
-        [own, ..] if is_git(own) => true,
-        [_, b"worktrees", git] => is_git(git) && !parts.objects,
-        _ => false,
     }
 }
 
@@ -452,7 +449,7 @@ impl Visitor for Visit<'_> {
             }
             // It came here together with the directory it is in.
             Verdict::Protect(_) | Verdict::Way if self.post.was_covered(identity) => Ok(Some(Below::Locked)),
-            Verdict::Protect(_) => self.judge_new(dir, entry, &stat),
+            Verdict::Protect(_) => self.judge_new(&names.git, dir, entry, &stat),
             Verdict::Way if dir.tree.writable && entry.look.way_to_protected => {
                 self.take(dir, entry.name, None)?;
                 Ok(None)
@@ -496,8 +493,8 @@ impl Visitor for Visit<'_> {
         Ok(())
     }
 
-    fn leave(&mut self, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
-        self.take_trap(dir, parts)
+    fn leave(&mut self, names: &Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+        self.take_trap(&names.git, dir, parts)
     }
 
     /// A directory that the command has shut, or another user. In the end it gets its rights back. Before, it does if names in it

@@ -359,7 +359,7 @@ impl Walker {
             parts.see(name.to_bytes(), dir.folding);
             self.consider(names, &dir, name, entry.file_type(), entry.ino(), visitor)?;
         }
-        visitor.leave(&dir, parts)?;
+        visitor.leave(names, &dir, parts)?;
         Ok(true)
     }
 

@@ -16,7 +16,7 @@ from typing import Protocol
 from paddock.changes.hidden import Hidden
 from paddock.changes.model import ROOT, Change, Entry, Kind, Obstacle, Type, above, inside
 from paddock.changes.record import Record
-from paddock.changes.repositories import part_of
+from paddock.changes.repositories import Repositories
 
 _HOST_CHANGED = "changed on the host since the session started"
 
@@ -50,7 +50,7 @@ class Terms:
     is_protected: Protected
     directories: Mapping[str, int] = field(default_factory=dict)  # of the workspace at the start, with their numbers
     obeyed: frozenset[str] = frozenset()  # outside, whatever their names
-    repositories: frozenset[str] = frozenset()  # that the session has a part in, under whatever name
+    repositories: Repositories = field(default_factory=Repositories)  # that the session has a part in
     hidden: Hidden = field(default_factory=Hidden)
     mounted: frozenset[str] = frozenset()  # where another file system covers the workspace: the session did not see it
     selection: Selection = Selection()
@@ -95,7 +95,7 @@ def _protected(change: Change, terms: Terms) -> bool:
 
     def itself(named: str) -> bool:
         """A directory that merely holds protected names does not name them."""
-        if part_of(named, terms.repositories) or any(inside(named, one) for one in terms.obeyed):
+        if terms.repositories.protect(named) or any(inside(named, one) for one in terms.obeyed):
             return True
         whole = named == change.path
         link = whole and change.new is not None and change.new.type is Type.LINK
@@ -109,10 +109,11 @@ def _protected(change: Change, terms: Terms) -> bool:
 def _written_through(link: str, terms: Terms) -> bool:
     """Git writes to names in its own directory without a look at what they are: its configuration, or a file elsewhere,
     would get what it says there."""
-    *above, _ = link.split("/")
-    if ".git" not in above:
-        return False
-    repository = "/".join(above[: above.index(".git") + 1])
+    directory = link.rpartition("/")[0] or ROOT
+    names = directory.split("/")
+    if ".git" not in names:
+        return terms.repositories.are_written_in(directory)
+    repository = "/".join(names[: names.index(".git") + 1])
     return terms.is_protected(f"{repository}/config", directory=False)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paddock.changes.model import ROOT
+from paddock.git.layout import is_branch
 from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
 
 _GIT = ".git"
@@ -45,7 +46,7 @@ class Protection:
             if names[end] == _GIT and not (last and not directory):
                 continue
             place = "/".join(names[: end + 1])
-            if self.protect.match(place, names[end]) and not self._opened(names, end):
+            if self.protect.match(place, names[end]) and not (is_branch(place) or self._opened(names, end)):
                 return True
         return False
 

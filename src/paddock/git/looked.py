@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from paddock.errors import PolicyError
 from paddock.policy.remembered import facts_of
+from paddock.way import follow
 
 SIZE_LIMIT = 1024 * 1024
 
@@ -41,6 +42,7 @@ class Looked:
         try:
             found = os.lstat(path)
         except OSError as error:
+            # Below a file, and under a name that no file can have, there is nothing either.
             if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
                 self._files[path] = None
                 return None
@@ -67,8 +69,15 @@ class Looked:
         if found is None:
             return None
         if stat.S_ISLNK(found.st_mode):
-            real = os.path.realpath(path)
-            return self.text(real) if real != path else None
+            try:
+                way = follow(path)
+            except PolicyError:
+                if _is_loop(path):  # git can not read it either
+                    return None
+                raise
+            for link in way.links:
+                self.at(link.path)  # whoever changes it changes what is read
+            return self.text(way.end.path)
         if stat.S_ISDIR(found.st_mode):
             return None
         try:
@@ -90,3 +99,11 @@ class Looked:
             where=path,
             hint=self._hint,
         )
+
+
+def _is_loop(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False

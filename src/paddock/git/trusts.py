@@ -15,6 +15,7 @@ from enum import Enum
 
 from paddock.errors import PolicyError
 from paddock.git.config import Entry, entries
+from paddock.git.layout import Key, key_of
 from paddock.git.looked import Looked
 from paddock.git.repository import Repository
 
@@ -22,38 +23,6 @@ SYSTEM_CONFIG = "/etc/gitconfig"
 MOST_FILES = 100
 MOST_LETTERS = 4096  # of a command; git's own examples have fifty
 MOST_WORDS, MOST_BASES = 64, 8
-
-_INCLUDES = frozenset({"include.path", "includeif.path"})
-_PATHS = frozenset({"core.hookspath", "core.attributesfile", "core.excludesfile", "init.templatedir"})
-_PROGRAMS = frozenset(
-    {
-        "core.fsmonitor",
-        "core.sshcommand",
-        "core.pager",
-        "core.editor",
-        "core.askpass",
-        "core.gitproxy",
-        "core.alternaterefscommand",
-        "sequence.editor",
-        "credential.helper",
-        "diff.external",
-        "diff.command",
-        "diff.textconv",
-        "difftool.cmd",
-        "merge.driver",
-        "mergetool.cmd",
-        "filter.clean",
-        "filter.smudge",
-        "filter.process",
-        "gpg.program",
-        "hook.command",
-        "interactive.difffilter",
-        "tar.command",
-        "trailer.command",
-        "trailer.cmd",
-        "uploadpack.packobjectshook",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +33,15 @@ class Trust:
     said: str
 
 
-def trusted_by(repository: Repository | None, top: str, home: str, looked: Looked) -> Iterator[Trust]:
-    """``top``: where git would stand; relative names are meant from there. May name a path more than once."""
-    pending = [SYSTEM_CONFIG, f"{home}/.config/git/config", f"{home}/.gitconfig"]
+def trusted_by(
+    repository: Repository | None, top: str, home: str, looked: Looked, *, config_home: str | None = None
+) -> Iterator[Trust]:
+    """``top``: where git would stand; relative names are meant from there. ``config_home``: XDG_CONFIG_HOME, if it is
+    set. May name a path more than once. The person's own configuration is among them: git obeys it in every
+    repository."""
+    own = [SYSTEM_CONFIG, f"{config_home or f'{home}/.config'}/git/config", f"{home}/.gitconfig"]
+    yield from (Trust(path=file, said=f"{file}: it is git's own configuration") for file in own)
+    pending = list(own)
     if repository is not None:
         pending += [f"{repository.common_dir}/config", f"{repository.git_dir}/config.worktree"]
     known = set(pending)
@@ -77,19 +52,24 @@ def trusted_by(repository: Repository | None, top: str, home: str, looked: Looke
             if not entry.value:
                 continue
             said = f"{file}: {entry.name}"
-            if entry.name in _INCLUDES:
-                path = _expanded(entry.value, os.path.dirname(file), home)
-                if path and path not in known:
-                    known.add(path)
-                    pending.append(path)
-                if path:
-                    yield Trust(path=path, said=said)
-            elif entry.name in _PATHS:
-                path = _expanded(entry.value, top, home)
-                if path:
-                    yield Trust(path=path, said=said)
-            elif entry.name in _PROGRAMS or entry.section == "pager" or _is_shell_alias(entry):
-                yield from (Trust(path=path, said=said) for path in _files_of(entry, top, home, looked))
+            match key_of(entry.section, entry.key):
+                case Key.INCLUDE:
+                    path = _expanded(entry.value, os.path.dirname(file), home)
+                    if path and path not in known:
+                        known.add(path)
+                        pending.append(path)
+                    if path:
+                        yield Trust(path=path, said=said)
+                case Key.PATH:
+                    path = _expanded(entry.value, top, home)
+                    if path:
+                        yield Trust(path=path, said=said)
+                case Key.ALIAS if not entry.value.startswith("!"):
+                    pass
+                case Key.PROGRAM | Key.ALIAS:
+                    yield from (Trust(path=path, said=said) for path in _files_of(entry, top, home, looked))
+                case Key.WORKTREE | Key.NONE | None:
+                    pass
 
 
 def _expanded(written: str, base: str, home: str) -> str | None:
@@ -99,10 +79,6 @@ def _expanded(written: str, base: str, home: str) -> str | None:
     if written.startswith(("~", "%(prefix)")) or "\0" in written:
         return None
     return os.path.normpath(os.path.join(base, written))
-
-
-def _is_shell_alias(entry: Entry) -> bool:
-    return entry.section == "alias" and (entry.value or "").startswith("!")
 
 
 def _files_of(entry: Entry, top: str, home: str, looked: Looked) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from paddock.errors import PolicyError
 from paddock.git.links import Links
 from paddock.git.looked import Facts, Looked
 from paddock.git.repository import repository_around, repository_of
@@ -83,19 +84,25 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
             else:
                 remarks.append(f"{top}/.git leads to {repository.git_dir}, which stays closed: {found}")
         around = repository or repository_around(os.path.dirname(top), looked)
-        for trust in trusted_by(around, around.top if around else top, origin.home, looked):
+        for trust in trusted_by(
+            around,
+            around.top if around else top,
+            origin.home,
+            looked,
+            config_home=origin.environ.get("XDG_CONFIG_HOME"),
+        ):
             if trust.path == top or _inside(top, (trust.path,)):
                 remarks.append(
                     f"{trust.said} names {trust.path}, which holds the workspace: it can not be kept read-only"
                 )
-            elif _inside(trust.path, trees):
+            else:
                 trusted.append(Place(path=trust.path, why=f"git obeys it ({trust.said})"))
     trusted += _search_path(origin, trees)
     registries, clients = _registries(policy, origin)
     return Terrain(
         leads=leads,
         openings=tuple(openings),
-        trusted=tuple(_with_real_names(trusted, trees)),
+        trusted=tuple(_with_real_names(trusted, trees, own)),
         remarks=tuple(dict.fromkeys(remarks)),
         files={**looked.files, **clients.files},
         directories={**looked.directories, **clients.directories},
@@ -140,13 +147,24 @@ def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[Place]:
             yield Place(path=os.path.normpath(entry), why="commands are found there")
 
 
-def _with_real_names(places: Iterable[Place], trees: Iterable[str]) -> Iterator[Place]:
+def _with_real_names(places: Iterable[Place], trees: Iterable[str], own: Iterable[str]) -> Iterator[Place]:
     seen: set[str] = set()
+    tops = {one for path in own for one in (path, os.path.realpath(path))}
     for place in places:
-        for path in (place.path, os.path.realpath(place.path)):
+        # A place that a link leads to and that was granted itself can be written.
+        for path in (place.path, *(one for one in _led(place.path) if one not in tops)):
             if path not in seen and _inside(path, trees):
                 seen.add(path)
                 yield Place(path=path, why=place.why)
+
+
+def _led(path: str) -> tuple[str, ...]:
+    """Each link on the way, and the end. What lies behind a directory that is shut is reached by nobody outside
+    either; the core closes such a directory in a workspace."""
+    try:
+        return tuple(place.path for place in follow(path).places)
+    except PolicyError:
+        return (os.path.realpath(path),)
 
 
 def _inside(path: str, trees: Iterable[str]) -> bool:

@@ -17,6 +17,7 @@ from enum import Enum
 from functools import lru_cache
 
 from paddock.errors import PolicyError
+from paddock.git.layout import directories_above, is_branch, is_part
 from paddock.plan.grants import TMP
 from paddock.plan.model import Files, PathGrant, Plan
 from paddock.plan.paths import with_parents, within
@@ -238,15 +239,22 @@ class Judge:
         places = with_parents(asked.path)
         if denied := next(filter(None, map(self._deny.matching, places)), None):
             return f"the deny {denied} stays closed, whatever is granted"
-        if not asked.operation.writes or self._is_copy(asked.path):
+        if not asked.operation.writes or self._is_copy(asked.path) or not self._mounted(asked.path, WRITES):
             return None
-        protected = any(self._protects(place) for place in places)
+        protected = any(self._protects(place) for place in places) or self._is_git_s(asked.path)
         return self._said_protected(asked.path) if protected else None
 
     def _protects(self, place: str) -> bool:
         return bool(self._protected.matching(place)) and not (
-            self._excepted.matching(place) or _is_git_directory(place)
+            self._excepted.matching(place) or _is_git_directory(place) or is_branch(place)
         )
+
+    def _is_git_s(self, path: str) -> bool:
+        """In a directory that git takes for a repository by its parts."""
+        assert self._plan.files is not None
+        if not self._plan.files.protect or self._excepted.matching(path):
+            return False
+        return any(is_part(path[len(git) + 1 :]) for git in directories_above(path))
 
     def _closed_later(self, asked: _Asked) -> str | None:
         return None if asked.found else self._named(asked)

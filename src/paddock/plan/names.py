@@ -100,7 +100,8 @@ class _Ground:
                 but = tuple(place for place in self._packages(group) if not _matches_any(f"{place}/{name}", exact))
                 held[self._beginnings(group), but].add(name)
             held[self.own, ()].update(group.top)
-            held[(self.home,), ()].update(name for name in group.home if self._writes_into(f"{self.home}/{name}"))
+            # Also where the home is not writable: a link there may lead to what is, which the core finds out.
+            held[(self.home,), ()].update(name for name in group.home if self._spares(f"{self.home}/{name}"))
         for path in exact:
             place, _, name = path.rpartition("/")
             held[(place or "/",), ()].add(name)
@@ -147,9 +148,9 @@ class _Ground:
         for tree in outermost(self.own) if group.shipped else ():
             yield from (f"{_any_depth_of(tree)}/{package}/{ANY_DEPTH}" for package in protected().packages)
 
-    def _writes_into(self, pattern: str) -> bool:
-        prefix = Glob.parse(pattern).prefix
-        return any(within(prefix, tree) and pattern != tree for tree in self.writable)
+    def _spares(self, pattern: str) -> bool:
+        """A place that is granted itself, or a part of it, can be written."""
+        return not any(within(tree, pattern) for tree in self.writable)
 
 
 def _any_depth_of(tree: str) -> str:

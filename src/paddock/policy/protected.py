@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from functools import cache
 
+from paddock.git.layout import patterns
 from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "protected.toml")
@@ -44,6 +45,7 @@ def protected() -> Protected:
     with open(TABLE, "rb") as file:
         table = tomllib.load(file)
     packages, flagged = tuple(table.pop("packages")), tuple(table.pop("flagged"))
+    table["git"]["any"] = list(patterns())
     groups = tuple(_group(title, entry) for title, entry in table.items())
     return Protected(groups=groups, packages=packages, flagged=flagged)
 

@@ -33,6 +33,7 @@ from pathlib import Path
 from paddock import __version__, core
 from paddock.canonical import canonical
 from paddock.errors import PolicyError
+from paddock.git import layout
 from paddock.host.installation import FRONT_DOOR, entries_of
 from paddock.policy import Origin, Policy, journals, reach
 from paddock.policy.glob import Glob
@@ -162,7 +163,7 @@ def _surroundings(origin: Origin) -> Iterator[str]:
     yield from ("/etc/passwd", "/etc/group", origin.builtin_dir)
     for directory in (origin.config_dir, origin.system_dir):
         yield from (directory, f"{directory}/.")  # a link, and the directory that it leads to
-    yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml", TABLE, GROUPS)
+    yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml", TABLE, layout.TABLE, GROUPS)
     yield from (entry.path for entry in os.scandir(origin.builtin_dir))
 
 

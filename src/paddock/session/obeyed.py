@@ -8,27 +8,56 @@ import os
 from collections.abc import Iterator
 
 from paddock.changes.protection import Protection
+from paddock.errors import PolicyError
+from paddock.git.layout import GIT, make_one
 from paddock.git.looked import Looked
-from paddock.git.repository import repository_of
+from paddock.git.repository import Repository, repository_of
 from paddock.git.trusts import trusted_by
+from paddock.policy.protected import protected
+from paddock.way import follow
 
 
 def obeyed_in(workspace: str, is_protected: Protection, home: str) -> Iterator[str]:
     """Relative to the workspace. May name one more than once."""
     workspace = os.path.realpath(workspace)
-    for at, directories, files in os.walk(workspace):
-        if ".git" in directories or ".git" in files:
-            looked = Looked()
-            for trust in trusted_by(repository_of(at, looked), at, home, looked):
+    shut: list[OSError] = []
+    yield from _of_home(workspace, home)
+    for trust in trusted_by(None, workspace, home, Looked(), config_home=os.environ.get("XDG_CONFIG_HOME")):
+        yield from _below(workspace, trust.path)
+    for at, directories, files in os.walk(workspace, onerror=shut.append):
+        repository = _repository(at, {*directories, *files})
+        if repository is not None:
+            for trust in trusted_by(repository, at, home, Looked()):
                 yield from _below(workspace, trust.path)
-        with os.scandir(at) as entries:
-            links = [entry.path for entry in entries if entry.is_symlink()]
-        for link in links:
-            if is_protected(os.path.relpath(link, workspace), directory=False, link=True):
-                yield from _below(workspace, os.path.realpath(link))
+        for name in (*directories, *files):
+            link = os.path.join(at, name)
+            if os.path.islink(link) and is_protected(os.path.relpath(link, workspace), directory=False, link=True):
+                yield from _below(workspace, link)
+    for error in shut:  # what lies in such a directory can not be known: it is closed as a whole
+        if not isinstance(error, FileNotFoundError) and error.filename:
+            yield from _below(workspace, os.fspath(error.filename))
+
+
+def _repository(at: str, names: set[str]) -> Repository | None:
+    if GIT in names:
+        return repository_of(at, Looked())
+    if make_one(names.__contains__):
+        return Repository(top=at, git_dir=at, common_dir=at, elsewhere=False)
+    return None
+
+
+def _of_home(workspace: str, home: str) -> Iterator[str]:
+    """Where the names of the home directory lead that programs outside obey."""
+    for name in (name for group in protected().groups for name in group.home):
+        if "*" not in name:
+            yield from _below(workspace, f"{home}/{name}")
 
 
 def _below(workspace: str, path: str) -> Iterator[str]:
-    for one in (path, os.path.realpath(path)):
+    try:
+        led = [place.path for place in follow(path).places]
+    except PolicyError:  # a directory that is shut, a link that leads to itself
+        led = [os.path.realpath(path)]
+    for one in (path, *led):
         if one.startswith(f"{workspace}/"):
             yield one[len(workspace) + 1 :]

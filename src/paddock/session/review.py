@@ -54,7 +54,7 @@ def reviewed(
             obeyed=frozenset(
                 obeyed_in(session.workspace, session.is_protected, os.path.expanduser("~")) if changes else ()
             ),
-            repositories=frozenset(repositories_in(changes, roots.lower)),
+            repositories=repositories_in(changes, roots.lower),
             selection=selection or Selection(),
             overwrite=overwrite,
         )

@@ -28,7 +28,10 @@ def _top(tmp_path: Path) -> Path:
 def trusted(top: Path) -> set[str]:
     looked = Looked()
     home = str(top.parent / "home")
-    return {one.path for one in trusted_by(repository_of(str(top), looked), str(top), home, looked)}
+    own = {trusts.SYSTEM_CONFIG, f"{home}/.gitconfig", f"{home}/.config/git/config"}
+    found = {one.path for one in trusted_by(repository_of(str(top), looked), str(top), home, looked)}
+    assert own <= found, "the person's own configuration is obeyed everywhere"
+    return found - own
 
 
 def configure(top: Path, text: str) -> None:

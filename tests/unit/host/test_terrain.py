@@ -92,6 +92,16 @@ def test_what_git_obeys_in_a_writable_place_is_found(world: World) -> None:
     assert f"{world.home}/work.inc" in paths(surveyed(world, world.home / "work.inc", world.work))
 
 
+def test_the_persons_own_configuration_counts_where_it_leads(world: World) -> None:
+    """By a link into the workspace, and by each further link on the way."""
+    (world.work / "git").mkdir()
+    (world.work / "git" / "config").write_text("[core]\nhooksPath = /srv/hooks\n")
+    (world.work / "link").symlink_to("git/config")
+    (world.home / ".gitconfig").symlink_to(world.work / "link")
+    assert paths(surveyed(world)) == {f"{world.work}/link", f"{world.work}/git/config"}
+    assert f"{world.work}/link" in surveyed(world).files, "a memo is void when the link is changed"
+
+
 def test_what_holds_the_workspace_can_not_be_locked_and_is_said(world: World) -> None:
     (world.work / ".git").mkdir()
     (world.work / ".git" / "config").write_text("[core]\nhooksPath = .\n")
@@ -113,7 +123,8 @@ def test_a_link_counts_by_where_it_leads_too(world: World) -> None:
 def test_the_search_path_matters_where_the_home_can_be_written(world: World) -> None:
     world.environ["PATH"] = f"/usr/bin:{world.home}/tools/bin:{world.work}/.venv/bin:relative"
     assert paths(surveyed(world)) == set()
-    assert paths(surveyed(world, world.home)) == {f"{world.home}/tools/bin"}
+    own = {f"{world.home}/.gitconfig", f"{world.home}/.config/git/config"}
+    assert paths(surveyed(world, world.home)) == {f"{world.home}/tools/bin", *own}
 
 
 def test_everything_that_was_read_is_an_input(world: World) -> None:

@@ -96,14 +96,17 @@ def test_a_workspace_inside_a_package_is_a_workspace() -> None:
     assert protects(laid(files(inside)), "/home/ada/x/node_modules/left-pad/.vscode")
 
 
-def test_the_home_matters_as_far_as_it_is_writable() -> None:
-    assert not any(pattern.startswith("/home/ada/.local") for pattern in laid(files(WORK)).protected)
+def test_names_of_the_home_are_told_also_where_it_can_not_be_written() -> None:
+    """A link among them may lead to what can be: the core follows it."""
+    assert protects(laid(files(WORK)), "/home/ada/.bashrc")
     held = laid(files(grant(Access.ALLOW, "/home/ada/**")))
     for path in (".bashrc", ".local/bin", "bin", ".config/systemd/user", ".zcompdump-x", ".config/nvim"):
         assert protects(held, f"/home/ada/{path}"), path
     part = laid(files(grant(Access.ALLOW, "/home/ada/.config/**")))
     assert protects(part, "/home/ada/.config/autostart")
-    assert not protects(part, "/home/ada/.bashrc")
+    assert protects(part, "/home/ada/.config/git")
+    part = laid(files(grant(Access.ALLOW, "/home/ada/.config/nvim/lua/**")))
+    assert not protects(part, "/home/ada/.config/nvim"), "a part of it was granted"
 
 
 def test_an_agent_that_is_given_its_own_directory_keeps_its_sessions_and_not_its_settings() -> None:

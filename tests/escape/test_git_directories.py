@@ -1,0 +1,233 @@
+"""Git directories are known by what they are, not by their name: the host's git executes nothing that was planted in
+one, and writes through no link there. Verdicts are marks on the host; each control does the same without the fence."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.features import need, need_program
+from tests.support.fence import Fence
+from tests.support.tester import Outcome, Tester
+
+_WHO = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
+_REPOSITORY = f"{_WHO}set -e; git init -q -b main .; echo 1 > file; git add file; git commit -qm one"
+
+# A whole repository where branches of a submodule lie, a `.git` file that leads there, and an index that names it.
+_IN_A_PLACE_FOR_BRANCHES = r"""
+echo started
+B=$PWD/.git/modules/x/refs/heads/.git
+mkdir -p $B/objects $B/refs $B/worktrees/N sub
+echo ref: refs/heads/main > $B/HEAD
+printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "touch %s; false"\n' "$MARK" > $B/config
+(cd $B/worktrees/N; echo ../.. > commondir; echo ref: refs/heads/main > HEAD; echo $OLDPWD/sub/.git > gitdir)
+echo "gitdir: $B/worktrees/N" > sub/.git
+git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),sub
+exit 0
+"""
+
+
+def made(full: Fence, place: Path, script: str = _REPOSITORY) -> Path:
+    need_program("git")
+    done = full.outside(["sh", "-c", script], cwd=full.ground.make(place))
+    assert done.exit_code == 0, str(done)
+    return place
+
+
+def test_a_repository_where_branches_lie_executes_nothing(full: Fence) -> None:
+    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+        made(full, place)
+        mark = full.ground.outside / f"mark-{place.name}"
+        planted = run(["sh", "-c", f"cd {place}; MARK={mark}\n{_IN_A_PLACE_FOR_BRANCHES}"])
+        assert planted.started, str(planted)
+        full.outside(["git", "status"], cwd=place)
+        assert mark.exists() is (run == full.outside)
+
+
+def test_branches_of_a_submodule_may_be_called_config_and_hooks(full: Fence) -> None:
+    project = full.ground.project
+    sub = made(full, full.ground.outside / "sub")
+    script = f"{_WHO}git init -q -b main . && git -c protocol.file.allow=always submodule --quiet add {sub} sub"
+    made(full, project, f"{script} && git commit -qm one")
+    done = full.inside(["sh", "-c", f"{_WHO}set -e; cd sub; for n in config hooks/x; do git checkout -qb $n; "
+                        "git commit -q --allow-empty -m $n; done; git branch"])  # fmt: skip
+    assert done.exit_code == 0, str(done)
+    log = full.outside(["git", "log", "--format=%s", "hooks/x"], cwd=project / "sub")
+    assert log.stdout.split() == ["hooks/x", "config", "one"], str(log)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bare:
+    """``top`` holds the bare repository ``.bare`` and the worktree ``feature``."""
+
+    fence: Fence
+    top: Path
+    victim: Path
+
+    @property
+    def logs(self) -> Path:
+        return self.top / ".bare/worktrees/feature/logs"
+
+    def run(self, script: str, *, cwd: Path, fenced: bool = True) -> Outcome:
+        words = ["sh", "-c", f"echo started; {_WHO}{script}"]
+        return self.fence.inside(words, cwd=cwd) if fenced else self.fence.outside(words, cwd=cwd)
+
+    def commits(self) -> None:
+        script = f"{_WHO}echo 2 > new; git add new; git commit -q --allow-empty -m 'written through'"
+        self.fence.outside(["sh", "-c", script], cwd=self.top / "feature")
+
+
+_PLANT = "E=$(git -C {top}/feature rev-parse --git-dir); rm -f $E/logs/HEAD; ln -s {victim} $E/logs/HEAD; exit 0"
+
+
+@pytest.fixture
+def bare(full: Fence) -> Bare:
+    source = made(full, full.ground.outside / "source")
+    top = full.ground.make(full.ground.root / "w")
+    made(full, top, f"git clone -q --bare {source} .bare; cd .bare; git worktree add -q -b feature ../feature main")
+    return Bare(fence=full, top=top, victim=full.ground.put(full.ground.outside / "bashrc", "mine\n"))
+
+
+@pytest.mark.parametrize("workspace", ["feature", "."])
+def test_no_link_is_planted_in_a_bare_repository(bare: Bare, workspace: str) -> None:
+    planted = bare.run(_PLANT.format(top=bare.top, victim=bare.victim), cwd=bare.top / workspace)
+    assert planted.started, str(planted)
+    assert not (bare.logs / "HEAD").is_symlink()
+    bare.commits()
+    assert bare.victim.read_text() == "mine\n"
+    bare.run(_PLANT.format(top=bare.top, victim=bare.victim), cwd=bare.top, fenced=False)
+    bare.commits()
+    assert "written through" in bare.victim.read_text(), "the plant is good"
+
+
+@pytest.mark.parametrize(
+    "part", ["config", "hooks/post-commit", "objects/info/alternates", "worktrees/feature/commondir"]
+)
+def test_what_git_obeys_in_a_bare_repository_stays_as_it_is(bare: Bare, part: str) -> None:
+    place = bare.top / ".bare" / part
+    before = place.read_bytes() if place.exists() else None
+    assert bare.run(f"echo evil > {place}", cwd=bare.top).started
+    assert (place.read_bytes() if place.exists() else None) == before
+    assert bare.run(f"echo evil > {place}", cwd=bare.top, fenced=False).exit_code == 0
+
+
+def test_git_works_in_worktrees_of_a_bare_repository(bare: Bare) -> None:
+    done = bare.run(
+        "set -e; cd feature; echo x > a; git add a; git commit -qm inside; git checkout -qb other; echo y >> a;"
+        "git stash -q; git stash pop -q; git commit -qam more; git rebase -q HEAD~1; git checkout -q feature;"
+        "git merge -q other; git worktree add -q ../second; cd ../second; git commit -q --allow-empty -m second;"
+        "git status --short; git init -q ../third; git -C ../third commit -q --allow-empty -m third",
+        cwd=bare.top,
+    )
+    assert done.exit_code == 0, str(done)
+    log = bare.fence.outside(["git", "log", "--format=%s"], cwd=bare.top / "second")
+    assert log.stdout.split() == ["second", "more", "inside", "one"], str(log)
+
+
+def test_a_link_of_git_s_own_directory_stays_the_one_that_it_was(full: Fence) -> None:
+    """It is known by its place too: at another name git would write through it."""
+    project = made(full, full.ground.project)
+    victim = full.ground.put(full.ground.outside / "bashrc", "mine\n")
+    full.outside(["ln", "-s", victim, ".git/kept"])
+    full.outside(["ln", "-s", victim, ".git/other"])
+    assert full.inside(["sh", "-c", "echo started; mv .git/kept .git/logs/HEAD"]).started
+    full.outside(["sh", "-c", f"{_WHO}git commit -q --allow-empty -m 'written through'"])
+    assert victim.read_text() == "mine\n"
+    assert (project / ".git/other").is_symlink()
+    full.outside(["mv", ".git/other", ".git/logs/HEAD"])
+    full.outside(["sh", "-c", f"{_WHO}git commit -q --allow-empty -m 'written through'"])
+    assert "written through" in victim.read_text(), "the plant is good"
+
+
+def test_what_an_included_configuration_names_is_protected(full: Fence) -> None:
+    """Of a repository below the workspace, by a chain of includes, whatever their conditions."""
+    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+        nested = made(
+            full,
+            full.ground.make(place / "nested"),
+            f"{_REPOSITORY}; mkdir -p tools/hooks; printf '[include]\\n\\tpath = more\\n' > .gitconfig;"
+            "printf '[core]\\n\\thooksPath = tools/hooks\\n' > more; git config include.path ../.gitconfig;"
+            "printf '#!/bin/sh\\n' > tools/hooks/pre-commit; chmod +x tools/hooks/pre-commit",
+        )
+        mark = full.ground.outside / f"mark-{place.name}"
+        plant = f"echo started; cd {nested}; printf '#!/bin/sh\\ntouch {mark}\\n' > tools/hooks/pre-commit; exit 0"
+        assert run(["sh", "-c", plant]).started
+        full.outside(["sh", "-c", f"{_WHO}git commit -q --allow-empty -m two"], cwd=nested)
+        assert mark.exists() is (run == full.outside)
+        if run == full.inside:
+            full.inside(["sh", "-c", f"cd {nested}; echo x >> more; echo x >> .gitconfig; rm tools/hooks/pre-commit"])
+            assert (nested / "more").read_text() == "[core]\n\thooksPath = tools/hooks\n"
+
+
+def test_a_configuration_that_can_not_be_read_ends_the_start(full: Fence) -> None:
+    nested = made(full, full.ground.project / "nested")
+    (nested / "included").write_text("[core]\n")
+    (nested / "included").chmod(0)
+    full.ground.tester.give(nested)
+    assert full.inside(["true"]).exit_code == 0
+    full.outside(["git", "config", "include.path", "../included"], cwd=nested)
+    refused = full.inside(["true"])
+    assert refused.exit_code == 125, str(refused)
+    assert f"{nested}/included can not be read" in refused.stderr
+
+
+@pytest.fixture
+def dotfiles(full: Fence, tester: Tester) -> Iterator[Path]:
+    """A repository of settings that the home links to, as `stow` lays it out."""
+    need("root", tester.disposable, "an ordinary user's own start-up files are not the tests' to write")
+    dot = full.ground.make(full.ground.root / "dot")
+    names = {".gitconfig": "git/.gitconfig", ".bashrc": "bash/.bashrc", ".config/fish": "config/fish"}
+    aside = {name: tester.home / f"{name}.aside" for name in names}
+    for name, inside in names.items():
+        (tester.home / name).parent.mkdir(parents=True, exist_ok=True)
+        if (tester.home / name).exists():
+            (tester.home / name).rename(aside[name])
+        target = full.ground.put(dot / inside / "config.fish" if name == ".config/fish" else dot / inside, "# mine\n")
+        (tester.home / name).symlink_to(dot / inside)
+        assert target.exists()
+    tester.give(tester.home / ".config")
+    yield dot
+    for name, kept in aside.items():
+        (tester.home / name).unlink()
+        if kept.exists():
+            kept.rename(tester.home / name)
+
+
+def test_the_settings_that_the_home_links_to_are_protected(full: Fence, dotfiles: Path) -> None:
+    mark = full.ground.outside / "mark"
+    evil = f'printf "[core]\\n\\tfsmonitor = \\"touch {mark}; false\\"\\n" >> git/.gitconfig'
+    script = f"echo started; {evil}; echo evil >> bash/.bashrc; echo evil >> config/fish/config.fish; echo 1 > free"
+    repository = made(full, full.ground.outside / "any")
+    assert full.inside(["sh", "-c", script], cwd=dotfiles).started
+    assert (dotfiles / "free").exists()
+    full.outside(["git", "status"], cwd=repository)
+    assert not mark.exists()
+    for name in ("bash/.bashrc", "config/fish/config.fish", "git/.gitconfig"):
+        assert (dotfiles / name).read_text() == "# mine\n", name
+    full.outside(["sh", "-c", script], cwd=dotfiles)
+    full.outside(["git", "status"], cwd=repository)
+    assert mark.exists(), "the plant is good"
+
+
+def test_git_s_own_configuration_is_protected_where_its_directory_is_the_workspace(full: Fence, tester: Tester) -> None:
+    need("root", tester.disposable, "an ordinary user's own configuration is not the tests' to write")
+    config = tester.home / ".config"
+    kept = (config / "git").exists()
+    assert not kept, "the tester has none"
+    config.mkdir(exist_ok=True)
+    try:
+        (config / "git").mkdir()
+        (config / "git/config").write_text("# mine\n")
+        tester.give(config)
+        script = "echo started; echo '[core]' >> git/config; echo x > git/attributes; echo x > free; exit 0"
+        assert full.inside(["sh", "-c", script], cwd=config).started
+        assert (config / "git/config").read_text() == "# mine\n"
+        assert not (config / "git/attributes").exists()
+        assert (config / "free").exists()
+    finally:
+        shutil.rmtree(config / "git")
+        (config / "free").unlink(missing_ok=True)
