@@ -30,7 +30,6 @@ use crate::watch::Watch;
 const MOST_LINES: usize = 20;
 /// Of names that were changed, and are executed outside later.
 const MOST_SHOWN: usize = 5;
-const MOST_FLAGGED: usize = 200;
 
 #[derive(Clone, Copy)]
 pub struct Copied<'a> {
@@ -150,10 +149,10 @@ impl<'a> Duties<'a> {
     /// What was written as it should be, and runs outside of the fence: a person looks first.
     fn tell_changed(&self, paths: &[AbsPath]) {
         if let Some(journal) = self.journal {
-            let journaled = paths.iter().take(MOST_FLAGGED);
-            let tried = journaled.map(|path| journal.append(&Event::NameFlagged { path: path.as_bytes() }));
-            // All are tried: what can not be written is counted.
-            if let Some(error) = tried.filter_map(Result::err).last() {
+            let events: Vec<_> = paths.iter().map(|path| Event::NameFlagged { path: path.as_bytes() }).collect();
+            // Some at a time: other runs write to the same journal.
+            let failed = events.chunks(500).filter_map(|some| journal.append_all(some).err()).last();
+            if let Some(error) = failed {
                 stderr::complain(&error.to_string(), error.hint());
             }
         }
@@ -163,7 +162,7 @@ impl<'a> Duties<'a> {
         let shown: Vec<String> = paths.iter().take(MOST_SHOWN).map(AbsPath::to_string).collect();
         let more = match paths.len().saturating_sub(MOST_SHOWN) {
             0 => String::new(),
-            more => format!(" and {more} more"),
+            more => format!(" and {more} more: `paddock audit query --kind name` lists them all"),
         };
         let text = format!("changed during the run, and executed outside of the fence: {}{more}", shown.join(", "));
         stderr::say("paddock", &text);

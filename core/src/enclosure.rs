@@ -18,7 +18,7 @@ use crate::guard::{Guard, GuardError};
 use crate::json::{self, Invalid};
 use crate::led;
 use crate::mounts;
-use crate::names::{Names, Rule};
+use crate::names::{Names, NamesError, Rule};
 use crate::namespaces::{self, Attend, Payload, Started, Tell};
 use crate::notify::LONGEST_PATH;
 use crate::place::Identity;
@@ -77,13 +77,14 @@ impl<'p> Enclosure<'p> {
         Ok(Enclosure { plan, namespaces, requested, taken, veil, guard: None, session, mark: None, run })
     }
 
-    /// What covers places that are closed or unwritable by their path; and closed ones in what can be written, which are the guard's.
+    /// What covers places that are closed or unwritable by their path; and closed ones inside grants of directories, which are the guard's.
     fn by_path(&self, files: &Files<'_>) -> Result<(Vec<Cover>, Vec<Cover>), Refusal> {
         let Enclosure { plan, requested, .. } = self;
         // A mask falls off when the host replaces what it lies on: where that can be, the guard has to hold it, by its name.
         let live = |cover: &Cover| is_live(files, copied(plan), &cover.path);
+        let replaceable = |cover: &Cover| is_replaceable(files, copied(plan), &cover.path);
         let (masked, mut covers): (Vec<_>, Vec<_>) =
-            files.covers(requested)?.into_iter().partition(|cover| cover.kind == CoverKind::Mask && live(cover));
+            files.covers(requested)?.into_iter().partition(|cover| cover.kind == CoverKind::Mask && replaceable(cover));
         let pins = files.pins(masked.iter().chain(covers.iter().filter(|cover| live(cover))))?;
         covers.splice(..0, pins);
         Ok((covers, masked))
@@ -242,8 +243,7 @@ fn arm(
     let all_copied = files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
     let (protect, flagged): (&[plan::Protected], &[Text]) =
         if all_copied { (&[], &[]) } else { (&requested.protect, &requested.flagged) };
-    let mut names = Names::new(&requested.deny, protect, &requested.opened, flagged)?;
-    names.packages.clone_from(&requested.packages);
+    let mut names = names_of(requested, protect, flagged)?;
     let exposed = |path: &&AbsPath| files.placed.iter().any(|placed| path.is_within(&placed.real));
     let covered = |path: &AbsPath| covers.iter().any(|cover| cover.path == *path);
     // Closed and own places that do not exist yet.
@@ -266,7 +266,9 @@ fn arm(
     left_out.extend(files.sockets().into_iter().map(|(path, _)| path));
     // What can only be read has nothing to protect; it is looked through only where a deny may lie in it.
     let written = |placed: &Placed<'_>| files.writing(&placed.real).next().is_some();
-    let denied: Vec<_> = requested.deny.iter().map(fixed_part).collect();
+    let below = requested.deny_names.iter().flat_map(|group| &group.below).map(fixed_tree);
+    let closed = requested.closed.iter().filter(exposed).map(AbsPath::as_bytes);
+    let denied: Vec<_> = requested.deny.iter().map(fixed_part).chain(below).chain(closed).collect();
     let concerned =
         |placed: &&Placed<'_>| written(placed) || denied.iter().any(|fixed| may_lie_in(fixed, &placed.real));
     let directories = files.placed.iter().filter(|placed| placed.directory).filter(concerned);
@@ -318,6 +320,22 @@ fn within_reach(covers: Vec<Cover>) -> Result<Vec<Cover>, Refusal> {
 /// In a directory that the command writes to as the host does.
 fn is_live(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
     files.writing(path).any(|placed| placed.directory && *path != placed.real)
+        && !workspace.is_some_and(|workspace| path.is_within(workspace))
+}
+
+/// The patterns of a plan.
+pub fn names_of(requested: &plan::Files, protect: &[plan::Protected], flagged: &[Text]) -> Result<Names, NamesError> {
+    let mut names = Names::new(&requested.deny, protect, &requested.opened, flagged)?;
+    names.packages.clone_from(&requested.packages);
+    for group in &requested.deny_names {
+        names.deny(group)?;
+    }
+    Ok(names)
+}
+
+/// In a directory that the command sees as the host does.
+fn is_replaceable(files: &Files<'_>, workspace: Option<&AbsPath>, path: &AbsPath) -> bool {
+    files.placed.iter().any(|placed| placed.directory && *path != placed.real && path.is_within(&placed.real))
         && !workspace.is_some_and(|workspace| path.is_within(workspace))
 }
 
@@ -382,6 +400,11 @@ fn weave(
 fn fixed_part(pattern: &Text) -> &[u8] {
     let (fixed, _) = text::split(pattern.as_bytes(), b'*');
     &fixed[..fixed.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash.max(1))]
+}
+
+/// The same of the beginning of a pattern, which goes on below it.
+fn fixed_tree(beginning: &Text) -> &[u8] {
+    if beginning.as_bytes().contains(&b'*') { fixed_part(beginning) } else { beginning.as_bytes() }
 }
 
 /// By the fixed part of a pattern; without one it may lie anywhere.

@@ -6,6 +6,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use crate::beneath;
+use crate::names::{Names, StateId};
 use crate::text::{AbsPath, Text};
 use crate::walk::WalkError;
 
@@ -102,6 +103,21 @@ impl Ground {
 impl Rooted {
     pub fn is_dir(&self) -> bool {
         FileType::from_raw_mode(self.stat.st_mode) == FileType::Directory
+    }
+
+    /// Is it only read, and not a copy?
+    pub fn is_read_only(&self) -> bool {
+        !self.writable && !self.watched
+    }
+
+    /// Does the command work on a copy of it?
+    pub fn is_copy(&self) -> bool {
+        !self.writable && self.watched
+    }
+
+    /// Can anything below a directory in this state have a verdict? Where nothing can be written, nothing is protected.
+    pub fn is_worth_a_look(&self, names: &Names, state: StateId) -> bool {
+        if self.is_read_only() { names.expects_denied(state) } else { names.expects(state) }
     }
 
     pub fn stat(&self) -> &Stat {

@@ -7,6 +7,7 @@
 //! gains time, and the scan at the end, when nothing runs any more, judges what he leaves.
 
 mod events;
+mod flagged;
 mod memory;
 mod nodes;
 mod strangers;
@@ -34,9 +35,10 @@ use crate::survey;
 use crate::sys;
 use crate::taken::Store;
 use crate::text::AbsPath;
-use crate::walk::{Below, Dir, WalkError, Walker};
+use crate::walk::{Below, WalkError, Walker};
 
 use events::{Near, Noted};
+use flagged::Flagged;
 pub use memory::Memory;
 use nodes::{NO_NODE, Nodes};
 use view::View;
@@ -121,6 +123,7 @@ pub struct Guard {
     last_patrol: Instant,
     /// By the clock that files are stamped with.
     since: Timespec,
+    flagged: Flagged,
 }
 
 impl Guard {
@@ -141,19 +144,20 @@ impl Guard {
         let mut walker = Walker::default();
         walker.is_interrupted = Some(sys::is_asked_to_end);
         let mut nodes = Nodes::default();
-        let mut survey = survey::survey(&mut names, &ground, &mut walker, closed, &mut |dir: &Dir<'_>| -> Result<
-            u32,
-            GuardError,
-        > {
-            if !dir.tree.watched || dir.below == Below::Masked {
-                return Ok(NO_NODE);
-            }
-            match watch(inotify.as_fd(), dir.fd, appear(dir.tree)) {
-                Ok(watch) => Ok(nodes.put_dir(watch, dir)),
-                Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
-            }
-        })?;
+        let mut survey =
+            survey::survey(&mut names, &ground, &mut walker, closed, &mut |names, dir| -> Result<u32, GuardError> {
+                // In what is only read, names that are denied by their path are held, and the directories on the way are few.
+                let is_watched = dir.tree.watched || names.leads_to_denied(dir.state);
+                if !is_watched || dir.below == Below::Masked {
+                    return Ok(NO_NODE);
+                }
+                match watch(inotify.as_fd(), dir.fd, appear(dir.tree)) {
+                    Ok(watch) => Ok(nodes.put_dir(watch, dir)),
+                    Err(source) => Err(GuardError::Watch { path: dir.absolute(b"")?, source }),
+                }
+            })?;
         let covers = std::mem::take(&mut survey.covers);
+        let flagged = Flagged::new(&ground, &survey.flagged);
         let post = Post::new(nodes, Store::new(taken), names.guards_git, survey);
         let mut guard = Guard {
             inotify,
@@ -168,6 +172,7 @@ impl Guard {
             quiet: true,
             last_patrol: Instant::now(),
             since,
+            flagged,
         };
         guard.give_up_stale();
         guard.watch_covered(&covers)?;
@@ -310,26 +315,9 @@ impl Guard {
         self.post.unfinished.take().map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// Flagged names that were made or changed during the run, after the last scan. Nobody can set the kernel's time of change; who
-    /// made it, it does not tell.
+    /// Flagged names that were made or changed during the run, after the last scan.
     pub fn changed(&self) -> Vec<AbsPath> {
-        let since = (self.since.tv_sec, self.since.tv_nsec);
-        let mut changed = Vec::new();
-        for (tree, path) in &self.post.flagged {
-            let tree = &self.ground.trees[*tree];
-            let stat = tree.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(rustix::fs::fstat);
-            let is_changed = match stat {
-                Ok(stat) => (stat.st_ctime, stat.st_ctime_nsec as i64) >= since,
-                // What can not be looked at counts as changed.
-                Err(error) => error != Errno::NOENT,
-            };
-            if is_changed {
-                changed.extend(tree.absolute(path));
-            }
-        }
-        changed.sort();
-        changed.dedup();
-        changed
+        self.flagged.changed(&self.ground, &self.post.flagged, self.since)
     }
 
     /// What holds the watches. It is not to be closed by who can not wait: the kernel takes tens of milliseconds to be sure that
@@ -346,7 +334,8 @@ impl Guard {
         self.post.again = again;
         let mut visit = Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
         for index in 0..self.ground.trees.len() {
-            if self.ground.trees[index].watched {
+            let tree = &self.ground.trees[index];
+            if tree.watched || (tree.is_read_only() && !visit.post.finishing) {
                 self.walker.tree(&mut self.names, &self.ground, index, &mut visit)?;
             }
         }

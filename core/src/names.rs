@@ -175,7 +175,7 @@ impl Names {
             }
         }
         for group in protect {
-            names.put_group(group)?;
+            names.put_group(Rule::Protect, group)?;
         }
         for path in SYSTEM {
             names.parts.clear();
@@ -186,10 +186,15 @@ impl Names {
         Ok(names)
     }
 
+    /// Names that are denied, from [`Names::settle`] on.
+    pub fn deny(&mut self, group: &Protected) -> Result<(), NamesError> {
+        self.put_group(Rule::Deny, group)
+    }
+
     /// Every beginning and every name is read once, however many patterns they make together.
-    fn put_group(&mut self, group: &Protected) -> Result<(), NamesError> {
+    fn put_group(&mut self, rule: Rule, group: &Protected) -> Result<(), NamesError> {
         let mut stems = Vec::with_capacity(group.below.len() + group.but.len());
-        for (rule, beginnings) in [(Rule::Protect, &group.below), (Rule::Opened, &group.but)] {
+        for (rule, beginnings) in [(rule, &group.below), (Rule::Opened, &group.but)] {
             for text in beginnings {
                 self.parts.clear();
                 if let Some(root) = pattern::parse_beginning(text, &mut self.words, &mut self.parts)? {
@@ -422,6 +427,18 @@ impl Names {
     pub fn expects(&self, state: StateId) -> bool {
         let (state, loops) = self.states.get(state);
         loops.floating || !loops.active.is_empty() || !state.steps.is_empty()
+    }
+
+    /// Could anything that is denied lie below a directory in this state?
+    pub fn expects_denied(&self, state: StateId) -> bool {
+        let denied =
+            |stem: &StemId| self.stems.kinds(*stem).contain(Rule::Deny) || self.stems.ahead(*stem).contain(Rule::Deny);
+        self.states.get(state).1.active.iter().any(denied) || self.leads_to_denied(state)
+    }
+
+    /// Does a pattern that denies go on with a name right in a directory of this state? Not one that is looked for at every depth.
+    pub fn leads_to_denied(&self, state: StateId) -> bool {
+        self.states.get(state).0.steps.iter().any(|stem| self.stems.ahead(*stem).contain(Rule::Deny))
     }
 
     /// Which names above a match must keep theirs, or it would not match any more: their depths, counted from the root.

@@ -56,7 +56,7 @@ pub struct Through {
 }
 
 /// Told of every directory before it is listed.
-pub type Enter<'a, E> = dyn FnMut(&Dir<'_>) -> Result<u32, E> + 'a;
+pub type Enter<'a, E> = dyn FnMut(&Names, &Dir<'_>) -> Result<u32, E> + 'a;
 
 /// Looks through all trees. Patterns that follow from symlinks and from git's configurations are added to `names`. `closed` are files with several names that
 /// other means hold under the one that is known.
@@ -253,12 +253,12 @@ impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
 impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
     type Error = E;
 
-    fn enter(&mut self, dir: &Dir<'_>) -> Result<Option<u32>, E> {
+    fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, E> {
         // Nothing gets in there during the run: there is nothing to watch for.
         if !self.lent.is_empty() && self.lent.covers(dir.tree.absolute(dir.path)?.as_bytes()) {
             return Ok(Some(dir.node));
         }
-        (self.enter)(dir).map(Some)
+        (self.enter)(names, dir).map(Some)
     }
 
     fn root(&mut self, tree: &Rooted, verdict: Verdict, _look: Look) -> Result<Option<Below>, E> {
@@ -416,7 +416,7 @@ impl<'s, E: From<WalkError>> OtherNames<'s, E> {
 impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
     type Error = E;
 
-    fn enter(&mut self, _dir: &Dir<'_>) -> Result<Option<u32>, E> {
+    fn enter(&mut self, _names: &Names, _dir: &Dir<'_>) -> Result<Option<u32>, E> {
         Ok(Some(0))
     }
 

@@ -27,7 +27,7 @@ use crate::files;
 use crate::guard::{Guard, GuardError, GuardEvent, Memory};
 use crate::journal::Journal;
 use crate::kernel_names::errno_text;
-use crate::names::{Names, NamesError};
+use crate::names::NamesError;
 use crate::plan::{Plan, PlanError};
 use crate::session;
 use crate::text::{AbsPath, Text};
@@ -277,9 +277,7 @@ fn finish(
         opened.inspect_err(|error| say(error)).ok()
     });
     let known = |error: NamesError| scan(GuardError::Walk(error.into()));
-    let mut names =
-        Names::new(&requested.deny, &requested.protect, &requested.opened, &requested.flagged).map_err(known)?;
-    names.packages.clone_from(&requested.packages);
+    let names = enclosure::names_of(requested, &requested.protect, &requested.flagged).map_err(known)?;
     let taken = enclosure::taken_dir(&plan, &session).map_err(|_| damaged())?;
     let mut guard = Guard::recall(names, &note.memory, taken).map_err(scan)?;
     let (mut count, mut left) = (0, None);

@@ -239,7 +239,7 @@ pub trait Visitor {
     type Error: From<WalkError>;
 
     /// A directory was opened and is not listed yet. None: it is not to be.
-    fn enter(&mut self, dir: &Dir<'_>) -> Result<Option<u32>, Self::Error>;
+    fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, Self::Error>;
 
     /// The root of a tree, or the file that is all of it, has a verdict. None: it is done with.
     fn root(&mut self, tree: &Rooted, verdict: Verdict, look: Look) -> Result<Option<Below>, Self::Error>;

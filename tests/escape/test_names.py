@@ -236,7 +236,7 @@ def test_what_runs_outside_later_is_listed_when_a_run_changed_it(full: Fence) ->
         "echo new > plain.txt",
     ]
     done = full.inside(["sh", "-c", "; ".join(acts)])
-    changed = [str(project / name) for name in ("Makefile", "a/b/build.rs", "old/package.json")]
+    changed = [str(project / name) for name in ("Makefile", "old/package.json", "a/b/build.rs")]
     assert f"{FLAGGED}{', '.join(changed)}\n" in done.stderr, str(done)
     assert [event["path"] for event in full.events() if event["event"] == "name.flagged"] == changed
 
@@ -250,3 +250,47 @@ def test_one_change_in_place_is_seen_and_no_change_is_not_told(full: Fence) -> N
     assert (
         f"{FLAGGED}{place}\n" in full.inside(["sh", "-c", f"echo new >> {place}; touch -d 2001-01-01 {place}"]).stderr
     )
+
+
+def test_decoys_do_not_hide_a_changed_name_that_was_there(full: Fence) -> None:
+    """First the names that were there, then the others by their depth; the journal has all of them."""
+    place = full.ground.put(full.ground.project / "zz" / "Makefile", "as it was\n")
+    script = "for i in $(seq 300); do mkdir A$i && echo x > A$i/Makefile; done; echo new >> zz/Makefile"
+    done = full.inside(["sh", "-c", script])
+    assert f"{FLAGGED}{place}, " in done.stderr, str(done)
+    assert " and 296 more: `paddock audit query --kind name` lists them all\n" in done.stderr, str(done)
+    flagged = [str(event["path"]) for event in full.events() if event["event"] == "name.flagged"]
+    assert flagged[0] == str(place)
+    assert len(flagged) == len(set(flagged)) == 301
+
+
+def test_a_directory_that_is_moved_from_among_packages_is_listed_with_what_it_brings(full: Fence) -> None:
+    """Over two runs: the time of change of a file does not change when its directory is renamed."""
+    project = full.ground.project
+    place = full.ground.put(project / "build" / "Makefile", "as it was\n")
+    made = full.inside(["sh", "-c", "mkdir -p node_modules/x && echo evil > node_modules/x/Makefile"])
+    assert "changed during" not in made.stderr, str(made)
+    moved = full.inside(["sh", "-c", "mv build node_modules/old && mv node_modules/x build"])
+    assert place.read_text() == "evil\n"
+    assert f"{FLAGGED}{place}\n" in moved.stderr, str(moved)
+    assert "changed during" not in full.inside(["true"]).stderr
+
+
+def test_a_copy_that_an_editor_makes_of_a_secret_is_closed_too(full: Fence) -> None:
+    names = [
+        ".env~",
+        ".env.swp",
+        ".env.local.swo",
+        ".env.save",
+        ".env.orig",
+        ".env.1",
+        "#.env#",
+        "..env.un~",
+        ".env.prod.bak",
+    ]
+    names += [".env.production~", ".env.copy", ".env.~1~"]
+    for name in [*names, ".env.example"]:
+        full.ground.put(full.ground.project / name, "secret\n")
+    words = ["sh", "-c", 'echo started; for name; do cat "./$name" >/dev/null 2>&1 && echo "$name"; done', "sh"]
+    assert full.inside([*words, *names, ".env.example"]).stdout == "started\n.env.example\n"
+    assert full.outside([*words, *names]).stdout.splitlines()[1:] == names, "the control"

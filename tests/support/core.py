@@ -67,7 +67,7 @@ def plan_for(
         "files": {
             "grants": grants,
             **{key: [] for key in ("closed", "unwritable", "reached")},
-            **{key: [] for key in ("deny", "protect", "opened", "flagged", "packages")},
+            **{key: [] for key in ("deny", "deny_names", "protect", "opened", "flagged", "packages")},
         },
         "landlock": {
             "abi": landlock_abi,

@@ -213,7 +213,7 @@ impl Guard {
     /// A socket, or a symlink in a git directory. Asked of every new file: the directory is opened once for all that come together.
     fn counts_by_kind(&mut self, number: u32, name: &CStr) -> Result<bool, GuardError> {
         let tree = self.post.nodes.get(number).map(|node| node.tree);
-        if !tree.is_some_and(|tree| self.ground.trees[tree].writable) {
+        if tree.is_none_or(|tree| self.ground.trees[tree].is_copy()) {
             return Ok(false);
         }
         // Where it can not be told, it is looked at.

@@ -19,6 +19,7 @@ use crate::text::{AbsPath, Text};
 use crate::walk::{WalkError, Walker};
 
 use super::events::Noted;
+use super::flagged::Flagged;
 use super::nodes::Nodes;
 use super::visit::Post;
 use super::{Guard, GuardError};
@@ -212,6 +213,7 @@ impl Guard {
             quiet: false,
             last_patrol: Instant::now(),
             since,
+            flagged: Flagged::default(),
         })
     }
 }

@@ -161,7 +161,7 @@ impl Seen<'_> {
 impl Visitor for Seen<'_> {
     type Error = GuardError;
 
-    fn enter(&mut self, _dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
+    fn enter(&mut self, _names: &Names, _dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
         Ok(Some(UNWATCHED))
     }
 

@@ -234,7 +234,7 @@ impl Visit<'_> {
 
     /// A socket is the command's own, or a way out. Who made it is told inside. In a copy it is reached by nobody.
     fn question(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat) -> Result<(), WalkError> {
-        if !dir.tree.writable || self.post.finishing {
+        if dir.tree.is_copy() || self.post.finishing {
             return Ok(());
         }
         let socket = match beneath::look(dir.fd, name) {
@@ -397,8 +397,11 @@ impl Visit<'_> {
 impl Visitor for Visit<'_> {
     type Error = GuardError;
 
-    fn enter(&mut self, dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
+    fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
         self.post.direct = false;
+        if dir.tree.is_read_only() && !names.leads_to_denied(dir.state) {
+            return Ok(None);
+        }
         if self.post.finishing {
             return Ok(Some(UNWATCHED));
         }

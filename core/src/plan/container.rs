@@ -92,7 +92,11 @@ impl Container {
             return wrong("a place of the host to work on");
         }
         if let Some(files) = &plan.files {
-            let names = files.deny.len() + files.protect.len() + files.opened.len() + files.flagged.len();
+            let names = files.deny.len()
+                + files.deny_names.len()
+                + files.protect.len()
+                + files.opened.len()
+                + files.flagged.len();
             if names + files.closed.len() + files.unwritable.len() > 0 || plan.landlock.is_none() {
                 return wrong("files that no rule inside can hold");
             }

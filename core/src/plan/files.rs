@@ -24,6 +24,7 @@ pub struct Files {
     pub reached: Vec<Reached>,
     /// Patterns of names, held by mounts: closed wherever they are, read-only in what can be written, and exceptions from that.
     pub deny: Vec<Text>,
+    pub deny_names: Vec<Protected>,
     pub protect: Vec<Protected>,
     pub opened: Vec<Text>,
     /// Patterns of names that may be written and are executed outside later, and directories below which nobody does that.
@@ -31,7 +32,7 @@ pub struct Files {
     pub packages: Vec<Text>,
 }
 
-/// Names that are protected in the same places. Each place is the beginning of a pattern, each name the rest of one.
+/// Names that are protected, or denied, in the same places. Each place is the beginning of a pattern, each name the rest of one.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Protected {

@@ -10,7 +10,7 @@ use crate::scene::{self, DENIED, PROTECTED, Scene, absolute};
 
 fn seen(names: &mut Names, trees: &[Tree], left_out: &[AbsPath]) -> Result<Survey, WalkError> {
     let ground = Ground::open(trees, left_out)?;
-    survey(names, &ground, &mut Walker::default(), &[], &mut |_: &Dir<'_>| Ok(0))
+    survey(names, &ground, &mut Walker::default(), &[], &mut |_: &Names, _: &Dir<'_>| Ok(0))
 }
 
 /// "kind path" for each cover.
@@ -181,7 +181,7 @@ fn other_names_of_a_file_that_is_closed_elsewhere_are_masked() {
     let mut names = scene::names(DENIED, PROTECTED, &[]);
     let ground = Ground::open(&[scene.tree("w", true)], &[]).unwrap();
     let closed = [Identity::from(&rustix::fs::stat(&key).unwrap())];
-    let mut enter = |_: &Dir<'_>| Ok::<u32, WalkError>(0);
+    let mut enter = |_: &Names, _: &Dir<'_>| Ok::<u32, WalkError>(0);
     let found = survey(&mut names, &ground, &mut Walker::default(), &closed, &mut enter).unwrap();
     assert_eq!(found.covers.iter().map(|cover| scene.relative(&cover.path)).collect::<Vec<_>>(), ["w/innocent"]);
 }
@@ -424,7 +424,9 @@ fn costs_of_8000_files_in_800_directories() {
         let started = scene::cpu_us();
         let mut names = scene::names(&deny, &protect, &opened);
         let ground = Ground::open(&[scene.tree("w", true)], &[]).unwrap();
-        survey(&mut names, &ground, &mut Walker::default(), &[], &mut |dir: &Dir<'_>| -> Result<u32, WalkError> {
+        survey(&mut names, &ground, &mut Walker::default(), &[], &mut |_: &Names,
+                                                                       dir: &Dir<'_>|
+         -> Result<u32, WalkError> {
             let mut buffer = [0; 32];
             let flags = rustix::fs::inotify::WatchFlags::CREATE | rustix::fs::inotify::WatchFlags::MOVED_TO;
             rustix::fs::inotify::add_watch(&inotify, crate::beneath::link_to(dir.fd, &mut buffer), flags).unwrap();

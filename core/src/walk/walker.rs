@@ -327,7 +327,7 @@ impl Walker {
         listing: &mut Vec<u8>,
         visitor: &mut V,
     ) -> Result<bool, V::Error> {
-        match visitor.enter(&dir)? {
+        match visitor.enter(names, &dir)? {
             Some(entered) => (*node, dir.node) = (entered, entered),
             None => return Ok(false),
         }
@@ -428,7 +428,7 @@ impl Walker {
         };
         if let Some(below) = below
             && file_type == FileType::Directory
-            && names.expects(look.next)
+            && dir.tree.is_worth_a_look(names, look.next)
             && !dir.tree.is_left_out(dir.path, bytes)
         {
             self.wait(name, look.next, below)?;

@@ -124,9 +124,9 @@ def _grant(grant: PathGrant, preflight: Preflight, kind: int, width: int) -> str
 
 def _denied(plan: Plan) -> list[str]:
     """By name; places stand beside the grants they are kept out of, or are closed as a whole."""
-    if plan.files is None or not plan.files.deny:
+    if plan.files is None or not plan.files.denied:
         return []
-    return [f"closed, also when they appear: {_names(plan.files.deny, plan.cwd)}"]
+    return [f"closed, also when they appear: {_names(plan.files.denied, plan.cwd)}"]
 
 
 def _protected(plan: Plan) -> list[str]:

@@ -108,6 +108,7 @@ def _covered(
             unwritable=closed.to_writing,
             reached=_sorted(host.reached),
             deny=names.deny,
+            deny_names=names.deny_names,
             protect=names.protect,
             opened=names.opened,
             flagged=names.flagged,

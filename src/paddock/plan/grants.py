@@ -10,7 +10,7 @@ from paddock.host.model import Host
 from paddock.plan.model import Level, Notice, PathGrant
 from paddock.plan.paths import within
 from paddock.plan.rights import WITHOUT_EXECUTE, WRITES
-from paddock.policy.glob import Glob
+from paddock.policy.glob import ANY_DEPTH, Glob
 from paddock.policy.model import TMP_TOKEN, Access, Filesystem, Grant, Widen
 
 TMP = "/tmp"
@@ -31,6 +31,7 @@ class Asked:
     optional: bool
     workspace: bool
     persons: bool  # a place of a person's, and not one of the system or of a tool
+    tree: bool  # written as a directory with all that is in it
     source: str
 
     @property
@@ -115,6 +116,7 @@ def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Asked
         optional=grant.optional or grant.create,  # the run makes it; whoever only looks need not have it
         workspace=grant.workspace,
         persons=grant.persons,
+        tree=not glob.exact or grant.pattern.endswith(f"/{ANY_DEPTH}"),
         source=str(grant.source),
     )
 
@@ -136,5 +138,5 @@ def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notic
 def _own(path: str, access: str) -> Asked:
     name = path.removesuffix("?")
     return Asked(
-        path=name, access=access, optional=name != path, workspace=False, persons=False, source=LOADER
+        path=name, access=access, optional=name != path, workspace=False, persons=False, tree=True, source=LOADER
     )  # fmt: skip

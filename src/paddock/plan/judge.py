@@ -98,7 +98,7 @@ class Judge:
         self._covers: dict[str, CoverKind] = {cover.path: cover.kind for cover in covers}
         if plan.files is None:
             return
-        self._deny = _Patterns(plan.files.deny)
+        self._deny = _Patterns(plan.files.denied)
         self._protected = _Patterns(plan.files.protected)
         self._excepted = _Patterns(plan.files.excepted)
         # By where they really lie: a path is looked up by itself and by each directory above it.

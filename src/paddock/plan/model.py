@@ -83,8 +83,8 @@ class PathGrant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protected:
-    """Names that are protected in the same places. Each place is the beginning of a pattern, each name the rest of one:
-    hundreds of patterns that begin alike would be half of a plan, and each start reads it."""
+    """Names that are protected, or denied, in the same places. Each place is the beginning of a pattern, each name the
+    rest of one: hundreds of patterns that begin alike would be half of a plan, and each start reads it."""
 
     below: tuple[str, ...]
     but: tuple[str, ...]  # where they are not, although it lies below
@@ -103,9 +103,9 @@ class Files:
     ``reached``: where fenced commands could ever write; no grant follows a link that stands there.
 
     The rest is for the full tier alone, as patterns of whole paths (policy/glob.py):
-    ``deny``: closed in every grant, also when the name appears later. ``protect``: read-only in every writable grant; a
+    ``deny`` and ``deny_names``: closed wherever a grant shows them. ``protect``: read-only in every writable grant; a
     name that was absent and appears is taken away. ``opened``: a path that matches one of these is not protected.
-    ``protected`` and ``excepted`` are the same, written out.
+    ``denied``, ``protected`` and ``excepted`` are the same, written out.
     ``flagged``: told of when it was changed, unless a directory on its way bears a name of ``packages``.
     """
 
@@ -118,6 +118,11 @@ class Files:
     opened: tuple[str, ...]
     flagged: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    deny_names: tuple[Protected, ...] = ()
+
+    @property
+    def denied(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.deny, *(whole for one in self.deny_names for whole in one.patterns(one.below))}))
 
     @property
     def protected(self) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Names in the full tier: denies by name and protected names → patterns of whole paths, for the core to look for.
 
-Patterns begin where a person's files are, as far as they can: looking for ``.env`` in every compiler and package that a
-profile makes readable would cost each start, and nobody keeps one there.
+Names that the built-in profiles deny are searched for in every grant of a person, and in what the profiles grant of the
+home, but for toolchains and caches. Installed programs are searched three levels deep. More would cost each start too
+much: 10,000 names take ten times as long as everything else.
 """
 
 from __future__ import annotations
@@ -24,10 +25,24 @@ from paddock.policy.protected import Group, bears, protected, protected_because
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/proc", "/sys", "/dev", "/var/lib",
            "/var/cache", "/nix", "/gnu", "/snap", "/run")  # fmt: skip
 
+# In the home: toolchains and caches. Package managers write them, and they hold up to hundreds of thousands of names.
+# SECURITY.md says that they are not searched.
+_INSTALLED = (".cache", ".npm", ".pyenv", ".conda", "miniconda3", "anaconda3", "miniforge3", ".nvm", ".fnm",
+              ".local/share/fnm", ".volta", ".local/share/pnpm", ".bun", ".asdf", ".local/share/mise",
+              ".local/share/uv/python", ".cargo/registry", ".cargo/git", ".rustup", "go/pkg", ".sdkman", ".jdks",
+              ".m2", ".gradle", ".rbenv", ".rvm", ".gem", ".dotnet", ".nuget", ".ghcup", ".nix-profile",
+              ".local/state/nix")  # fmt: skip
+
+# Programs that people install or unpack, some with settings beside them. What makes them large lies deeper.
+_PROGRAMS = ("/opt", "~/.local/lib", "~/.local/pipx", "~/.local/share/pipx", "~/.local/share/uv/tools",
+             "~/.npm-global")  # fmt: skip
+_PROGRAM_LEVELS = ("", "/*", "/*/*")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
     deny: tuple[str, ...]
+    deny_names: tuple[Protected, ...]
     protect: tuple[Protected, ...]
     opened: tuple[str, ...]
     flagged: tuple[str, ...]
@@ -45,6 +60,7 @@ def names_of(policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked
     warnings = [*ground.exposed(), *(_said(one, secrets) for one in by_hand)]
     return Names(
         deny=tuple(sorted(set(ground.denied(closed)))),
+        deny_names=ground.denied_names(closed),
         protect=ground.protected(exact) if ground.writable else (),
         opened=tuple(sorted({*opened, *(one.value for one in by_hand)})) if ground.writable else (),
         flagged=tuple(sorted(ground.flagged())),
@@ -59,7 +75,8 @@ class _Ground:
 
     home: str
     granted: tuple[str, ...]  # every place that can be reached
-    persons: tuple[str, ...]  # those where a person's projects are
+    searched: tuple[str, ...]  # those that are searched for names that the built-in profiles deny
+    programs: tuple[str, ...]  # those that are searched a few levels deep
     writable: tuple[str, ...]
     own: tuple[str, ...]  # both: a person's, and writable
 
@@ -73,7 +90,8 @@ class _Ground:
         return cls(
             home=host.home,
             granted=places(grants),
-            persons=places(one for one in grants if one.persons and not any(within(one.path, t) for t in _SYSTEM)),
+            searched=places(one for one in grants if _is_searched(one, host.home)),
+            programs=places(one for one in grants if not one.persons and _is_programs(one.path, host.home)),
             writable=places(one for one in grants if one.writes),
             own=places(one for one in grants if one.writes and one.persons),
         )
@@ -85,12 +103,13 @@ class _Ground:
         for path in closed.denied:  # they are masked as places; as names they are watched for
             if any(within(path, tree) for tree in self.granted):
                 yield path
-        for deny, glob in closed.names:
-            if deny.optional and deny.source.builtin and glob.floating:
-                name = "/".join(glob.parts[1:])
-                yield from (f"{_any_depth_of(tree)}/{name}" for tree in outermost(self.persons))
-            else:
-                yield glob.text
+        yield from (glob.text for deny, glob in closed.names if not _is_built_in_name(deny, glob))
+
+    def denied_names(self, closed: Closed) -> tuple[Protected, ...]:
+        names = {"/".join(glob.parts[1:]) for deny, glob in closed.names if _is_built_in_name(deny, glob)}
+        below = [_any_depth_of(tree) for tree in outermost(self.searched)]
+        below += [f"{tree}{level}" for tree in self.programs for level in _PROGRAM_LEVELS]
+        return (Protected(below=tuple(below), but=(), names=tuple(sorted(names))),) if below and names else ()
 
     def protected(self, exact: set[str]) -> tuple[Protected, ...]:
         """By where they are protected. ``exact``: paths that are, whatever else is said of their names."""
@@ -151,6 +170,23 @@ class _Ground:
     def _spares(self, pattern: str) -> bool:
         """A place that is granted itself, or a part of it, can be written."""
         return not any(within(tree, pattern) for tree in self.writable)
+
+
+def _is_built_in_name(deny: Deny, glob: Glob) -> bool:
+    return deny.optional and deny.source.builtin and glob.floating
+
+
+def _is_searched(asked: Asked, home: str) -> bool:
+    if not asked.tree:
+        return False
+    if asked.persons:
+        return not any(within(asked.path, tree) for tree in _SYSTEM)
+    installed = any(within(asked.path, f"{home}/{name}") for name in _INSTALLED)
+    return within(asked.path, home) and not installed and not _is_programs(asked.path, home)
+
+
+def _is_programs(path: str, home: str) -> bool:
+    return any(path == name.replace("~", home, 1) for name in _PROGRAMS)
 
 
 def _any_depth_of(tree: str) -> str:

@@ -258,7 +258,7 @@ def _placed(grant: Grant) -> Grant:
 
 
 def _open(path: str, access: str) -> Asked:
-    return Asked(path=path, access=access, optional=True, workspace=False, persons=False, source="shell")
+    return Asked(path=path, access=access, optional=True, workspace=False, persons=False, tree=True, source="shell")
 
 
 def _around(asked: Asked, denied: tuple[str, ...], own: tuple[str, ...]) -> PathGrant | None:

@@ -39,7 +39,19 @@ def warnings(plan: Plan) -> list[str]:
 def test_a_deny_of_the_profiles_is_looked_for_in_projects_and_not_in_tools() -> None:
     env = builtin("**/.env", optional=True)
     asked = files(WORK, TOOLS, grant(Access.READ, "/srv/app/**"), grant(Access.READ, "/etc/ssl/**"), denies=(env,))
-    assert laid(asked).deny == (f"{WS}/**/.env", "/srv/app/**/.env")
+    assert laid(asked).denied == (f"{WS}/**/.env", "/srv/app/**/.env")
+
+
+def test_what_profiles_grant_of_the_home_is_searched_but_for_toolchains_and_caches() -> None:
+    read = [builtin_grant(Access.READ, f"/home/ada/{name}") for name in (".config/nvim/**", ".bashrc", ".pyenv/**")]
+    held = laid(files(*read, denies=(builtin("**/.env", optional=True),)))
+    assert held.denied == ("/home/ada/.config/nvim/**/.env",)
+
+
+@pytest.mark.parametrize("tree", ["/opt", "/home/ada/.local/share/pipx"])
+def test_installed_programs_are_searched_three_levels_deep(tree: str) -> None:
+    held = laid(files(builtin_grant(Access.READ, f"{tree}/**"), denies=(builtin("**/.env", optional=True),)))
+    assert held.denied == (f"{tree}/*/*/.env", f"{tree}/*/.env", f"{tree}/.env")
 
 
 def test_a_deny_of_a_person_is_looked_for_everywhere() -> None:
@@ -50,7 +62,7 @@ def test_a_deny_of_a_person_is_looked_for_everywhere() -> None:
 def test_a_place_behind_a_link_counts_by_both_its_names() -> None:
     asked = files(grant(Access.ALLOW, "/home/ada/link/**"), denies=(builtin("**/.env", optional=True),))
     held = laid(asked, Terrain(leads={"/home/ada/link": "/data/real"}))
-    assert held.deny == ("/data/real/**/.env", "/home/ada/link/**/.env")
+    assert held.denied == ("/data/real/**/.env", "/home/ada/link/**/.env")
     for top in ("/home/ada/link", "/data/real"):
         assert protects(held, f"{top}/a/.vscode")
         assert protects(held, f"{top}/.bashrc")
@@ -155,7 +167,7 @@ def test_a_policy_opens_a_name_and_that_is_said_with_the_reason() -> None:
 
 def test_a_deny_of_the_profiles_is_opened_by_the_same_key_and_a_persons_is_not() -> None:
     ours = replace(opening("**/.env"), denies=(builtin("**/.env", optional=True), builtin("**/id_rsa", optional=True)))
-    assert laid(ours).deny == (f"{WS}/**/id_rsa",)
+    assert laid(ours).denied == (f"{WS}/**/id_rsa",)
     assert warnings(compile_plan(policy(ours), FULL)) == [
         "p.toml:5: **/.env is not kept closed: a profile closes it because it may hold secrets"
     ]
@@ -175,7 +187,7 @@ def test_what_git_obeys_and_policies_are_protected_by_their_paths() -> None:
 
 def test_a_grant_of_everything_is_looked_through_but_for_the_system() -> None:
     held = laid(files(grant(Access.ALLOW, "/**"), denies=(builtin("**/.env", optional=True),)))
-    assert held.deny == ("**/.env",), "a pattern without a beginning leaves the system's own trees out"
+    assert held.denied == ("**/.env",), "a pattern without a beginning leaves the system's own trees out"
     assert protects(held, "/srv/a/.vscode")
 
 
