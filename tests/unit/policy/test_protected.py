@@ -29,6 +29,11 @@ mvnw gradlew gradle/wrapper gradle.properties .gradle/init.d .pre-commit-config.
 AGENTS.override.md .gemini .github/copilot .github/hooks .github/mcp.json .github/prompts .cursor .cursorignore
 opencode.json .opencode .aider.conf.yml .pi .omp .windsurf .cline .roo .roomodes .kilocode .continue .amp .kiro .qwen
 .trae .junie .factory .augment .ai .worktreeinclude paddock.toml
+lefthook.toml lefthook.jsonc .lefthook.json lefthook-local.yaml .lefthook-local.toml .config/lefthook.json prek.toml
+.pre-commit-config.yml hk.pkl .commitlintrc.js commitlint.config.mjs .config/config.js lint-staged.config.ts .trunk
+simple-git-hooks.cjs nano-staged.json .huskyrc.js mise.production.toml mise/config.toml .config/mise.toml .miserc.toml
+flake.nix shell.nix devenv.nix hie.yaml .factorypath rust-analyzer.toml .bundle/config .bundle/plugin .lfsconfig
+.github/lsp.json .github/skills .github/extensions .amazonq .agent .openhands .vibe
 """)
 
 # The work itself, and what git, package managers and frameworks write all day.
@@ -120,3 +125,22 @@ def test_a_flagged_name_is_the_work_and_not_protected() -> None:
 )
 def test_what_is_executed_outside_is_told_by_its_name(path: str, flagged: bool) -> None:
     assert is_flagged(path) is flagged
+
+
+@pytest.mark.parametrize(
+    "name",
+    words("""Directory.Build.targets binding.gyp .babelrc.js .mocharc.cjs ansible.cfg .tool-versions go.mod package.yaml
+    default.nix tasks.py .coveragerc"""),
+)
+def test_what_an_ordinary_build_executes_is_flagged_and_may_be_written(name: str) -> None:
+    assert is_flagged(f"/ws/a/{name}")
+    assert not matches(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    words(""".config/zsh .config/sway .config/i3 .config/hypr .config/starship.toml .config/jj .config/hg .hgrc
+    .config/helix .config/kak .config/zed .config/Cursor .gemrc .gradle/init.gradle .local/lib .pyenv"""),
+)
+def test_what_the_next_login_shell_or_editor_runs_is_protected_in_the_home(name: str) -> None:
+    assert any(name in group.home for group in protected().groups)
