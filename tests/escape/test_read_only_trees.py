@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
-from tests.support.fence import Fence
+from tests.support.fence import Fence, Word
 from tests.support.ground import SECRET
 from tests.support.tester import Tester
 from tests.support.waiting import wait_for
@@ -40,7 +40,13 @@ def put(tester: Tester, path: Path, text: str = SECRET + "\n") -> Path:
 
 
 def readable(fence: Fence, paths: list[Path], *, inside: bool) -> list[str]:
-    words = ["sh", "-c", 'echo started; for path; do cat "$path" >/dev/null 2>&1 && echo "$path"; done', "sh", *paths]
+    words: list[Word] = [
+        "sh",
+        "-c",
+        'echo started; for path; do cat "$path" >/dev/null 2>&1 && echo "$path"; done',
+        "sh",
+        *paths,
+    ]
     done = fence.inside(words) if inside else fence.outside(words)
     assert done.started, str(done)
     return done.stdout.splitlines()[1:]
