@@ -60,7 +60,7 @@ impl Known {
     /// The innermost git directory that a path is or lies in, by the length of its path.
     fn around(&self, path: &[u8]) -> Option<usize> {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
-        ends.filter(|end| *end > 0).filter(|end| self.is_git(&path[..*end], true)).last()
+        ends.rev().filter(|end| *end > 0).find(|end| self.is_git(&path[..*end], true))
     }
 
     /// Does git write to what lies in this directory? A work tree may lie in a git directory of another name, and is none of it.
