@@ -355,7 +355,7 @@ fn a_walk_that_is_interrupted_is_not_taken_for_a_whole_one() {
     let ground = Ground::open(&[scene.tree("w", true)], &[]).unwrap();
     let mut walker = Walker::default();
     walker.is_interrupted = Some(|| true);
-    let mut enter = |_: &Dir<'_>| Ok::<u32, WalkError>(0);
+    let mut enter = |_: &Names, _: &Dir<'_>| Ok::<u32, WalkError>(0);
     let outcome = survey(&mut names, &ground, &mut walker, &[], &mut enter);
     assert!(matches!(outcome, Err(WalkError::Interrupted)));
     walker.is_interrupted = Some(|| false);
