@@ -109,7 +109,7 @@ impl Known {
         };
         let role = table::table().parts.iter().filter(fits).find_map(|part| part.role)?;
         let pointer = matches!(role, Role::CommonDir | Role::GitDir);
-        let in_entry = pointer || (role == Role::Config && names == [b"config.worktree"]);
+        let in_entry = pointer || (role == Role::Config && names[0].starts_with(b"config.worktree"));
         let stands = match of {
             Of::Entry => in_entry,
             Of::Repository | Of::Submodule => !pointer,
@@ -188,6 +188,7 @@ mod tests {
         for (path, expected) in [
             ("a/.git", Some(Role::GitFile)),
             (".git/config", Some(Role::Config)),
+            (".git/config.lock", Some(Role::Config)),
             ("x/.GIT/hooks", Some(Role::Hooks)),
             (".git/hooks/a.sample", Some(Role::Hook)),
             (".git/hooks/a/b", None),
