@@ -259,6 +259,10 @@ impl Names {
 
     /// One more pattern below a path; an empty one is the path itself. From [`Names::settle`] on.
     pub fn add_below(&mut self, rule: Rule, path: &[u8], rest: &Text) -> Result<(), NamesError> {
+        if rest.as_bytes().is_empty() {
+            self.add_path(rule, path);
+            return Ok(());
+        }
         let mut parts = Vec::new();
         pattern::parse_name(rest, &mut self.words, &mut parts)?;
         self.add_pattern(rule, path, parts);

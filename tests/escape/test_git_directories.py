@@ -17,12 +17,11 @@ from tests.support.tester import Outcome, Tester
 _WHO = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
 _REPOSITORY = f"{_WHO}set -e; git init -q -b main .; echo 1 > file; git add file; git commit -qm one"
 
-# A whole repository where branches of a submodule lie, a `.git` file that leads there, and an index that names it.
-_IN_A_PLACE_FOR_BRANCHES = r"""
+# A whole repository, a `.git` file that leads to its worktree, and an index that names it.
+_LED_TO = r"""
 echo started
-B=$PWD/.git/modules/x/refs/heads/.git
+B=$PWD/$HIDDEN
 mkdir -p $B/objects $B/refs $B/worktrees/N sub
-echo ref: refs/heads/main > $B/HEAD
 printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "touch %s; false"\n' "$MARK" > $B/config
 (cd $B/worktrees/N; echo ../.. > commondir; echo ref: refs/heads/main > HEAD; echo $OLDPWD/sub/.git > gitdir)
 echo "gitdir: $B/worktrees/N" > sub/.git
@@ -38,11 +37,13 @@ def made(full: Fence, place: Path, script: str = _REPOSITORY) -> Path:
     return place
 
 
-def test_a_repository_where_branches_lie_executes_nothing(full: Fence) -> None:
+# Where branches of a submodule lie, and by a name that is git's only where the file system folds letters.
+@pytest.mark.parametrize("hidden", [".git/modules/x/refs/heads/.git", "x/.GIT"])
+def test_a_hidden_repository_executes_nothing(full: Fence, hidden: str) -> None:
     for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
         made(full, place)
         mark = full.ground.outside / f"mark-{place.name}"
-        planted = run(["sh", "-c", f"cd {place}; MARK={mark}\n{_IN_A_PLACE_FOR_BRANCHES}"])
+        planted = run(["sh", "-c", f"cd {place}; MARK={mark} HIDDEN={hidden}\n{_LED_TO}"])
         assert planted.started, str(planted)
         full.outside(["git", "status"], cwd=place)
         assert mark.exists() is (run == full.outside)

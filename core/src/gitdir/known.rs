@@ -57,10 +57,11 @@ impl Known {
         is_git_name(last(path), folding) || self.dirs.iter().any(|dir| dir == path)
     }
 
-    /// The innermost git directory that a path is or lies in, by the length of its path.
+    /// The innermost git directory that a path is or lies in, by the length of its path. Exceptions rest on the answer, so no name in
+    /// other letters is taken for `.git`: patterns do that only where the file system does.
     fn around(&self, path: &[u8]) -> Option<usize> {
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
-        ends.rev().filter(|end| *end > 0).find(|end| self.is_git(&path[..*end], true))
+        ends.rev().filter(|end| *end > 0).find(|end| self.is_git(&path[..*end], false))
     }
 
     /// Does git write to what lies in this directory? A work tree may lie in a git directory of another name, and is none of it.
@@ -87,7 +88,7 @@ impl Known {
     /// `GIT-DIRECTORY/worktrees/NAME`.
     pub fn is_entry(&self, path: &[u8]) -> bool {
         let worktrees = parent(path);
-        last(worktrees) == b"worktrees" && self.is_git(parent(worktrees), true)
+        last(worktrees) == b"worktrees" && self.is_git(parent(worktrees), false)
     }
 
     /// The role that a path has, if it is one that can be harmless.
@@ -189,7 +190,7 @@ mod tests {
             ("a/.git", Some(Role::GitFile)),
             (".git/config", Some(Role::Config)),
             (".git/config.lock", Some(Role::Config)),
-            ("x/.GIT/hooks", Some(Role::Hooks)),
+            ("x/.GIT/hooks", None),
             (".git/hooks/a.sample", Some(Role::Hook)),
             (".git/hooks/a/b", None),
             (".git/modules/a/b/config", Some(Role::Config)),
@@ -263,6 +264,7 @@ mod tests {
             ("/w/.git/modules/m/refs/heads/.git/worktrees/n", false),
             ("/w/.bare/refs/.git/worktrees/n", false),
             ("/w/bare/worktrees/n", false),
+            ("/w/x/.GIT/worktrees/n", false),
             ("/w/.git/modules/m", false),
         ] {
             assert_eq!(known().is_place_of_entry(path.as_bytes()), expected, "{path}");
