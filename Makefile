@@ -52,8 +52,10 @@ test: setup
 	$(BIN)/python -m pytest $(WORKERS)
 
 # The long versions: every index of the fault table.
+# The long versions: all calls of the fault table, so many hundreds of programs of the aftermath machine, so many rounds of HTTP.
+STRESS ?= 20
 stress: setup
-	PADDOCK_STRESS=1 $(BIN)/python -m pytest -s tests/faults
+	PADDOCK_STRESS=$(STRESS) $(BIN)/python -m pytest -s tests/faults tests/aftermath tests/network/test_protocol.py tests/unit/decide
 
 # Side by side with -j2: the end of a release build keeps one processor busy.
 lint: lint-python lint-rust

@@ -1,6 +1,6 @@
 """Hostile programs behind the fence, the host's day after them: nothing that they planted runs, no secret leaves.
 
-``PADDOCK_STRESS`` is the number of seeds to play; without it a few hundred are. To play one seed by hand:
+``PADDOCK_STRESS`` is the number of seeds to play, in hundreds; without it two hundred are. To play one seed by hand:
 ``python -m tests.aftermath SEED --tell``. A seed that goes through is shrunk; keep its steps in ``kept/``.
 """
 
@@ -13,7 +13,7 @@ import pytest
 from tests.aftermath.grammar import generate
 from tests.aftermath.machine import Machine, shrink
 
-SEEDS = int(os.environ.get("PADDOCK_STRESS", "200"))
+SEEDS = 100 * int(os.environ.get("PADDOCK_STRESS", "2"))
 BATCH = 25
 
 
