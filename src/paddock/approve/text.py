@@ -10,7 +10,6 @@ import contextlib
 import os
 import re
 import shlex
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -179,7 +178,7 @@ def _some(lines: list[str], room: int | None) -> list[str]:
 
 
 def _pieces(text: str, width: int) -> list[str]:
-    """Cut by what the terminal shows: some characters take two places, some none."""
+    """Cut by what the terminal shows at most."""
     pieces, taken = [""], 0
     for letter in text:
         wide = _width(letter)
@@ -192,10 +191,9 @@ def _pieces(text: str, width: int) -> list[str]:
 
 
 def _width(letter: str) -> int:
-    """At most: what is ambiguous is wide on some terminals."""
-    if unicodedata.combining(letter):
-        return 0
-    return 2 if unicodedata.east_asian_width(letter) in "WFA" and letter not in BAR else 1
+    """At most. Terminals differ about marks and about letters beyond ASCII: one that is wider than we count would end a
+    line by itself, and what follows would stand without a bar."""
+    return 1 if letter.isascii() or letter in BAR else 2
 
 
 class Screen:

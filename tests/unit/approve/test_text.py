@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import locale
 import shlex
 import subprocess
+import sys
 
 import pytest
 
 from paddock.approve.model import Parent
-from paddock.approve.text import changed, command, quoted, shown
+from paddock.approve.text import _width, changed, command, printable, quoted, shown
 from tests.unit.approve.questions import host_question, question, tool
 
 WIDE = 200
@@ -155,3 +158,22 @@ def test_what_looks_like_a_secret_is_left_out_until_the_whole_is_asked_for() -> 
     asked = question(argv=("curl", "--token", "hunter2", "\udcff"), parent=parent)
     assert "hunter2" not in shown(asked, 0, columns=WIDE, rows=40)
     assert shown(asked, 0, columns=WIDE, rows=None).count("hunter2") == 2
+
+
+def test_no_letter_is_wider_on_a_terminal_than_it_is_counted() -> None:
+    before = locale.setlocale(locale.LC_CTYPE)
+    locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
+    try:
+        libc = ctypes.CDLL(None)
+        seen = [chr(code) for code in range(0x20, sys.maxunicode + 1) if printable(chr(code)) == chr(code)]
+        assert len(seen) > 100_000
+        assert [letter for letter in seen if _width(letter) < max(1, libc.wcwidth(ord(letter)))] == []
+    finally:
+        locale.setlocale(locale.LC_CTYPE, before)
+
+
+def test_marks_that_take_a_place_do_not_end_a_line_by_themselves() -> None:
+    asked = question(argv=("git status" + "\u1b44" * 200,))
+    lines = shown(asked, 0, columns=80, rows=60).splitlines()
+    assert len(lines) > 5
+    assert all(len(line) <= 80 for line in lines)
