@@ -47,11 +47,11 @@ def guess(call: ToolCall, *, annotated: Collection[str], cwd: str, home: str) ->
     for name, value in call.arguments.items():
         named = name in annotated or _NAMED.search(_CAMEL.sub("_", str(name)).lower()) is not None
         texts = list(_texts(value, 0))
-        found = [text if named else told for text in texts if (told := _as_path(text, cwd, home)) is not None or named]
-        paths += [text for text in found if text]
-        if found:
+        found = [_spellings(text, named=named, cwd=cwd, home=home) for text in texts]
+        paths += [path for both in found for path in both if path]
+        if any(found):
             judged.append(str(name))
-        if len(found) < len(texts) or (not texts and not isinstance(value, int | float | None)):
+        if not all(found) or (not texts and not isinstance(value, int | float | None)):
             others.append(str(name))
     return Guess(paths=tuple(dict.fromkeys(paths)), judged=tuple(judged), others=tuple(others))
 
@@ -95,6 +95,12 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
     elif depth < _DEEPEST and isinstance(value, list | tuple | set | frozenset):
         for one in value:
             yield from _texts(one, depth + 1)
+
+
+def _spellings(text: str, *, named: bool, cwd: str, home: str) -> list[str]:
+    """A handler may take a path as it is, or unfold ``~user``, ``file:`` and blanks first: both have to pass."""
+    unfolded = _as_path(text, cwd, home)
+    return [text] * named + ([] if unfolded is None else [unfolded])
 
 
 def _as_path(text: str, cwd: str, home: str) -> str | None:

@@ -399,8 +399,9 @@ def test_a_tool_that_nobody_described_is_not_given_a_denied_path(
 
 def test_a_tool_that_nobody_described_stays_inside_allowed_paths(tmp_path: Path) -> None:
     made = tools(lenient(tmp_path, unknown_tools=Action.ALLOW), handlers={"mine": _opens})
-    for value in ("/etc/passwd", "../x", "~root/x", "/etc/new"):
+    for value in ("/etc/passwd", "../x", "~root/x", "/etc/new", "file:///etc/passwd", " /etc/passwd"):
         assert call(made, "mine", subject=value).outcome is ToolOutcome.BLOCKED, value
+        assert call(made, "mine", path=value).outcome is ToolOutcome.BLOCKED, f"by its name: {value}"
     assert call(made, "mine", output_path="/not/there").outcome is ToolOutcome.BLOCKED, "by its name"
     assert call(made, "mine", outputPath="/not/there").outcome is ToolOutcome.BLOCKED
     assert call(made, "mine", subject="/not/there").outcome is ToolOutcome.FAILED, "the control: it was called"
