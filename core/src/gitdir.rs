@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use crate::beneath;
 use crate::ground::Ground;
+use crate::names::Names;
 use crate::place::Identity;
 use crate::text::{AbsPath, Text};
 use crate::walk::{Dir, GitParts};
@@ -112,7 +113,8 @@ pub enum Judgement {
 pub fn judge(
     role: Role,
     ground: &Ground,
-    known: &Known,
+    names: &mut Names,
+    shut: &[Identity],
     dir: &Dir<'_>,
     name: &CStr,
     buffer: &mut Vec<u8>,
@@ -128,7 +130,7 @@ pub fn judge(
         (Role::Hook, FileType::RegularFile) => name.to_bytes().ends_with(b".sample") && stat.st_nlink == 1,
         (_, FileType::RegularFile) => match read(object.as_fd(), LONGEST, buffer) {
             Ok(0) => return Judgement::Gone,
-            Ok(1) => content_is_harmless(role, ground, known, dir, buffer),
+            Ok(1) => content_is_harmless(role, ground, names, shut, dir, buffer),
             Ok(_) | Err(_) => false,
         },
         _ => false,
@@ -136,14 +138,21 @@ pub fn judge(
     if harmless { Judgement::Harmless } else { Judgement::Harmful(Identity::from(&stat)) }
 }
 
-fn content_is_harmless(role: Role, ground: &Ground, known: &Known, dir: &Dir<'_>, content: &[u8]) -> bool {
+fn content_is_harmless(
+    role: Role,
+    ground: &Ground,
+    names: &mut Names,
+    shut: &[Identity],
+    dir: &Dir<'_>,
+    content: &[u8],
+) -> bool {
     match role {
         // Not written yet.
         _ if content.is_empty() => true,
         Role::Config => config::is_harmless(content),
         Role::CommonDir => line(content) == Some(b"../.."),
         Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
-        Role::GitFile => leads_to_worktree(ground, known, dir, content),
+        Role::GitFile => leads_to_worktree(ground, names, shut, dir, content),
         Role::Hooks | Role::Hook => false,
     }
 }
@@ -156,13 +165,13 @@ fn line(content: &[u8]) -> Option<&[u8]> {
 
 /// `gitdir: …/worktrees/NAME` in a git directory, where that is a directory in the trees and no link is on the way: what git
 /// reads there is judged as well. A submodule's leads elsewhere, and is for the user to make.
-fn leads_to_worktree(ground: &Ground, known: &Known, dir: &Dir<'_>, content: &[u8]) -> bool {
+fn leads_to_worktree(ground: &Ground, names: &mut Names, shut: &[Identity], dir: &Dir<'_>, content: &[u8]) -> bool {
     let Some(target) = line(content).and_then(|line| line.strip_prefix(b"gitdir: ")) else { return false };
     let path = obeyed::resolved(&whole_path(dir), target);
-    if !known.is_place_of_entry(&path) {
+    if !names.git.is_place_of_entry(&path) {
         return false;
     }
-    let Some(path) = Text::from_bytes(path).ok().and_then(|text| AbsPath::new(text).ok()) else { return false };
+    let Some(path) = whole(path).filter(|path| is_searched(ground, names, shut, path)) else { return false };
     // The kernel takes ".." from where a link has led. Without links on the way it comes to where the letters say.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let met = rustix::fs::openat2(dir.fd, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
@@ -171,6 +180,27 @@ fn leads_to_worktree(ground: &Ground, known: &Known, dir: &Dir<'_>, content: &[u
         (Ok(met), Ok(spelled)) => met == spelled,
         _ => false,
     }
+}
+
+fn whole(path: Vec<u8>) -> Option<AbsPath> {
+    Text::from_bytes(path).and_then(AbsPath::new).ok()
+}
+
+/// Do walks come to the entry of a work tree, and protect what git reads there? They pass by what is denied, what can not be
+/// listed, and what other means hold.
+fn is_searched(ground: &Ground, names: &mut Names, shut: &[Identity], entry: &AbsPath) -> bool {
+    let Some((tree, below)) = ground.place_of(entry) else { return false };
+    let root = tree.path.as_bytes();
+    let commondir = [below, b"/commondir"].concat();
+    if !tree.writable || !tree.watched || tree.leaves_out(below) || names.may_deny(root, below) {
+        return false;
+    }
+    let ends = below.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([below.len()]);
+    let is_open = |end: usize| {
+        let stat = tree.open(&below[..end], OFlags::PATH).and_then(rustix::fs::fstat);
+        stat.is_ok_and(|stat| !shut.contains(&Identity::from(&stat)))
+    };
+    names.protects(root, &commondir) && (shut.is_empty() || ends.into_iter().all(is_open))
 }
 
 /// What the configuration at a name makes git obey.

@@ -90,10 +90,16 @@ fn relative<'p>(root: &AbsPath, path: &'p AbsPath) -> Option<&'p [u8]> {
 }
 
 impl Ground {
+    /// The innermost tree that a path lies in, and the path from there.
+    pub fn place_of<'p>(&self, path: &'p AbsPath) -> Option<(&Rooted, &'p [u8])> {
+        let tree = self.tree_of(path)?;
+        Some((tree, relative(&tree.path, path)?))
+    }
+
     /// Opens something in the trees for looking, through no symlink.
     pub fn look(&self, path: &AbsPath) -> Result<OwnedFd, Errno> {
-        let tree = self.tree_of(path).ok_or(Errno::NOENT)?;
-        match relative(&tree.path, path).ok_or(Errno::NOENT)? {
+        let (tree, below) = self.place_of(path).ok_or(Errno::NOENT)?;
+        match below {
             b"" => tree.root.try_clone().map_err(|_| Errno::MFILE),
             below => tree.open(below, OFlags::PATH),
         }
@@ -153,6 +159,11 @@ impl Rooted {
     /// Paths relative to the tree that are not walked.
     pub fn left_out(&self) -> impl Iterator<Item = &[u8]> {
         self.left_out.iter().map(|path| &**path)
+    }
+
+    /// Is a path, or a directory above it, one that is not walked?
+    pub fn leaves_out(&self, path: &[u8]) -> bool {
+        self.left_out().any(|other| matches!(path.strip_prefix(other), Some([] | [b'/', ..])))
     }
 
     pub fn is_left_out(&self, path: &[u8], name: &[u8]) -> bool {

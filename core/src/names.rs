@@ -353,6 +353,28 @@ impl Names {
         self.start(path, true).denied
     }
 
+    /// Would a walk of the tree at `root` find the path below it protected? Names that differ in case are others.
+    pub fn protects(&mut self, root: &[u8], below: &[u8]) -> bool {
+        let mut look = self.start(root, true).look;
+        let mut protected = look.protect.is_some() && !look.opened;
+        for name in pattern::components(below) {
+            look = self.look(look.next, name, false);
+            protected = (protected || look.protect.is_some()) && !look.opened;
+        }
+        protected
+    }
+
+    /// Could a walk of the tree at `root` find the path below it denied, or something above it? On some file systems names that
+    /// differ in case are one.
+    pub fn may_deny(&mut self, root: &[u8], below: &[u8]) -> bool {
+        let Start { mut look, mut denied } = self.start(root, true);
+        for name in pattern::components(below) {
+            look = self.look(look.next, name, true);
+            denied |= look.deny.is_some();
+        }
+        denied
+    }
+
     /// The names that are denied in a directory, whether they are there or not. Those with a wildcard are not among them.
     pub fn denied_in(&mut self, dir: &[u8]) -> Vec<Vec<u8>> {
         let start = self.start(dir, true);

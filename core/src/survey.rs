@@ -44,6 +44,8 @@ pub struct Survey {
     pub flagged: Vec<(usize, Vec<u8>)>,
     /// Symlinks in git directories.
     pub through: Vec<Through>,
+    /// What is denied.
+    pub masked: Vec<Identity>,
 }
 
 /// A symlink in a git directory, by all that makes it the one that was there: its place, itself, and what it says.
@@ -123,6 +125,8 @@ pub fn survey<E: From<WalkError>>(
     }
     found.covers.sort_by(|one, other| one.path.cmp(&other.path).then(weight(one).cmp(&weight(other))));
     found.covers.dedup_by(|later, kept| later.path == kept.path);
+    let masked = found.covers.iter().filter(|cover| cover.kind == CoverKind::Mask);
+    found.masked = masked.map(|cover| cover.identity).collect();
     Ok(found)
 }
 

@@ -285,13 +285,18 @@ pub trait Visitor {
 }
 
 fn verdict(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look: Look) -> Verdict {
-    let link = file_type == FileType::Symlink;
     if dir.below == Below::Masked {
         return Verdict::Free;
     }
     if look.deny.is_some() {
         return Verdict::Deny(look.deny);
     }
+    verdict_without_denial(names, dir, name, file_type, look)
+}
+
+/// What the rules say of an entry as if no rule denied it.
+pub fn verdict_without_denial(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look: Look) -> Verdict {
+    let link = file_type == FileType::Symlink;
     if dir.tree.writable && dir.below != Below::Locked && !look.opened {
         // Of a git directory parts are protected; as a whole it has to stay writable.
         let git = file_type == FileType::Directory && names.is_git(name, dir.folding);

@@ -49,6 +49,54 @@ def test_a_hidden_repository_executes_nothing(full: Fence, hidden: str) -> None:
         assert mark.exists() is (run == full.outside)
 
 
+# A directory is open before it gets a name that is denied. What is written then goes past the mask.
+_BEHIND_A_MASK = r"""
+import os, subprocess, sys
+mark, hide, what = sys.argv[1:]
+top = os.getcwd()
+os.makedirs("x/stage"); os.mkdir("sub")
+opened = os.open("x/stage", os.O_RDONLY | os.O_DIRECTORY)
+os.rename("x/stage", f"x/{hide}")
+os.fchdir(opened)
+if what == "name":
+    open(".envrc", "w").write("evil")
+else:
+    os.makedirs(".git/worktrees/N/refs"); os.makedirs(".git/objects"); os.mkdir(".git/refs")
+    open(".git/config", "w").write(
+        f'[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "touch {mark}; false"\n')
+    entry = {"commondir": "../..", "HEAD": "ref: refs/heads/main", "gitdir": f"{top}/sub/.git"}
+    for name, said in entry.items():
+        open(f".git/worktrees/N/{name}", "w").write(said + "\n")
+os.chdir(top)
+if what == "repository":
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    subprocess.run(["git", "update-index", "--add", "--cacheinfo", f"160000,{head},sub"])
+    open("sub/.git", "w").write(f"gitdir: {top}/x/{hide}/.git/worktrees/N\n")
+print("started")
+"""
+
+
+def test_a_repository_behind_a_mask_executes_nothing(full: Fence) -> None:
+    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+        made(full, place)
+        mark = full.ground.outside / f"mark-{place.name}"
+        planted = run(["python3", "-c", _BEHIND_A_MASK, str(mark), ".env", "repository"], cwd=place)
+        assert planted.started, str(planted)
+        full.outside(["git", "status"], cwd=place)
+        assert mark.exists() is (run == full.outside)
+
+
+@pytest.mark.parametrize("hide", [".env", ".vscode"])
+def test_nothing_protected_is_left_behind_a_mask(full: Fence, hide: str) -> None:
+    """What was denied before the run is the person's, and stays as it is."""
+    project = full.ground.project
+    full.ground.put(project / "own" / hide / ".envrc", "mine\n")
+    done = full.inside(["python3", "-c", _BEHIND_A_MASK, "", hide, "name"], "--deny", f"**/{hide}")
+    assert done.started, str(done)
+    assert not (project / "x" / hide / ".envrc").exists()
+    assert (project / "own" / hide / ".envrc").read_text() == "mine\n"
+
+
 def test_branches_of_a_submodule_may_be_called_config_and_hooks(full: Fence) -> None:
     project = full.ground.project
     sub = made(full, full.ground.outside / "sub")

@@ -42,6 +42,7 @@ pub struct Memory {
     /// Symlinks in git directories: the directory, the name there, the link, and what it says.
     through: Vec<(u64, u64, Text, u64, u64, Text)>,
     shut: Vec<(u64, u64)>,
+    masked: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
@@ -141,6 +142,8 @@ impl Guard {
         json::list(out, self.names.git.directories(), |out, path| text(out, path));
         out.push_str(",\"shut\":");
         json::list(out, &self.post.shut, pair);
+        out.push_str(",\"masked\":");
+        json::list(out, &self.post.masked, pair);
         out.push('}');
         Ok(true)
     }
@@ -182,6 +185,7 @@ impl Guard {
                 .collect(),
             bare: pairs(&memory.bare),
             shut: pairs(&memory.shut),
+            masked: pairs(&memory.masked),
             through: memory
                 .through
                 .iter()

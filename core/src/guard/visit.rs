@@ -53,6 +53,8 @@ pub struct Post {
     pub through: Vec<Through>,
     /// Directories that could not be listed, and were closed as a whole.
     pub shut: Vec<Identity>,
+    /// What was denied at the start, in order.
+    pub masked: Vec<Identity>,
     /// Flagged names, as last seen: the tree, and the path there.
     pub flagged: Vec<(usize, Vec<u8>)>,
     pub taken: usize,
@@ -79,7 +81,8 @@ pub struct Post {
 
 impl Post {
     pub fn new(nodes: Nodes, store: Store, guards_git: bool, survey: Survey) -> Post {
-        let Survey { locked, mut bare, mut through, shut, flagged, .. } = survey;
+        let Survey { locked, mut bare, mut through, shut, flagged, mut masked, .. } = survey;
+        masked.sort_unstable();
         through.sort_unstable();
         let mut held: Vec<Held> = locked.into_iter().map(|(parent, name)| Held { parent, name, gone: false }).collect();
         held.sort_by(|one, other| (one.parent, &one.name).cmp(&(other.parent, &other.name)));
@@ -95,6 +98,7 @@ impl Post {
             bare,
             through,
             shut,
+            masked,
             flagged,
             taken: 0,
             covers: Vec::new(),
@@ -129,6 +133,10 @@ impl Post {
 
     fn was_covered(&self, identity: Identity) -> bool {
         self.covered.binary_search(&identity).is_ok()
+    }
+
+    fn was_denied(&self, identity: Identity) -> bool {
+        self.masked.binary_search(&identity).is_ok()
     }
 
     /// Is this a name that was locked, and was replaced just now?
@@ -170,8 +178,10 @@ impl Post {
         if let Ok(at) = self.covered.binary_search(&identity) {
             self.covered.remove(at);
         }
-        if let Ok(at) = self.bare.binary_search(&identity) {
-            self.bare.remove(at);
+        for known in [&mut self.bare, &mut self.masked] {
+            if let Ok(at) = known.binary_search(&identity) {
+                known.remove(at);
+            }
         }
         self.held.retain(|held| held.parent != identity);
     }
@@ -311,7 +321,7 @@ impl Visit<'_> {
     /// A protected name that is new.
     fn judge_new(
         &mut self,
-        known: &Known,
+        names: &mut Names,
         dir: &Dir<'_>,
         entry: &Entry<'_>,
         stat: &Stat,
@@ -322,14 +332,14 @@ impl Visit<'_> {
             return Ok(Some(Below::Carved));
         }
         let path = dir.absolute(entry.name.to_bytes())?;
-        let Some(role) = known.role(path.as_bytes()) else {
+        let Some(role) = names.git.role(path.as_bytes()) else {
             self.take(dir, entry.name, None)?;
             return Ok(None);
         };
         // Watched first, then read: what is written after the reading makes an event.
         let watched = (role != Role::Hooks && !self.post.finishing).then(|| self.watch_content(dir, entry.name));
         let mut content = std::mem::take(&mut self.post.content);
-        let judgement = gitdir::judge(role, self.ground, known, dir, entry.name, &mut content);
+        let judgement = gitdir::judge(role, self.ground, names, &self.post.shut, dir, entry.name, &mut content);
         self.post.content = content;
         let judged = match judgement {
             Judgement::Harmless => return Ok((role == Role::Hooks).then_some(Below::Carved)),
@@ -430,6 +440,16 @@ impl Visitor for Visit<'_> {
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
         let identity = Identity::from(&stat);
         match entry.verdict {
+            // The command made it, and may have written into it before it was closed. So what is protected counts there too.
+            Verdict::Deny(_) if self.post.finishing && dir.tree.writable && !self.post.was_denied(identity) => {
+                let file_type = FileType::from_raw_mode(stat.st_mode);
+                let verdict = walk::verdict_without_denial(names, dir, name, file_type, entry.look);
+                if verdict == Verdict::Free {
+                    return Ok(Some(dir.below));
+                }
+                let Entry { name, inode, look, .. } = *entry;
+                self.found(names, dir, &Entry { name, file_type, inode, verdict, look })
+            }
             Verdict::Deny(rule) => {
                 self.pin(names, dir, &dir.join(name)?, rule)?;
                 self.cover(dir, name, &stat, CoverKind::Mask)?;
@@ -452,7 +472,7 @@ impl Visitor for Visit<'_> {
             }
             // It came here together with the directory it is in.
             Verdict::Protect(_) | Verdict::Way if self.post.was_covered(identity) => Ok(Some(Below::Locked)),
-            Verdict::Protect(_) => self.judge_new(&names.git, dir, entry, &stat),
+            Verdict::Protect(_) => self.judge_new(names, dir, entry, &stat),
             Verdict::Way if dir.tree.writable && entry.look.way_to_protected => {
                 self.take(dir, entry.name, None)?;
                 Ok(None)
