@@ -25,7 +25,7 @@ use crate::text::{AbsPath, Text};
 use crate::walk::{Dir, GitParts};
 
 pub use known::{Known, is_git_name};
-pub use obeyed::Unread;
+pub use obeyed::{Obeyed, Unread};
 
 /// No configuration that git writes by itself is longer.
 const LONGEST: usize = 64 * 1024;
@@ -172,6 +172,9 @@ fn leads_to_worktree(ground: &Ground, names: &mut Names, shut: &[Identity], dir:
         return false;
     }
     let Some(path) = whole(path).filter(|path| is_searched(ground, names, shut, path)) else { return false };
+    if !means_nothing_new(ground, names, path.as_bytes(), &whole_path(dir)) {
+        return false;
+    }
     // The kernel takes ".." from where a link has led. Without links on the way it comes to where the letters say.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let met = rustix::fs::openat2(dir.fd, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
@@ -184,6 +187,29 @@ fn leads_to_worktree(ground: &Ground, names: &mut Names, shut: &[Identity], dir:
 
 fn whole(path: Vec<u8>) -> Option<AbsPath> {
     Text::from_bytes(path).and_then(AbsPath::new).ok()
+}
+
+/// Is all that git obeys in a work tree at `top` protected there, or out of the command's reach? Relative values of the
+/// configuration mean other files there than in the work trees that were known at the start.
+fn means_nothing_new(ground: &Ground, names: &mut Names, entry: &[u8], top: &[u8]) -> bool {
+    let repository = known::parent(known::parent(entry));
+    [[repository, b"/config"].concat(), [entry, b"/config.worktree"].concat()].iter().all(|file| {
+        let mut content = Vec::new();
+        let obeyed = match obeyed::read_file(file, &mut content) {
+            Ok(()) => obeyed::by(file, &content, Some(top)),
+            Err(Errno::NOENT) => return true,
+            Err(_) => return false,
+        };
+        obeyed.is_ok_and(|obeyed| {
+            obeyed.paths.into_iter().all(|path| {
+                let Some(path) = whole(path) else { return false };
+                match ground.place_of(&path) {
+                    Some((tree, below)) if tree.writable => names.protects(tree.path.as_bytes(), below),
+                    _ => true,
+                }
+            })
+        })
+    })
 }
 
 /// Do walks come to the entry of a work tree, and protect what git reads there? They pass by what is denied, what can not be
@@ -204,7 +230,7 @@ fn is_searched(ground: &Ground, names: &mut Names, shut: &[Identity], entry: &Ab
 }
 
 /// What the configuration at a name makes git obey.
-pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Result<Vec<Vec<u8>>, Unread> {
+pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
     let file = [&whole_path(dir)[..], b"/", name.to_bytes()].concat();
     let mut content = Vec::new();
     let object = beneath::look(dir.fd, name.to_bytes()).and_then(|object| {
@@ -217,8 +243,8 @@ pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Result<Vec<Vec<u8>>, Unread> {
         false => read(object.as_fd(), obeyed::LONGEST, &mut content).map(drop),
     });
     match read {
-        Ok(()) => obeyed::by(&file, &content),
-        Err(Errno::NOENT) => Ok(Vec::new()),
+        Ok(()) => obeyed::by(&file, &content, None),
+        Err(Errno::NOENT) => Ok(Obeyed::default()),
         Err(source) => Err(Unread { path: file, source }),
     }
 }

@@ -17,12 +17,12 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::cover::{Cover, CoverKind};
-use crate::gitdir::{self, Role};
+use crate::gitdir::{self, Obeyed, Role};
 use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names, Rule, StateId, StemId};
 use crate::place::Identity;
-use crate::text::AbsPath;
+use crate::text::{AbsPath, Text};
 use crate::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
 use lent::Lent;
 
@@ -91,7 +91,7 @@ pub fn survey<E: From<WalkError>>(
         for path in &surveyor.git {
             names.add_git_directory(path).map_err(WalkError::from)?;
         }
-        for path in &surveyor.obeyed {
+        for path in &surveyor.obeyed.paths {
             names.add_path(Rule::Protect, path);
         }
         if !names.settle().map_err(WalkError::from)? {
@@ -103,7 +103,10 @@ pub fn survey<E: From<WalkError>>(
             return Err(WalkError::Links { path: last }.into());
         }
     }
-    let Surveyor { mut found, pins, mut linked, .. } = surveyor;
+    let Surveyor { mut found, pins, mut linked, obeyed, .. } = surveyor;
+    for base in obeyed.bases {
+        found.covers.extend(pins_to(ground, base)?);
+    }
     linked.extend(closed.iter().map(|identity| Linked { identity: *identity, kind: CoverKind::Mask }));
     if !linked.is_empty() {
         let mut others = OtherNames::<E>::new(&linked, &lent);
@@ -149,6 +152,18 @@ pub fn pin(tree: &Rooted, path: &[u8]) -> Result<Option<Cover>, WalkError> {
         Err(source) => return Err(WalkError::Look { path: walk::shown(tree, path), source }),
     };
     cover(tree.absolute(path)?, &stat, CoverKind::Pin).map(Some)
+}
+
+/// The directories from the root of a tree to one that must stay where it is.
+fn pins_to(ground: &Ground, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
+    let path = AbsPath::new(Text::from_bytes(path)?)?;
+    let Some((tree, below)) = ground.place_of(&path).filter(|(tree, _)| tree.writable) else { return Ok(Vec::new()) };
+    let ends = below.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([below.len()]);
+    let mut covers = Vec::new();
+    for end in ends.filter(|end| *end > 0) {
+        covers.extend(pin(tree, &below[..end])?);
+    }
+    Ok(covers)
 }
 
 pub fn cover(path: AbsPath, stat: &Stat, kind: CoverKind) -> Result<Cover, WalkError> {
@@ -214,8 +229,8 @@ struct Surveyor<'e, 'f, E> {
     pins: BTreeSet<(usize, Vec<u8>)>,
     links: Vec<LinkFound>,
     linked: Vec<Linked>,
-    /// What the configurations of repositories make git obey, as whole paths.
-    obeyed: Vec<Vec<u8>>,
+    /// What the configurations of repositories make git obey.
+    obeyed: Obeyed,
     /// Directories that are git's by their parts, the same way.
     git: Vec<Vec<u8>>,
     /// Bytes of the paths that were found.
@@ -225,7 +240,7 @@ struct Surveyor<'e, 'f, E> {
 impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
     fn new(guards_git: bool, enter: &'e mut Enter<'f, E>, lent: &'e mut Lent) -> Surveyor<'e, 'f, E> {
         let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
-        let (obeyed, git) = (Vec::new(), Vec::new());
+        let (obeyed, git) = (Obeyed::default(), Vec::new());
         Surveyor { guards_git, enter, lent, found: Survey::default(), pins, links, linked, obeyed, git, kept: 0 }
     }
 

@@ -97,6 +97,68 @@ def test_nothing_protected_is_left_behind_a_mask(full: Fence, hide: str) -> None
     assert (project / "own" / hide / ".envrc").read_text() == "mine\n"
 
 
+_RELATIVE = [
+    ("core.hooksPath", "tools/hooks"),
+    ("core.fsmonitor", "sh tools/hooks/post-index-change"),
+    ("core.hooksPath", "../tools/hooks"),
+]
+_HOOK = r"""hook() { mkdir -p $1; printf '#!/bin/sh\ntouch %s; false\n' $MARK > $1/post-index-change
+chmod +x $1/post-index-change; }
+"""
+
+
+@pytest.mark.parametrize(("key", "value"), _RELATIVE)
+def test_a_new_work_tree_executes_nothing_by_a_relative_value(full: Fence, key: str, value: str) -> None:
+    """What the value means in the work tree that was there is read-only; in another place it means another file."""
+    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+        made(full, place, f"{_REPOSITORY}; git config {key} '{value}'")
+        mark = full.ground.outside / f"mark-{place.name}"
+        add = "git worktree add -q -b deep deep/wt; cd deep/wt; hook tools/hooks; hook ../tools/hooks; cd ../.."
+        link = "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),deep/wt"
+        assert run(["sh", "-c", f"echo started; MARK={mark}; {_HOOK}{add}; {link}; exit 0"], cwd=place).started
+        mark.unlink(missing_ok=True)
+        full.outside(["sh", "-c", f"{_WHO}touch deep/wt/file; git status; git -C deep/wt status; true"], cwd=place)
+        assert mark.exists() is (run == full.outside)
+
+
+def test_values_of_a_submodule_are_protected_in_each_of_its_work_trees(full: Fence) -> None:
+    """Git writes core.worktree for a submodule; work trees that are linked to it have other places."""
+    sub = made(full, full.ground.outside / "source")
+    script = f"{_WHO}git init -q -b main . && git -c protocol.file.allow=always submodule --quiet add {sub} sub"
+    config = "git -C sub config core.hooksPath tools/hooks && git -C sub worktree add -q ../linked"
+    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+        made(full, place, f"{script} && {config}; mkdir -p linked/tools/hooks")
+        mark = full.ground.outside / f"mark-{place.name}"
+        assert run(
+            ["sh", "-c", f"echo started; MARK={mark}; {_HOOK}hook linked/tools/hooks; exit 0"], cwd=place
+        ).started
+        full.outside(["sh", "-c", f"{_WHO}echo 2 > new; git add new; git commit -qm two"], cwd=place / "linked")
+        assert mark.exists() is (run == full.outside)
+
+
+def test_a_work_tree_is_added_where_every_value_means_the_same(full: Fence) -> None:
+    """`.husky` is protected by its name in every directory, and a program by its whole path is the same everywhere."""
+    config = "git config core.hooksPath .husky/_; git config credential.helper '!/usr/bin/gh auth git-credential'"
+    project = made(full, full.ground.project, f"{_REPOSITORY}; {config}")
+    done = full.inside(["sh", "-c", f"{_WHO}set -e; git worktree add -q wt; cd wt; git commit -q --allow-empty -m two"])
+    assert done.exit_code == 0, str(done)
+    log = full.outside(["git", "log", "--format=%s"], cwd=project / "wt")
+    assert log.stdout.split() == ["two", "one"], str(log)
+
+
+@pytest.mark.parametrize(("key", "value"), _RELATIVE)
+def test_a_repository_stays_where_its_relative_values_are_meant_from(full: Fence, key: str, value: str) -> None:
+    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+        nested = made(full, place / "nested", f"{_REPOSITORY}; git config {key} '{value}'")
+        mark = full.ground.outside / f"mark-{place.name}"
+        move = "mkdir deep; mv nested deep/nested && ln -s deep/nested nested; mkdir -p deep/nested"
+        plant = "hook deep/nested/tools/hooks; hook deep/tools/hooks"
+        assert run(["sh", "-c", f"echo started; MARK={mark}; {_HOOK}{move}; {plant}; exit 0"], cwd=place).started
+        mark.unlink(missing_ok=True)
+        full.outside(["sh", "-c", f"{_WHO}touch file; git status; git commit -q --allow-empty -m two"], cwd=nested)
+        assert mark.exists() is (run == full.outside)
+
+
 def test_branches_of_a_submodule_may_be_called_config_and_hooks(full: Fence) -> None:
     project = full.ground.project
     sub = made(full, full.ground.outside / "sub")

@@ -36,13 +36,38 @@ struct Said {
     value: Vec<u8>,
 }
 
-/// Whole paths. `file` is the configuration itself.
-pub fn by(file: &[u8], content: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
+/// What a configuration makes git obey, as whole paths.
+#[derive(Debug, Default)]
+pub struct Obeyed {
+    pub paths: Vec<Vec<u8>>,
+    /// The directories that relative values are meant from. In another place the same values mean other files.
+    pub bases: Vec<Vec<u8>>,
+}
+
+impl Obeyed {
+    pub fn extend(&mut self, other: Obeyed) {
+        self.paths.extend(other.paths);
+        self.bases.extend(other.bases);
+    }
+
+    /// Adds what one value means from a directory.
+    fn add(&mut self, base: &[u8], value: &[u8], paths: Vec<Vec<u8>>) {
+        let is_spelled = |path: &Vec<u8>| value.windows(path.len()).any(|part| part == path);
+        if !paths.iter().all(is_spelled) {
+            self.bases.push(base.to_vec());
+        }
+        self.paths.extend(paths);
+    }
+}
+
+/// `file` is the configuration itself, `top` the work tree that its values are meant from; without one, every work tree that
+/// the repository has.
+pub fn by(file: &[u8], content: &[u8], top: Option<&[u8]>) -> Result<Obeyed, Unread> {
     let home = std::env::var_os("HOME").map(OsString::into_vec).unwrap_or_default();
     let mut said = Vec::new();
     let mut files = vec![file.to_vec()];
     note(file, content, &mut said);
-    let (mut paths, mut next) = (Vec::new(), 0);
+    let (mut obeyed, mut next) = (Obeyed::default(), 0);
     // What is noted grows while files are read that it names.
     while next < said.len() {
         let Said { file: own, key, value } = &said[next];
@@ -50,8 +75,9 @@ pub fn by(file: &[u8], content: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
         if *key != Key::Include {
             continue;
         }
-        let included = resolved(parent(own), &at_home(value, &home));
-        paths.push(included.clone());
+        let value = at_home(value, &home);
+        let included = resolved(parent(own), &value);
+        obeyed.add(parent(own), &value, vec![included.clone()]);
         if files.contains(&included) {
             continue;
         }
@@ -66,26 +92,34 @@ pub fn by(file: &[u8], content: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
         files.push(included);
     }
     if said.is_empty() {
-        return Ok(paths);
+        return Ok(obeyed);
     }
     let own = parent(file);
-    let tops = match said.iter().find(|said| said.key == Key::WorkTree) {
-        Some(said) => vec![resolved(own, &said.value)],
-        None => tops_of(own)?,
+    let tops = match top {
+        Some(top) => vec![top.to_vec()],
+        // Git takes the last work tree that is said for the repository's own, and what is linked to it as it is.
+        None => {
+            let said = said.iter().filter(|said| said.key == Key::WorkTree);
+            said.map(|said| resolved(own, &said.value)).chain(tops_of(own)?).collect()
+        }
     };
     for Said { key, value, .. } in &said {
-        match key {
-            Key::Include | Key::WorkTree | Key::None => {}
-            Key::Path => paths.extend(tops.iter().map(|top| resolved(top, &at_home(value, &home)))),
-            Key::Alias if !value.starts_with(b"!") => {}
-            Key::Alias | Key::Program => {
-                for top in &tops {
-                    paths.extend(spelled(top, value, &home)?);
-                }
-            }
+        let value = at_home(value, &home);
+        for top in &tops {
+            let paths = match key {
+                Key::Include | Key::WorkTree | Key::None => Vec::new(),
+                Key::Path => vec![resolved(top, &value)],
+                Key::Alias if !value.starts_with(b"!") => Vec::new(),
+                Key::Alias | Key::Program => spelled(top, &value)?,
+            };
+            obeyed.add(top, &value, paths);
         }
     }
-    Ok(paths)
+    if obeyed.bases.iter().any(|base| tops.contains(base)) {
+        // Where the work trees are is said from here.
+        obeyed.bases.push(own.to_vec());
+    }
+    Ok(obeyed)
 }
 
 /// Git stops at a mistake, and may have obeyed what comes before it.
@@ -147,16 +181,17 @@ fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, Unread> {
 }
 
 /// The files that the words of a command spell: by a path, also where nothing lies yet, or by a name in a directory among them.
-fn spelled(top: &[u8], command: &[u8], home: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
+fn spelled(top: &[u8], command: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
     let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_.@+-/".contains(&byte) || byte >= 0x80;
-    let command = at_home(command, home);
     let mut words: Vec<&[u8]> = command.split(|byte| !letter(*byte)).filter(|word| !word.is_empty()).collect();
     words.truncate(MOST_WORDS);
     // Of a command in a command (sh -c) too.
-    let mut with_blanks = words_with_blanks(&command);
+    let mut with_blanks = words_with_blanks(command);
     with_blanks.extend(with_blanks.iter().flat_map(|word| words_with_blanks(word)).collect::<Vec<_>>());
     words.extend(with_blanks.iter().map(Vec::as_slice).take(MOST_WORDS));
-    let below = |word: &[u8]| resolved(top, word.strip_prefix(b"/").unwrap_or(word));
+    // `$(git rev-parse --show-toplevel)/tools/watch`: what comes before the slash may be the work tree.
+    let expands = command.iter().any(|byte| b"$`".contains(byte));
+    let below = |word: &[u8]| resolved(top, if expands { word.strip_prefix(b"/").unwrap_or(word) } else { word });
     let mut bases = Vec::new();
     for word in &words {
         let base = below(word);
@@ -250,8 +285,9 @@ mod tests {
     use super::*;
 
     fn obeyed(config: &str) -> Vec<String> {
-        by(b"/w/n/.git/config", config.as_bytes())
+        by(b"/w/n/.git/config", config.as_bytes(), None)
             .unwrap()
+            .paths
             .into_iter()
             .map(|path| String::from_utf8(path).unwrap())
             .collect()
@@ -264,12 +300,28 @@ mod tests {
             obeyed("[core]\nhooksPath = /srv/hooks\n[include]\npath = ../.gitconfig\n"),
             ["/w/n/.gitconfig", "/srv/hooks"]
         );
-        assert_eq!(obeyed("[core]\nworktree = ../../m\nhooksPath = h\n"), ["/w/m/h"]);
+        assert_eq!(obeyed("[core]\nworktree = ../../m\nhooksPath = h\n"), ["/w/m/h", "/w/n/h"]);
         assert!(obeyed("[filter \"x\"]\nclean = sh tools/clean %f\n").contains(&"/w/n/tools/clean".to_owned()));
         assert!(
             obeyed("[core]\nfsmonitor = \"$(git rev-parse --show-toplevel)/tools/watch\"\n")
                 .contains(&"/w/n/tools/watch".to_owned())
         );
+    }
+
+    #[test]
+    fn relative_values_rest_on_the_directory_that_they_are_meant_from() {
+        for (config, expected) in [
+            ("[core]\nhooksPath = ../hooks\n", &["/w/n", "/w/n/.git"][..]),
+            ("[core]\nfsmonitor = sh tools/watch\n", &["/w/n", "/w/n/.git"]),
+            ("[include]\npath = ../../x\n", &["/w/n/.git"]),
+            ("[core]\nhooksPath = /srv/hooks\nsshCommand = /usr/bin/ssh -v\n[include]\npath = /srv/x\n", &[]),
+        ] {
+            let bases = by(b"/w/n/.git/config", config.as_bytes(), None).unwrap().bases;
+            let bases: Vec<_> = bases.iter().map(|base| std::str::from_utf8(base).unwrap()).collect();
+            assert_eq!(bases, expected, "{config}");
+        }
+        let elsewhere = by(b"/w/n/.git/config", b"[core]\nhooksPath = h\n", Some(b"/w/new")).unwrap();
+        assert_eq!(elsewhere.paths, [b"/w/new/h"]);
     }
 
     #[test]
