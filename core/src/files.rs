@@ -287,36 +287,8 @@ impl<'p> Files<'p> {
             from: grant.source(),
             source,
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let listed = rustix::fs::openat(&dir, c".", flags, Mode::empty()).map_err(list_error)?;
-        let mut buffer = Vec::with_capacity(16 * 1024);
-        let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
-        while let Some(entry) = entries.next() {
-            let entry = entry.map_err(list_error)?;
-            let name = entry.file_name();
-            // A symlink gets no rule: what it points to has its own, or none.
-            if name == c"." || name == c".." || entry.file_type() == FileType::Symlink {
-                continue;
-            }
-            let fd = match place::open_entry(&listed, name) {
-                Ok(fd) => fd,
-                Err(Errno::NOENT) => continue, // gone since it was listed
-                Err(source) => return Err(list_error(source)),
-            };
-            let stat = rustix::fs::fstat(&fd).map_err(list_error)?;
-            let identity = Identity::from(&stat);
-            if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
-                || places.iter().any(|place| place.object == Some(identity))
-            {
-                continue;
-            }
-            if places.iter().any(|place| place.above.contains(&identity)) {
-                self.carve(plan, grant, &fd, rights, places, kept_out)?;
-            } else {
-                self.add_rule(plan, grant, &fd, &stat, rights)?;
-            }
-        }
-        Ok(())
+        let mut add = |fd: &OwnedFd, stat: &Stat| self.add_rule(plan, grant, fd, stat, rights);
+        around(dir.as_fd(), places, &list_error, &mut add)
     }
 
     fn add_rule(
@@ -396,6 +368,46 @@ impl<'p> Files<'p> {
         }
         Ok(())
     }
+}
+
+/// Calls `add` for every entry of `dir` that is neither one of `places` nor a directory above one. Directories above one are
+/// listed in turn.
+pub fn around<E>(
+    dir: BorrowedFd<'_>,
+    places: &[&Place],
+    list_error: &impl Fn(Errno) -> E,
+    add: &mut impl FnMut(&OwnedFd, &Stat) -> Result<(), E>,
+) -> Result<(), E> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let listed = rustix::fs::openat(dir, c".", flags, Mode::empty()).map_err(list_error)?;
+    let mut buffer = Vec::with_capacity(16 * 1024);
+    let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
+    while let Some(entry) = entries.next() {
+        let entry = entry.map_err(list_error)?;
+        let name = entry.file_name();
+        // A symlink gets no rule: what it points to has its own, or none.
+        if name == c"." || name == c".." || entry.file_type() == FileType::Symlink {
+            continue;
+        }
+        let fd = match place::open_entry(&listed, name) {
+            Ok(fd) => fd,
+            Err(Errno::NOENT) => continue, // gone since it was listed
+            Err(source) => return Err(list_error(source)),
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(list_error)?;
+        let identity = Identity::from(&stat);
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink
+            || places.iter().any(|place| place.object == Some(identity))
+        {
+            continue;
+        }
+        if places.iter().any(|place| place.above.contains(&identity)) {
+            around(fd.as_fd(), places, list_error, add)?;
+        } else {
+            add(&fd, &stat)?;
+        }
+    }
+    Ok(())
 }
 
 /// The ABI that knows of TCP ports.

@@ -86,6 +86,7 @@ mod taken;
 mod temp;
 mod text;
 mod unfinished;
+mod unreached;
 mod veil;
 mod vigil;
 mod volume;
@@ -137,6 +138,12 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let quiet = arguments.flag(b"--quiet");
             let argv = arguments.command()?;
             run::run(&plan_fd, uid, argv, quiet, companion, holder)
+        }
+        Some(b"unreached") => {
+            let plan_fd = arguments.plan_fd()?;
+            let argv = arguments.command()?;
+            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            unreached::execute(&plan, argv)
         }
         Some(b"attend") => {
             let grace = arguments.grace()?;

@@ -22,6 +22,7 @@ use crate::session::SessionError;
 use crate::supervise::SuperviseError;
 use crate::temp::TempError;
 use crate::unfinished::UnfinishedError;
+use crate::unreached::UnreachedError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -63,6 +64,8 @@ pub enum Refusal {
     Session(#[from] SessionError),
     #[error(transparent)]
     Unfinished(#[from] UnfinishedError),
+    #[error(transparent)]
+    Unreached(#[from] UnreachedError),
     #[error(transparent)]
     Observe(#[from] ObserveError),
     #[error(transparent)]
@@ -112,7 +115,7 @@ impl Refusal {
         }
         match self {
             Refusal::Usage(_) => {
-                "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | \
+                "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | unreached --plan-fd N -- COMMAND… | \
                  attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | judge --plan-fd N | finish SESSIONS | regexes | exactly | host | probe"
             }
             Refusal::Pin(_) => {
@@ -135,6 +138,7 @@ impl Refusal {
             Refusal::Jail(error) => error.hint(),
             Refusal::Session(error) => error.hint(),
             Refusal::Unfinished(error) => error.hint(),
+            Refusal::Unreached(error) => error.hint(),
             Refusal::Names(error) => error.hint(),
             Refusal::Guard(error) => error.hint(),
             Refusal::Limits(error) => error.hint(),

@@ -88,7 +88,7 @@ def _run_in(cwd: str, argv: list[str], stdin: int, stdout: int, stderr: int, pas
 
 def _answered(status: int, answer: int, complaint: int) -> Any:
     if status != 0:
-        raise _refusal(_content(complaint), status)
+        raise refusal(_content(complaint), status)
     return json.loads(_content(answer))
 
 
@@ -185,7 +185,7 @@ class Recording:
     def refusal(self) -> CoreError:
         """Why it ended: call it when the line is at its end."""
         status = self._wait()
-        return _refusal(_content(self._complaint), status)
+        return refusal(_content(self._complaint), status)
 
     def end(self) -> None:
         """Call it when the line is closed."""
@@ -240,7 +240,7 @@ def _content(fd: int) -> bytes:
     return os.pread(fd, size, 0)
 
 
-def _refusal(complaint: bytes, status: int) -> CoreError:
+def refusal(complaint: bytes, status: int) -> CoreError:
     """The core says ``paddock: what`` and ``hint: what to do``; keep both apart."""
     lines = complaint.decode(errors="backslashreplace").splitlines()
     said = [line.removeprefix("paddock: ") for line in lines if line.startswith("paddock: ")]

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import os
+import shlex
 import shutil
 import signal
 import threading
@@ -306,6 +307,51 @@ def test_a_command_that_prints_a_secret_is_not_of_a_sandboxed_command_s_making(f
     assert outcome.exit_code == 125, outcome
     assert f"credential: {script} lies where a command could have put it" in outcome.stderr
     assert "hint: write the path of one that no command can write" in outcome.stderr
+
+
+# None of these words names the script as a path.
+_UNNAMED = (
+    """/bin/sh -c '"$HOME"/{below}/token.sh'""",
+    "/bin/bash -c '~{user}/{below}/token.sh'",
+    "/bin/sh -c 'cd && {below}/token.sh'",
+    "/bin/sh -c 'cd ~ && exec ./{below}/token.sh'",
+    "/bin/sh -c 'cd; . {below}/token.sh'",
+    "env -C {home} sh {below}/token.sh",
+    "/bin/sh -c '{home}/{below}*/token.sh'",
+    "/bin/sh {home}/{root}/outer.sh {below}",
+)
+
+
+def test_a_credential_s_command_never_uses_a_script_that_a_sandboxed_command_wrote(full: Fence) -> None:
+    """However it gets there. The same words work for a script where no command can write."""
+    home, root, mark = full.tester.home, full.ground.root, full.ground.root / "escaped"
+    full.ground.put(root / "outer.sh", '#!/bin/sh\ncd && exec "$1/token.sh"\n')
+    script = f"#!/bin/sh\ntouch {mark}\necho ghp_0123456789\n"
+    full.ground.put(root / "tools/token.sh", script, mode=0o755)
+
+    def words(form: str, place: str) -> str:
+        below = str((root / place).relative_to(home))
+        return form.format(home=home, below=below, root=root.relative_to(home), user=full.tester.name)
+
+    wrote = full.inside(["/bin/sh", "-c", f"printf %s '{script}' > token.sh && chmod 755 token.sh; ./token.sh || true"])
+    assert "ghp_0123456789" in wrote.stdout, wrote
+    assert not mark.exists(), "the fence holds the same act"
+    for form in _UNNAMED:
+        control = full.outside(shlex.split(words(form, "project")))
+        assert (control.stdout, mark.exists()) == ("ghp_0123456789\n", True), control
+        mark.unlink()
+        with upstream() as server:
+            file = policy(full, route("api", server, f"credential = {json.dumps('command:' + words(form, 'project'))}"))
+            outcome = full.inside(["touch", "ran"], "--policy", file)
+        assert not mark.exists(), outcome
+        assert (outcome.exit_code, (full.ground.project / "ran").exists()) == (125, False), outcome
+        assert "could have" in outcome.stderr, outcome
+    with upstream() as server:
+        texts = [f"credential = {json.dumps('command:' + words(form, 'tools'))}" for form in _UNNAMED]
+        file = policy(full, "".join(route(f"r{at}", server, text) for at, text in enumerate(texts)))
+        outcome = full.inside([*_CURL, "http://r0.paddock.internal/"], "--policy", file)
+    assert (outcome.exit_code, mark.exists()) == (0, True), outcome
+    assert server.asked[0].header("authorization") == "Bearer ghp_0123456789"
 
 
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "SSL_CERT_DIR"])

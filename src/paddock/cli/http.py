@@ -33,7 +33,7 @@ def execute(arguments: list[str]) -> int:
         for end in (line, relay):
             end.set_inheritable(False)
         try:
-            serve = _ready(line, os.pread(plan_fd, os.fstat(plan_fd).st_size, 0))
+            serve = _ready(line, plan_fd)
         except Exception as error:
             known = error if isinstance(error, PaddockError) else Bug(f"what speaks HTTP: {error!r}")
             line.send(canonical({"error": known.message, "hint": known.hint}).encode("ascii"))
@@ -49,16 +49,16 @@ def _keep_secrets() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _ready(line: socket.socket, canonical_plan: bytes) -> Callable[[socket.socket, socket.socket], None]:
+def _ready(line: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket.socket], None]:
     """Reads the secrets, and says that it did."""
     from paddock.network.credentials import injections, require_trusted
     from paddock.network.routes import Settings
 
-    http, reached = http_of(canonical_plan)
+    http, reached = http_of(os.pread(plan_fd, os.fstat(plan_fd).st_size, 0))
     settings = Settings.of(http)
     reach = Reach(trees=reached)
     require_trusted(os.environ, reach)
-    secrets = injections(settings.routes, os.environ, reach)
+    secrets = injections(settings.routes, os.environ, reach, plan_fd)
     ready = canonical({"error": None, "hint": None}).encode("ascii")
     authority = None
     if hosts := settings.inspected_hosts():

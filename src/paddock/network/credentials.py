@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from paddock.errors import PolicyError
+from paddock import core
+from paddock.errors import EXIT_PADDOCK, PolicyError
 from paddock.network.scrub import SIZE_MIN, Scrubber, Search
 from paddock.policy import outside
 from paddock.policy.model import Credential, CredentialKind, InjectMode, Route
@@ -42,12 +43,13 @@ class Injection:
 
 
 def injections(
-    routes: Iterable[Route], environ: Mapping[str, str], reach: Reach = NOTHING_REACHED
+    routes: Iterable[Route], environ: Mapping[str, str], reach: Reach = NOTHING_REACHED, plan_fd: int | None = None
 ) -> dict[str, Injection]:
     """By the names of routes. Everything is read before anything runs: a secret that is missing stops the session.
-    ``reach``: where commands could have put a program that is not the one that is meant."""
+    ``reach``: where commands could have put a program that is not the one that is meant. ``plan_fd``: the plan that
+    lists the same places, for the core."""
     return {
-        route.name: injection(route, read(route.credential, environ, reach))
+        route.name: injection(route, read(route.credential, environ, reach, plan_fd))
         for route in routes
         if route.credential is not None
     }
@@ -80,7 +82,12 @@ def injection(route: Route, secret: bytes) -> Injection:
     return Injection(header, None, value, Search(_checked(core, credential)))
 
 
-def read(credential: Credential, environ: Mapping[str, str], reach: Reach = NOTHING_REACHED) -> bytes:
+def read(
+    credential: Credential,
+    environ: Mapping[str, str],
+    reach: Reach = NOTHING_REACHED,
+    plan_fd: int | None = None,
+) -> bytes:
     match credential.kind:
         case CredentialKind.ENV:
             text = os.fsencode(environ.get(credential.place, ""))
@@ -91,7 +98,7 @@ def read(credential: Credential, environ: Mapping[str, str], reach: Reach = NOTH
         case CredentialKind.KEYRING:
             text = _keyring(credential, environ, reach)
         case CredentialKind.COMMAND:
-            text = _command(credential, environ, reach)
+            text = _command(credential, environ, reach, plan_fd)
     return _checked(text.rstrip(b"\r\n"), credential)
 
 
@@ -152,7 +159,7 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Reach) -
     return found.encode()
 
 
-def _command(credential: Credential, environ: Mapping[str, str], reach: Reach) -> bytes:
+def _command(credential: Credential, environ: Mapping[str, str], reach: Reach, plan_fd: int | None) -> bytes:
     words = shlex.split(credential.place)
     try:
         command = outside.command(words, environ, reach)
@@ -163,17 +170,32 @@ def _command(credential: Credential, environ: Mapping[str, str], reach: Reach) -
     except OSError as error:
         raise _missing(credential, f"{words[0]}: {error.strerror}") from None
     program = command.argv[0]
-    try:
-        done = subprocess.run(
-            command.argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=COMMAND_TIMEOUT_S,
-            cwd=outside.CWD, env=command.environ,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise _missing(credential, f"{program} did not answer in {COMMAND_TIMEOUT_S} s") from None
-    except OSError as error:
-        raise _missing(credential, f"{program}: {error.strerror}") from None
+    argv, passed = list(command.argv), list[int]()
+    if reach.trees:
+        # The words do not name every file that the command uses. The core refuses the files themselves.
+        assert plan_fd is not None
+        argv, passed = [core.program(), "unreached", "--plan-fd", str(plan_fd), "--", *argv], [plan_fd]
+    # No pipe: what the command leaves in the background may keep it open.
+    with open(os.memfd_create("complaint", os.MFD_CLOEXEC), "w+b") as complaint:
+        try:
+            done = subprocess.run(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaint, timeout=COMMAND_TIMEOUT_S,
+                cwd=outside.CWD, env=command.environ, pass_fds=passed,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise _missing(credential, f"{program} did not answer in {COMMAND_TIMEOUT_S} s") from None
+        except OSError as error:
+            raise _missing(credential, f"{program}: {error.strerror}") from None
+        complaint.seek(0)
+        # Other programs end with this status too, but do not say so in our name.
+        if done.returncode == EXIT_PADDOCK and (said := complaint.read()).startswith(b"paddock: "):
+            refused = core.refusal(said, done.returncode)
+            raise _missing(credential, f"{program} is not run: {refused.message}", hint=refused.hint)
     if done.returncode != 0:
-        raise _missing(credential, f"{program} failed (exit code {done.returncode})")
+        unread = "it reads and executes nothing that a fenced command could have written: keep what it needs elsewhere"
+        raise _missing(
+            credential, f"{program} failed (exit code {done.returncode})", hint=unread if reach.trees else None
+        )
     return done.stdout
 
 
