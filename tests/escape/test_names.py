@@ -276,7 +276,7 @@ def test_a_directory_that_is_moved_from_among_packages_is_listed_with_what_it_br
     assert "changed during" not in full.inside(["true"]).stderr
 
 
-def test_a_copy_that_an_editor_makes_of_a_secret_is_closed_too(full: Fence) -> None:
+def test_a_copy_that_a_person_or_an_editor_makes_of_a_secret_is_closed_too(full: Fence) -> None:
     names = [
         ".env~",
         ".env.swp",
@@ -288,9 +288,13 @@ def test_a_copy_that_an_editor_makes_of_a_secret_is_closed_too(full: Fence) -> N
         "..env.un~",
         ".env.prod.bak",
     ]
-    names += [".env.production~", ".env.copy", ".env.~1~"]
-    for name in [*names, ".env.example"]:
+    names += [".env.production~", ".env.copy", ".env.~1~", ".env.tmp", ".env.new", ".env-bak", ".env_backup"]
+    names += [".env (copy)", ".env - Copy", ".env (1)", "..env.swp", ".env.kate-swp", ".env.2024-01-01"]
+    names += ["id_rsa~", "id_rsa.bak", "id_dsa.old", "id_ecdsa-backup", "id_ed25519~", "id_ed25519 copy", ".id_rsa.swp"]
+    names += [".netrc", ".netrc~", ".netrc.bak"]
+    free = [".env.example", ".env.sample", ".env.template", ".env.tmpl", ".env.d.ts", "id_rsa.pub", "id_ed25519.pub"]
+    for name in [*names, *free]:
         full.ground.put(full.ground.project / name, "secret\n")
     words = ["sh", "-c", 'echo started; for name; do cat "./$name" >/dev/null 2>&1 && echo "$name"; done', "sh"]
-    assert full.inside([*words, *names, ".env.example"]).stdout == "started\n.env.example\n"
+    assert full.inside([*words, *names, *free]).stdout.splitlines() == ["started", *free]
     assert full.outside([*words, *names]).stdout.splitlines()[1:] == names, "the control"
