@@ -109,12 +109,20 @@ pub enum Judgement {
     Unknown(Errno),
 }
 
+/// What a judgement of a name rests on.
+pub struct Sight<'a> {
+    pub ground: &'a Ground,
+    /// Directories that are closed as a whole.
+    pub shut: &'a [Identity],
+    /// Nothing runs any more: all that git writes one after another is there.
+    pub finishing: bool,
+}
+
 /// Judges what has the name now. Only a plain file under one name is ever harmless: another name could be written unseen.
 pub fn judge(
     role: Role,
-    ground: &Ground,
+    sight: &Sight<'_>,
     names: &mut Names,
-    shut: &[Identity],
     dir: &Dir<'_>,
     name: &CStr,
     buffer: &mut Vec<u8>,
@@ -130,7 +138,7 @@ pub fn judge(
         (Role::Hook, FileType::RegularFile) => name.to_bytes().ends_with(b".sample") && stat.st_nlink == 1,
         (_, FileType::RegularFile) => match read(object.as_fd(), LONGEST, buffer) {
             Ok(0) => return Judgement::Gone,
-            Ok(1) => content_is_harmless(role, ground, names, shut, dir, buffer),
+            Ok(1) => content_is_harmless(role, sight, names, dir, buffer),
             Ok(_) | Err(_) => false,
         },
         _ => false,
@@ -138,21 +146,14 @@ pub fn judge(
     if harmless { Judgement::Harmless } else { Judgement::Harmful(Identity::from(&stat)) }
 }
 
-fn content_is_harmless(
-    role: Role,
-    ground: &Ground,
-    names: &mut Names,
-    shut: &[Identity],
-    dir: &Dir<'_>,
-    content: &[u8],
-) -> bool {
+fn content_is_harmless(role: Role, sight: &Sight<'_>, names: &mut Names, dir: &Dir<'_>, content: &[u8]) -> bool {
     match role {
         // Not written yet.
         _ if content.is_empty() => true,
         Role::Config => config::is_harmless(content),
         Role::CommonDir => line(content) == Some(b"../.."),
         Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
-        Role::GitFile => leads_to_worktree(ground, names, shut, dir, content),
+        Role::GitFile => leads_to_worktree(sight, names, dir, content),
         Role::Hooks | Role::Hook => false,
     }
 }
@@ -165,21 +166,27 @@ fn line(content: &[u8]) -> Option<&[u8]> {
 
 /// `gitdir: …/worktrees/NAME` in a git directory, where that is a directory in the trees and no link is on the way: what git
 /// reads there is judged as well. A submodule's leads elsewhere, and is for the user to make.
-fn leads_to_worktree(ground: &Ground, names: &mut Names, shut: &[Identity], dir: &Dir<'_>, content: &[u8]) -> bool {
+fn leads_to_worktree(sight: &Sight<'_>, names: &mut Names, dir: &Dir<'_>, content: &[u8]) -> bool {
     let Some(target) = line(content).and_then(|line| line.strip_prefix(b"gitdir: ")) else { return false };
     let path = obeyed::resolved(&whole_path(dir), target);
     if !names.git.is_place_of_entry(&path) {
         return false;
     }
-    let Some(path) = whole(path).filter(|path| is_searched(ground, names, shut, path)) else { return false };
-    if !means_nothing_new(ground, names, path.as_bytes(), &whole_path(dir)) {
+    let Some(path) = whole(path).filter(|path| is_searched(sight, names, path)) else { return false };
+    // By the entry the next run knows where the work tree is. `git worktree move` writes it last.
+    let top = whole_path(dir);
+    let agrees = || matches!(obeyed::linked_by(path.as_bytes()), Ok(Some(linked)) if linked == top);
+    if sight.finishing && !agrees() {
+        return false;
+    }
+    if !means_nothing_new(sight.ground, names, path.as_bytes(), &top) {
         return false;
     }
     // The kernel takes ".." from where a link has led. Without links on the way it comes to where the letters say.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let met = rustix::fs::openat2(dir.fd, target, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     let identity = |fd| rustix::fs::fstat(fd).map(|stat| Identity::from(&stat));
-    match (met.and_then(identity), ground.look(&path).and_then(identity)) {
+    match (met.and_then(identity), sight.ground.look(&path).and_then(identity)) {
         (Ok(met), Ok(spelled)) => met == spelled,
         _ => false,
     }
@@ -193,28 +200,20 @@ fn whole(path: Vec<u8>) -> Option<AbsPath> {
 /// configuration mean other files there than in the work trees that were known at the start.
 fn means_nothing_new(ground: &Ground, names: &mut Names, entry: &[u8], top: &[u8]) -> bool {
     let repository = known::parent(known::parent(entry));
-    [[repository, b"/config"].concat(), [entry, b"/config.worktree"].concat()].iter().all(|file| {
-        let mut content = Vec::new();
-        let obeyed = match obeyed::read_file(file, &mut content) {
-            Ok(()) => obeyed::by(file, &content, Some(top)),
-            Err(Errno::NOENT) => return true,
-            Err(_) => return false,
-        };
-        obeyed.is_ok_and(|obeyed| {
-            obeyed.paths.into_iter().all(|path| {
-                let Some(path) = whole(path) else { return false };
-                match ground.place_of(&path) {
-                    Some((tree, below)) if tree.writable => names.protects(tree.path.as_bytes(), below),
-                    _ => true,
-                }
-            })
-        })
+    let Ok(obeyed) = obeyed::by_all(repository, entry, top) else { return false };
+    obeyed.paths.into_iter().all(|path| {
+        let Some(path) = whole(path) else { return false };
+        match ground.place_of(&path) {
+            Some((tree, below)) if tree.writable => names.protects(tree.path.as_bytes(), below),
+            _ => true,
+        }
     })
 }
 
 /// Do walks come to the entry of a work tree, and protect what git reads there? They pass by what is denied, what can not be
 /// listed, and what other means hold.
-fn is_searched(ground: &Ground, names: &mut Names, shut: &[Identity], entry: &AbsPath) -> bool {
+fn is_searched(sight: &Sight<'_>, names: &mut Names, entry: &AbsPath) -> bool {
+    let Sight { ground, shut, .. } = *sight;
     let Some((tree, below)) = ground.place_of(entry) else { return false };
     let root = tree.path.as_bytes();
     let commondir = [below, b"/commondir"].concat();
@@ -227,6 +226,19 @@ fn is_searched(ground: &Ground, names: &mut Names, shut: &[Identity], entry: &Ab
         stat.is_ok_and(|stat| !shut.contains(&Identity::from(&stat)))
     };
     names.protects(root, &commondir) && (shut.is_empty() || ends.into_iter().all(is_open))
+}
+
+/// What a `.git` file makes git obey in the work tree that it lies in, wherever the repository thinks that this is.
+pub fn obeyed_from(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
+    let top = whole_path(dir);
+    let Some(line) = obeyed::first_line([&top[..], b"/", name.to_bytes()].concat())? else {
+        return Ok(Obeyed::default());
+    };
+    let Some(target) = line.strip_prefix(b"gitdir: ") else { return Ok(Obeyed::default()) };
+    let git_dir = obeyed::resolved(&top, target);
+    let common = obeyed::first_line([&git_dir[..], b"/commondir"].concat())?;
+    let common = common.map_or_else(|| git_dir.clone(), |common| obeyed::resolved(&git_dir, &common));
+    obeyed::by_all(&common, &git_dir, &top)
 }
 
 /// What the configuration at a name makes git obey.

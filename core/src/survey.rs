@@ -341,9 +341,12 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 self.put(dir, name, &stat, CoverKind::Lock)?;
                 self.note_names(&stat, CoverKind::Lock);
                 let whole = [&gitdir::whole_path(dir)[..], b"/", name].concat();
-                if dir.tree.writable && names.git.role(&whole) == Some(Role::Config) {
-                    self.obeyed.extend(gitdir::obeyed_by(dir, entry.name).map_err(WalkError::from)?);
-                }
+                let obeyed = match names.git.role(&whole).filter(|_| dir.tree.writable) {
+                    Some(Role::Config) => gitdir::obeyed_by(dir, entry.name),
+                    Some(Role::GitFile) => gitdir::obeyed_from(dir, entry.name),
+                    _ => Ok(Obeyed::default()),
+                };
+                self.obeyed.extend(obeyed.map_err(WalkError::from)?);
                 Ok(Some(Below::Locked))
             }
             Verdict::Link(_) => {

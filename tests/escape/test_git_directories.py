@@ -121,6 +121,42 @@ def test_a_new_work_tree_executes_nothing_by_a_relative_value(full: Fence, key: 
         assert mark.exists() is (run == full.outside)
 
 
+# The entry's name is none that a listing by names without a dot shows, or it says that the work tree is elsewhere.
+@pytest.mark.parametrize("rename", ["N=.N", "echo $PWD/other/.git > .git/worktrees/wt/gitdir"])
+def test_a_value_counts_wherever_a_git_file_leads(full: Fence, rename: str) -> None:
+    """The run makes a work tree; the person sets a relative value; the next run finds what the value means there."""
+    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+        made(full, place)
+        mark = full.ground.outside / f"mark-{place.name}"
+        move = "E=$PWD/.git/worktrees; [ $N = wt ] || { mv $E/wt $E/$N; echo gitdir: $E/$N > wt/.git; }"
+        first = f"echo started; git worktree add -q wt; N=wt; {rename}; {move}; exit 0"
+        assert run(["sh", "-c", first], cwd=place).started
+        full.outside(["git", "config", "core.hooksPath", "tools/hooks"], cwd=place)
+        assert run(["sh", "-c", f"echo started; MARK={mark}; {_HOOK}hook wt/tools/hooks; exit 0"], cwd=place).started
+        full.outside(["sh", "-c", f"{_WHO}echo 2 > new; git add new; git commit -qm two"], cwd=place / "wt")
+        assert mark.exists() is (run == full.outside)
+
+
+def test_a_work_tree_that_its_owner_moved_is_protected_where_it_is(full: Fence) -> None:
+    for place, run in ((full.ground.root / "control", full.outside), (full.ground.project, full.inside)):
+        made(full, place, f"{_REPOSITORY}; git worktree add -q wt; mv wt moved; git config core.hooksPath tools/hooks")
+        mark = full.ground.outside / f"mark-{place.name}"
+        assert run(["sh", "-c", f"echo started; MARK={mark}; {_HOOK}hook moved/tools/hooks; exit 0"], cwd=place).started
+        full.outside(["sh", "-c", f"{_WHO}echo 2 > new; git add new; git commit -qm two"], cwd=place / "moved")
+        assert mark.exists() is (run == full.outside)
+
+
+def test_a_name_that_is_denied_and_protected_is_not_left(full: Fence) -> None:
+    mark = full.ground.outside / "mark"
+    plant = f"echo started; git init -q n; git -C n config core.fsmonitor 'touch {mark}; false'; exit 0"
+    assert full.inside(["sh", "-c", plant], "--deny", "**/.git/config").started
+    full.outside(["git", "status"], cwd=full.ground.project / "n")
+    assert not mark.exists()
+    full.outside(["sh", "-c", plant])
+    full.outside(["git", "status"], cwd=full.ground.project / "n")
+    assert mark.exists(), "the plant is good"
+
+
 def test_values_of_a_submodule_are_protected_in_each_of_its_work_trees(full: Fence) -> None:
     """Git writes core.worktree for a submodule; work trees that are linked to it have other places."""
     sub = made(full, full.ground.outside / "source")

@@ -122,6 +122,30 @@ pub fn by(file: &[u8], content: &[u8], top: Option<&[u8]>) -> Result<Obeyed, Unr
     Ok(obeyed)
 }
 
+/// What the configurations of a repository and of one of its work trees make git obey in a work tree at `top`.
+pub fn by_all(common: &[u8], git_dir: &[u8], top: &[u8]) -> Result<Obeyed, Unread> {
+    let mut obeyed = Obeyed::default();
+    for file in [[common, b"/config"].concat(), [git_dir, b"/config.worktree"].concat()] {
+        let mut content = Vec::new();
+        match read_file(&file, &mut content) {
+            Ok(()) => obeyed.extend(by(&file, &content, Some(top))?),
+            Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => {}
+            Err(source) => return Err(Unread { path: file, source }),
+        }
+    }
+    Ok(obeyed)
+}
+
+/// The first line of a file; None, if git reads none there.
+pub fn first_line(path: Vec<u8>) -> Result<Option<Vec<u8>>, Unread> {
+    let mut content = Vec::new();
+    match read_file(&path, &mut content) {
+        Ok(()) => Ok(Some(content.split(|byte| *byte == b'\n').next().unwrap_or_default().to_vec())),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => Ok(None),
+        Err(source) => Err(Unread { path, source }),
+    }
+}
+
 /// Git stops at a mistake, and may have obeyed what comes before it.
 fn note(file: &[u8], content: &[u8], said: &mut Vec<Said>) {
     let _ = config::each(content, &mut |section, key, value| {
@@ -160,7 +184,7 @@ fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
     };
     for entry in listed {
         let entry = entry.map_err(failed)?;
-        if entry.file_name().to_bytes()[0] != b'.' {
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
             tops.extend(linked_by(&[&entries[..], b"/", entry.file_name().to_bytes()].concat())?);
         }
     }
@@ -168,16 +192,9 @@ fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
 }
 
 /// `gitdir` in the entry of a linked work tree is where its `.git` lies.
-fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, Unread> {
-    let path = [entry, b"/gitdir"].concat();
-    let mut content = Vec::new();
-    match read_file(&path, &mut content) {
-        Ok(()) => {}
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::ISDIR) => return Ok(None),
-        Err(source) => return Err(Unread { path, source }),
-    }
-    let written = content.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    Ok(Some(parent(&resolved(entry, written)).to_vec()))
+pub fn linked_by(entry: &[u8]) -> Result<Option<Vec<u8>>, Unread> {
+    let written = first_line([entry, b"/gitdir"].concat())?;
+    Ok(written.map(|written| parent(&resolved(entry, &written)).to_vec()))
 }
 
 /// The files that the words of a command spell: by a path, also where nothing lies yet, or by a name in a directory among them.

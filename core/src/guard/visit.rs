@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use crate::beneath;
 use crate::cover::{Cover, CoverKind};
-use crate::gitdir::{self, Judgement, Known, Role};
+use crate::gitdir::{self, Judgement, Known, Role, Sight};
 use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names, StemId};
@@ -339,7 +339,8 @@ impl Visit<'_> {
         // Watched first, then read: what is written after the reading makes an event.
         let watched = (role != Role::Hooks && !self.post.finishing).then(|| self.watch_content(dir, entry.name));
         let mut content = std::mem::take(&mut self.post.content);
-        let judgement = gitdir::judge(role, self.ground, names, &self.post.shut, dir, entry.name, &mut content);
+        let sight = Sight { ground: self.ground, shut: &self.post.shut, finishing: self.post.finishing };
+        let judgement = gitdir::judge(role, &sight, names, dir, entry.name, &mut content);
         self.post.content = content;
         let judged = match judgement {
             Judgement::Harmless => return Ok((role == Role::Hooks).then_some(Below::Carved)),
