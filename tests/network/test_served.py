@@ -309,6 +309,30 @@ def test_a_command_that_prints_a_secret_is_not_of_a_sandboxed_command_s_making(f
     assert "hint: write the path of one that no command can write" in outcome.stderr
 
 
+def test_a_secret_is_masked_in_the_answers_of_every_route_to_the_same_host(full: Fence) -> None:
+    """The upstream shows what it was sent before, as a log of requests does."""
+    keys = {"ONE_KEY": "ghp_AAAAbbbbCCCCdddd11112222", "TWO_KEY": "ghp_ZZZZyyyyXXXXwwww99998888"}
+    log: list[str] = []
+
+    async def shows_its_log(asked: Asked, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        log.append(str(asked.header("authorization")))
+        writer.write(answer("\n".join(log).encode()))
+
+    with upstream(shows_its_log) as server:
+        file = policy(
+            full,
+            route("one", server, 'credential = "env:ONE_KEY"')
+            + route("two", server, 'credential = "env:TWO_KEY"')
+            + route("plain", server),
+        )
+        urls = [f"http://{name}.paddock.internal/log" for name in ("one", "two", "one", "plain")]
+        outcome = full.inside([*_CURL, *urls], "--policy", file, env=keys)
+    assert outcome.exit_code == 0, outcome
+    assert [f"Bearer {key}" for key in keys.values()] == log[:2], "the control: the upstream got and sent both"
+    assert outcome.stdout.count("Bearer ****") == 1 + 2 + 3 + 3, outcome
+    assert not any(key in outcome.stdout for key in keys.values())
+
+
 # None of these words names the script as a path.
 _UNNAMED = (
     """/bin/sh -c '"$HOME"/{below}/token.sh'""",

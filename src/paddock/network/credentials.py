@@ -13,7 +13,7 @@ import shlex
 import stat
 import subprocess
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 from paddock import core
@@ -31,12 +31,14 @@ _TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "OPENSSL_CONF", "OPENSSL_MODU
 
 @dataclass(frozen=True, slots=True)
 class Injection:
-    """What a route puts into its requests. ``header`` or ``parameter`` is its place; the other is None."""
+    """What a route puts into its requests. ``header`` or ``parameter`` is its place; the other is None. Both are None
+    where answers are searched alone."""
 
     header: bytes | None
     parameter: str | None
     value: bytes = field(repr=False)
-    search: Search = field(repr=False)  # for the secret, in answers
+    secret: bytes = field(repr=False)
+    search: Search = field(repr=False)  # for every secret that goes to the same host, in answers
 
     def scrubber(self) -> Scrubber:
         return Scrubber(self.search)
@@ -45,29 +47,43 @@ class Injection:
 def injections(
     routes: Iterable[Route], environ: Mapping[str, str], reach: Reach = NOTHING_REACHED, plan_fd: int | None = None
 ) -> dict[str, Injection]:
-    """By the names of routes. Everything is read before anything runs: a secret that is missing stops the session.
-    ``reach``: where commands could have put a program that is not the one that is meant. ``plan_fd``: the plan that
-    lists the same places, for the core."""
-    return {
+    """By the names of routes, and by :func:`searched_at`. Everything is read before anything runs: a secret that is
+    missing stops the session. ``reach``: where commands could have put a program that is not the one that is meant.
+    ``plan_fd``: the plan that lists the same places, for the core."""
+    routes = tuple(routes)
+    found = {
         route.name: injection(route, read(route.credential, environ, reach, plan_fd))
         for route in routes
         if route.credential is not None
     }
+    # A host may show in one answer what it was sent by another route.
+    for host in {route.upstream.host for route in routes if route.name in found}:
+        there = [route.name for route in routes if route.upstream.host == host]
+        search = Search(*dict.fromkeys(found[name].secret for name in there if name in found))
+        alone = Injection(None, None, b"", b"", search)
+        found |= {name: replace(found.get(name, alone), search=search) for name in there}
+        found[searched_at(host)] = alone
+    return found
+
+
+def searched_at(host: str) -> str:
+    """The key of a host to which no route leads, and which gets a secret by one. No route has such a name."""
+    return f"//{host}"
 
 
 def injection(route: Route, secret: bytes) -> Injection:
     credential = route.credential
     assert credential is not None
-    core = secret
+    own = secret
     match route.inject_mode, route.inject_name:
         case (InjectMode.QUERY, name):
             value = quote(secret, safe="").encode("ascii")
-            return Injection(None, name or "key", value, Search(_checked(core, credential)))
+            return Injection(None, name or "key", value, own, Search(_checked(own, credential)))
         case (InjectMode.BASIC, name):
             if name is not None:
                 whole = name.encode() + b":" + secret
             elif b":" in secret:
-                whole, core = secret, secret.partition(b":")[2]
+                whole, own = secret, secret.partition(b":")[2]
             else:
                 raise PolicyError(
                     f"route {route.name}: the credential is no user:password",
@@ -79,7 +95,7 @@ def injection(route: Route, secret: bytes) -> Injection:
             header, value = name.encode("ascii"), secret
         case _:
             header, value = b"authorization", b"Bearer " + secret
-    return Injection(header, None, value, Search(_checked(core, credential)))
+    return Injection(header, None, value, own, Search(_checked(own, credential)))
 
 
 def read(

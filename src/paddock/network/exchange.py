@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from paddock.network.credentials import Injection
+from paddock.network.credentials import Injection, searched_at
 from paddock.network.endpoints import Target
 from paddock.network.http import (
     BadAnswer,
@@ -85,7 +85,12 @@ class Exchanges:
     async def carry(self, site: Site, request: Request, client: Client) -> None:
         """Raises ClientGone if the connection to the client can not be used any more."""
         await _Exchange(
-            self._upstreams, self._injections.get(site.route or ""), self._patience, site, request, client
+            self._upstreams,
+            self._injections.get(site.route or searched_at(site.upstream.host)),
+            self._patience,
+            site,
+            request,
+            client,
         ).run(self.tell)
 
 

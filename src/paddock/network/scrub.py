@@ -52,21 +52,22 @@ _NAMED = {
 
 
 class Search:
-    """For one secret: printable ASCII, of ``SIZE_MIN`` letters at least."""
+    """For some secrets: printable ASCII, of ``SIZE_MIN`` letters at least."""
 
     __slots__ = ("_chains", "_forms", "_layers", "_longest", "_nowhere", "_step", "_width", "held", "held_max")
 
-    def __init__(self, secret: bytes) -> None:
-        ordinary = not set(secret) & set(_CLOSING)
-        self.held = bytes(set(_PRINTABLE) - set(_CLOSING)) if ordinary else _PRINTABLE
-        self.held_max = len(secret) * _WIDEST
+    def __init__(self, *secrets: bytes) -> None:
+        letters = set(b"".join(secrets))
+        shortest, longest = min(map(len, secrets)), max(map(len, secrets))
+        self.held = _PRINTABLE if letters & set(_CLOSING) else bytes(set(_PRINTABLE) - set(_CLOSING))
+        self.held_max = longest * _WIDEST
         # A secret may hold what looks like an escape, and only one order of unfolding leaves that alone.
-        orders = list(permutations(_ESCAPES)) if set(secret) & set(b"%\\&") else [_ESCAPES]
+        orders = list(permutations(_ESCAPES)) if letters & set(b"%\\&") else [_ESCAPES]
         self._chains = [order * _ROUNDS for order in orders]
-        self._forms = frozenset(_forms(secret))
+        self._forms = frozenset(form for secret in secrets for form in _forms(secret))
         self._longest = max(map(len, self._forms))
         # Every text as long as `tail` contains a window at a multiple of `step`.
-        tail = min(len(secret), _TAIL_MAX)
+        tail = min(shortest, _TAIL_MAX)
         self._width = max(_WINDOW_MIN, (tail + 1) // 2)
         self._step = tail - self._width + 1
         # Window → how far before it its form begins, and how far behind its beginning the form ends. One that stands at
@@ -79,7 +80,7 @@ class Search:
                 if layer is None:
                     self._layers.append(layer := {})
                 layer[window] = place
-        self._nowhere = (0, len(secret))
+        self._nowhere = (0, longest)
 
     def masked(self, data: bytes) -> bytes:
         found = list(self._found(data))
