@@ -146,8 +146,10 @@ def unwrapped(command: Command, stdin: Stream | None) -> Iterator[tuple[Command 
     found = unwrap(wrapper, words)
     if found.text is not None:
         yield found.text, stdin
-    if found.words:
-        rest = appended(found.words, words, stdin) if wrapper.appends else found.words
+    commands = [found.words] if found.words else []
+    if commands and wrapper.appends:
+        commands = list(appended(found.words, words, stdin))
+    for rest in commands:
         inner = replace(
             command,
             words=rest,

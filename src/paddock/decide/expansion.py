@@ -59,11 +59,12 @@ class Expansion(ABC):
         parts = [self._expand(node, quoted=False) for node in nodes]
         if ways_of(parts) > MOST_WAYS:
             parts = [[Piece(UNKNOWN, splits=True, programs=programs_of(chain.from_iterable(parts)))]]
+        homely = bool(nodes) and text_of(nodes[0]).startswith(("~", "{"))  # not behind an empty string
         ways: list[Piece] = []
         for chosen in product(*parts):
             text = "".join(guarded(piece) for piece in chosen)
             programs = programs_of(chosen)
-            ways += [Piece(self.state.tilde(one), programs=programs) for one in braces(text)]
+            ways += [Piece(self.state.tilde(one) if homely else one, programs=programs) for one in braces(text)]
         return ways
 
     def _expand(self, node: Node, *, quoted: bool) -> list[Piece]:
@@ -106,7 +107,7 @@ class Expansion(ABC):
                     self._expand(child, quoted=quoted)
                 return [Piece(UNKNOWN, splits=True)]
             case "$":
-                return [Piece("")]  # of $"…"
+                return [Piece(_dollar(node))]
             case _ if not node.is_named:
                 return [Piece(unescaped(text_of(node)))]
             case _:
@@ -157,3 +158,15 @@ class Expansion(ABC):
             self.inside(node)
             known = [Piece(UNKNOWN)]
         return [replace(piece, splits=not quoted or name in ("@", "*")) for piece in known]
+
+
+def _dollar(node: Node) -> str:
+    """A ``$`` that the grammar sees alone: of ``$"…"``, or a letter. UNKNOWN: the name of a variable may follow."""
+    around: Node | None = node
+    while around is not None and around.next_sibling is None:
+        around = around.parent
+    following = around.next_sibling if around is not None else None
+    if following is None or following.start_byte > node.end_byte or following.type == '"':
+        return "$"
+    first = text_of(following)[:1]
+    return "" if first == '"' else UNKNOWN if first.isalnum() or first in "_@*#?$!-({['`" else "$"

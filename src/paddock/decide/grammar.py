@@ -14,6 +14,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from paddock.decide.calls import Dialect
+from paddock.decide.gaps import unaccounted
 from paddock.decide.posix import beyond_posix
 
 LONGEST = 128 * 1024  # what the kernel takes as one argument (MAX_ARG_STRLEN): no shell is ever given more
@@ -27,6 +28,8 @@ _ESCAPED = re.compile(r"\\.", re.DOTALL)
 _MARK = b"Xq9Z"
 _FOREIGN = re.compile(rb"[\x80-\xff]")
 _MARKED = re.compile(_MARK + rb"([0-9a-f]{2})")
+_TRANSFORMED = re.compile(r"\$\{!?(?:\w+|[@*#?$!-])(?:\[.*?\])?@[^}]")
+_VARIABLE = re.compile(r"\$[\w@*#?$!{(-]")
 _SYNTAX = frozenset("`;&|<>\"'\n")
 # Builtins that take the name of a variable, and expand its subscript.
 _EVALUATING = frozenset(("let", "read", "printf", "test", "mapfile", "readarray", "getopts", "wait"))
@@ -86,11 +89,14 @@ def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
         raise Unparsed("it is not text") from None
     if _MARK in data:
         raise Unparsed("it can not be handed to the grammar")
-    root = _parser().parse(_FOREIGN.sub(lambda found: b"%s%02x" % (_MARK, found[0][0]), data)).root_node
+    plain = _FOREIGN.sub(lambda found: b"%s%02x" % (_MARK, found[0][0]), data)
+    root = _parser().parse(plain).root_node
     if root.has_error:
         raise Unparsed("it is not a complete shell command")
     if _deeper_than(root, DEEPEST):
         raise Unparsed(f"it is nested more than {DEEPEST} deep")
+    if (lost := unaccounted(plain, nodes(root), is_verbatim)) is not None:
+        raise Unparsed(lost, text.replace(_CONTINUED, ""))
     if any(_misread(node) for node in leaves(root)):
         raise Unparsed("a part of it means something else to a shell than to the grammar")
     if any(node.type == "command_name" and text_of(node) == "coproc" for node in nodes(root)):
@@ -177,7 +183,9 @@ def _misread(leaf: Node) -> bool:
     """In some corners the grammar takes for text what a shell takes for syntax."""
     text = _ESCAPED.sub("", text_of(leaf))
     if leaf.type == "word":
-        return not _SYNTAX.isdisjoint(text) or "$(" in text or "\\`" in text_of(leaf)  # a substitution inside one
+        return (
+            not (_SYNTAX | {" ", "\t"}).isdisjoint(text) or _VARIABLE.search(text) is not None or "\\`" in text_of(leaf)
+        )  # a substitution inside one
     if leaf.type not in ("string_content", "heredoc_content", "heredoc_body", "extglob_pattern", "regex"):
         return False
     return ("`" in text or "$(" in text) and not is_verbatim(leaf)
@@ -220,6 +228,11 @@ def _shells_differ(node: Node) -> bool:
 def evaluates_literals(root: Node) -> bool:
     """Bash expands what arithmetic finds in a variable or a quoted word once more: ``x='a[$(id)]'; ((x))`` runs id."""
     return any(map(_evaluates, nodes(root))) and any(map(_hides_a_command, nodes(root)))
+
+
+def transforms(root: Node) -> bool:
+    """``${x@P}`` expands the value once more, and runs what stands in it."""
+    return any(node.type == "expansion" and _TRANSFORMED.match(text_of(node)) is not None for node in nodes(root))
 
 
 def _evaluates(node: Node) -> bool:

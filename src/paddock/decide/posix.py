@@ -40,7 +40,9 @@ def beyond_posix(found: Iterable[Node]) -> str | None:
 
 def _is_beyond(node: Node) -> bool:
     if not node.is_named:
-        return node.type in _TOKENS
+        following = node.next_sibling
+        translated = node.type == "$" and following is not None and following.type == "string"
+        return translated or node.type in _TOKENS
     text = (node.text or b"").decode("utf-8", "surrogateescape")
     match node.type:
         case "expansion":

@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from paddock.decide.words import SOMETHING
+from paddock.decide.words import MOST_WAYS, SOMETHING, UNKNOWN
 from paddock.decide.wrappers import Wrapper
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[.*\])?\+?=")
+_PLAIN = re.compile(r"[\w\s./=:,@%+-]*")
+_REPLACE = re.compile(r"(?:-[0optrx]*(?P<short>[iI])|--r[a-z]*=?)(?P<mark>.*)", re.DOTALL)
+_BATCH = re.compile(r"-[0-9a-zA-Z]*[nLlsP]|--max")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish"})
 INTERPRETERS = frozenset({"python", "python2", "python3", "perl", "ruby", "node", "php", "lua"})
 # What a find looks for; without one of these it is about all there is.
@@ -105,10 +108,11 @@ def _own_options(wrapper: Wrapper, words: Sequence[str], at: int, *, anywhere: b
         name, equals, value = word.lstrip("-").partition("=")
         at += 1
         if word.startswith("--"):
+            name = _long_option(wrapper, name)
             takes, attached = name in wrapper.taking, value if equals else None
         else:
-            letter = next((one for one in word[1:] if one in wrapper.taking), None)
-            name, takes = letter or word[1:2], letter is not None
+            letter = next((one for one in word[1:] if one in wrapper.taking or one in wrapper.optional), None)
+            name, takes = letter or word[1:2], letter is not None and letter not in wrapper.optional
             attached = (word[1:].partition(letter)[2] or None) if letter else None
         if name in wrapper.stops:
             found.stopped = True
@@ -118,19 +122,33 @@ def _own_options(wrapper: Wrapper, words: Sequence[str], at: int, *, anywhere: b
             at += 1
         if takes and name in wrapper.scripts:
             found.script = attached
+            if wrapper.splits:
+                break
         if takes and name in wrapper.chdir:
             found.cwd = attached
     found.at = at
     return found
 
 
+def _long_option(wrapper: Wrapper, name: str) -> str:
+    """GNU takes any beginning of a long option that is no other's."""
+    known = (*wrapper.scripts, *wrapper.chdir, *wrapper.values, *wrapper.optional, *wrapper.stops)
+    if name in known or len(name) < 1:
+        return name
+    return next((option for option in known if len(option) > 1 and option.startswith(name)), name)
+
+
 def unwrap(wrapper: Wrapper, words: Sequence[str]) -> Unwrapped:
-    own = _own_options(wrapper, words, 1)
+    own = _own_options(wrapper, words, 2 if wrapper.leading and words[1:2] and not words[1].startswith("-") else 1)
     if own.stopped:
         return Unwrapped()
     at, script, cwd = own.at, own.script, own.cwd
+    if script is not None and wrapper.splits:  # its words stand before the others, options of the wrapper among them
+        if _PLAIN.fullmatch(script):
+            return Unwrapped(words=(words[0], *script.split(), *words[at:]), cwd=cwd)
+        return Unwrapped(text=" ".join((script, *words[at:], UNKNOWN)))
     settings: list[str] = []
-    while wrapper.assigns and at < len(words) and _NAME.match(words[at]):
+    while wrapper.assigns and at < len(words) and (_NAME.match(words[at]) or (wrapper.any_name and "=" in words[at])):
         settings.append(words[at])
         at += 1
     if wrapper.operands:
@@ -138,7 +156,7 @@ def unwrap(wrapper: Wrapper, words: Sequence[str]) -> Unwrapped:
         at, script, cwd = behind.at, script if behind.script is None else behind.script, behind.cwd or cwd
     rest = tuple(words[at:])
     if script is not None:
-        return Unwrapped(text=" ".join((script, *rest)) if wrapper.splits else script, settings=tuple(settings))
+        return Unwrapped(text=script, settings=tuple(settings))
     if wrapper.anywhere:  # su takes it for its own, whatever stands before it
         script = _own_options(wrapper, words, 1, anywhere=True).script
     return Unwrapped(text=script or None, words=rest, settings=tuple(settings), cwd=cwd)
@@ -201,8 +219,8 @@ def found_by(command: Command) -> Iterator[Command]:
             yield replace(inner, words=tuple(body), bare=False)
 
 
-def appended(rest: tuple[str, ...], words: Sequence[str], stdin: Stream | None) -> tuple[str, ...]:
-    """xargs and parallel: what they read becomes words; a line at a time where a mark stands for it."""
+def appended(rest: tuple[str, ...], words: Sequence[str], stdin: Stream | None) -> Iterator[tuple[str, ...]]:
+    """xargs and parallel: what they read becomes words. Where a mark stands for it, each line is a command."""
     known = stdin.text if stdin is not None else None
     given: tuple[str, ...]
     lines: tuple[str, ...]
@@ -211,15 +229,35 @@ def appended(rest: tuple[str, ...], words: Sequence[str], stdin: Stream | None) 
         rest, given = rest[:at], rest[at + 1 :]
         lines = given
     elif known is not None:
-        given, lines = tuple(known.split()), tuple(known.splitlines())
+        given, lines = (tuple(map(_read, pieces)) for pieces in (known.split(), known.splitlines()))
     else:
         given = lines = (stdin.places if stdin is not None else ()) or (SOMETHING,)
-    mark = next((word[2:] or words[at + 1] for at, word in enumerate(words[:-1]) if word.startswith("-I")), "{}")
-    if any(mark in word for word in rest):
-        return tuple(
-            made for word in rest for made in ([word.replace(mark, one) for one in lines] if mark in word else [word])
-        )
-    return (*rest, *given)
+    mark = next(filter(None, map(_mark, words[1:], (*words[2:], ""))), "")
+    program, *arguments = rest
+    if mark or any("{}" in word for word in arguments):  # parallel needs no option
+        lines = lines if len(lines) <= MOST_WAYS else (SOMETHING,)
+        yield from ((program, *(word.replace(mark or "{}", line) for word in arguments)) for line in lines)
+        return
+    yield (*rest, *given)
+    if any(_BATCH.match(word) for word in words[1:]) or os.path.basename(words[0]) == "parallel":
+        batches = given if len(given) <= MOST_WAYS else (SOMETHING,)
+        yield from ((*rest, *batches[at:]) for at in range(1, len(batches)))
+        if batches != given:
+            yield (*rest, SOMETHING)
+
+
+def _read(text: str) -> str:
+    """A here-document may stand here as it is written."""
+    return SOMETHING if "$" in text or "`" in text else text
+
+
+def _mark(word: str, following: str) -> str:
+    """What stands for a line of the input, by one option of xargs; empty: it is another option."""
+    if (found := _REPLACE.fullmatch(word)) is None:
+        return ""
+    if found["short"] == "I":
+        return found["mark"] or following
+    return found["mark"] or "{}"
 
 
 def interprets(program: str) -> bool:

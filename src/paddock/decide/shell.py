@@ -18,7 +18,16 @@ from paddock.decide.assigns import command_assigns, text_assigns
 from paddock.decide.calls import Dialect
 from paddock.decide.effects import code_of, dialect_for, effect_of, other_code, unwrapped
 from paddock.decide.expansion import Expansion
-from paddock.decide.grammar import Unparsed, evaluates_literals, is_statement, parse, runs_on, starts_itself, text_of
+from paddock.decide.grammar import (
+    Unparsed,
+    evaluates_literals,
+    is_statement,
+    parse,
+    runs_on,
+    starts_itself,
+    text_of,
+    transforms,
+)
 from paddock.decide.programs import Command, Redirect, Stream, copies_descriptor, joined
 from paddock.decide.state import State
 from paddock.decide.words import (
@@ -85,6 +94,8 @@ class _Walk(Expansion):
         self.line.assigns = self.line.assigns or text_assigns(root)
         if self.dialect is Dialect.BASH and evaluates_literals(root):
             self.line.doubts.append("arithmetic and array subscripts run a command that stands quoted in the text")
+        if transforms(root):
+            self.line.doubts.append("an expansion with @ may run what stands in a variable")
         out = self.run(root, stdin)
         waiting = [root]
         while waiting:  # in corners of the grammar that no rule below knows

@@ -22,6 +22,7 @@ _OPEN, _COMMA, _CLOSE = "\ud802", "\ud803", "\ud804"  # braces that a shell woul
 _BRACES = str.maketrans({"{": _OPEN, ",": _COMMA, "}": _CLOSE})
 _PLAIN = str.maketrans({_OPEN: "{", _COMMA: ",", _CLOSE: "}"})
 _NESTED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
+_SEQUENCE = re.compile(f"{_OPEN}[^{_COMMA}]*\\.\\.[^{_COMMA}]*{_CLOSE}")
 MOST_WAYS = 32  # to expand one word; more are unknown
 
 
@@ -103,7 +104,9 @@ def fields_of(way: Piece) -> Iterator[str]:
 
 
 def braces(text: str) -> list[str]:
-    """``a{b,c}`` → ``ab``, ``ac``."""
+    """``a{b,c}`` → ``ab``, ``ac``. What a sequence (``{a..c}``) makes of a word is unknown."""
+    if _SEQUENCE.search(text):
+        return [UNKNOWN]
     done: list[str] = []
     waiting = [text]
     while waiting:

@@ -17,8 +17,11 @@ class Wrapper:
     """As the head of wrappers.toml says."""
 
     values: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    leading: bool = False
     operands: int = 0
     assigns: bool = False
+    any_name: bool = False
     scripts: tuple[str, ...] = ()
     splits: bool = False
     joins: bool = False
