@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _BLANKS = re.compile(rb"(?:\\\n)*[ \t](?:[ \t]|\\\n)*")  # a continued line alone parts no words
+_DESCRIPTOR = re.compile(rb"[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\}")
 _CLOSES = re.compile(rb"[<>]&-[^ \t\n;&|()<>`]")
 _LINES = re.compile(rb"(?:[ \t\n]|\\\n)*")
 _EXPANDED = re.compile(rb"[$`]")
@@ -62,7 +63,9 @@ def unaccounted(data: bytes, found: Iterable[Node], is_verbatim: Callable[[Node]
             return "it has an empty pair of backticks"
         if not node.is_named and node.type in _RESERVED and not _stands_alone(data, node):
             return f"{node.type} touches other letters, and is a part of a word for a shell"
-        if node.type == "file_descriptor" and data[: node.start_byte][-1:] not in _EDGES:
+        if node.type == "file_descriptor" and not (
+            data[: node.start_byte][-1:] in _EDGES and _DESCRIPTOR.fullmatch(node.text or b"")
+        ):
             return "a number belongs to a redirection for the grammar and to a word for a shell"
         if _takes_a_word(data, node):
             return "a word behind <&- or >&- is a target for the grammar and an argument for a shell"

@@ -23,7 +23,7 @@ from paddock.executors.seam import shell_words
 from tests.support.features import need_program
 
 SHELLS = [("bash", Dialect.BASH), ("dash", Dialect.SH)]
-TEXTS = int(os.environ.get("PADDOCK_STRESS", "600"))
+TEXTS = int(os.environ.get("PADDOCK_STRESS", "1500"))
 SEED = int.from_bytes(os.urandom(6), "big") if "PADDOCK_STRESS" in os.environ else 4
 FRAGMENTS = (
     "ok", "ok a", "ok b", "a", "1", "E", "x", "-", "-c", ":", ",", "/", "%", "^", "=", "+=", "@", "~", " ", " ", " ",
@@ -60,7 +60,8 @@ OTHERWISE = (
     "a=\\  pwn ",
     "?>&esac>f;a=(1)@ pwn", "\"\"^done\\\t#;pwn${x}", "ok b\"\"pwn$@case x in ", "((1 # ));pwn\n))",
     "`ok #`; pwn; `ok\n`", "ok <<E\na\nE \npwn\nE\n", "ok a >\npwn", "ok 'a' z\\\t},",
-    "env -S pwn \\;nice ", "ok a;ok z\\\n<(:)", "ok b<&-cwhile || pwn", "pwn<&--split-s=", "xargs  pwn <<<a<<E\n$x\nE\n",
+    "env -S pwn \\;nice ", "ok a;ok z\\\n<(:)", "ok b<&-cwhile || pwn", "pwn<&--split-s=",
+    "xargs  pwn <<<a<<E\n$x\nE\n",
     "2>f|&\npwn -c2>&1", ",;ok z{ \"\"~", ">&- pwn", "ok <&- pwn",
     "!-c\\\n\nF\n ok z{=$1",
     "env -Sok z--split-s=", "env -S'-u x' pwn", "\\ok zexec { {",
