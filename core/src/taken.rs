@@ -3,9 +3,10 @@
 //! Each goes to a numbered directory of its own, by a rename from one descriptor to another: nothing is followed, nothing is
 //! overwritten, and what was moved is looked at afterwards. Between file systems it is copied and removed, entry by entry; an
 //! entry is removed only while it is still the one that was copied. What must not be taken is left where it is, or put back.
+//! Below a directory that is taken, such a thing keeps nothing else there: the rest is taken, and that the directory stays is an error.
 //! What can not be kept, on a full disk for one, is removed: a command that fills the disk gains nothing by it.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, Stat};
@@ -56,26 +57,34 @@ impl Store {
         judged: Option<Identity>,
         spared: &Spared<'_>,
     ) -> Result<Outcome, Errno> {
-        let spared = |identity| spared(identity) || judged.is_some_and(|judged| judged != identity);
-        match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) if spared(Identity::from(&stat)) => return Ok(Outcome::Left),
-            Ok(_) => {}
-            Err(Errno::NOENT) => return Ok(Outcome::Left),
-            Err(error) => return Err(error),
+        let stays = |identity| spared(identity) || judged.is_some_and(|judged| judged != identity);
+        let is_left = || match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(stays(Identity::from(&stat))),
+            Err(Errno::NOENT) => Ok(true),
+            Err(error) => Err(error),
+        };
+        if is_left()? {
+            return Ok(Outcome::Left);
         }
-        match self.keep(dir, name, &spared) {
-            Err(source) => {
-                match (Copy { bytes: 0, entries: 0, deep: 0, whole: true, spared: &spared }).carry(dir, name, dir) {
-                    Ok(()) => Ok(Outcome::Removed(source)),
-                    Err(Errno::NOENT | Errno::BUSY) => Ok(Outcome::Left),
-                    Err(_) => Err(source),
-                }
-            }
-            kept => kept,
+        let source = match self.keep(dir, name, &stays, spared) {
+            Err(source) => source,
+            kept => return kept,
+        };
+        match Copy::new(0, 0, &stays, spared).carry(dir, name, dir) {
+            Ok(()) => Ok(Outcome::Removed(source)),
+            // The command may have put something else there meanwhile.
+            Err(_) if is_left()? => Ok(Outcome::Left),
+            Err(_) => Err(source),
         }
     }
 
-    fn keep(&mut self, dir: BorrowedFd<'_>, name: &CStr, spared: &Spared<'_>) -> Result<Outcome, Errno> {
+    fn keep(
+        &mut self,
+        dir: BorrowedFd<'_>,
+        name: &CStr,
+        stays: &Spared<'_>,
+        spared: &Spared<'_>,
+    ) -> Result<Outcome, Errno> {
         let (number, slot) = self.slot()?;
         let outcome = match rename(dir, name, slot.as_fd(), name) {
             Err(Errno::ACCESS | Errno::PERM) => with_rights(dir, name, || rename(dir, name, slot.as_fd(), name)),
@@ -85,32 +94,19 @@ impl Store {
             Ok(()) => {
                 let stat = rustix::fs::statat(&slot, name, AtFlags::SYMLINK_NOFOLLOW)?;
                 // If the name has yet another owner by now, it stays here, and is said.
-                if spared(Identity::from(&stat)) && rename(slot.as_fd(), name, dir, name).is_ok() {
+                if stays(Identity::from(&stat)) && rename(slot.as_fd(), name, dir, name).is_ok() {
                     self.discard(number);
                     return Ok(Outcome::Left);
                 }
-                true
+                Ok(true)
             }
             Err(Errno::XDEV) => {
-                let mut copy = Copy { bytes: COPY_LIMIT, entries: ENTRY_LIMIT, deep: 0, whole: true, spared };
-                match copy.carry(dir, name, slot.as_fd()) {
-                    Ok(()) => copy.whole,
-                    Err(Errno::NOENT | Errno::BUSY) => {
-                        self.discard(number);
-                        return Ok(Outcome::Left);
-                    }
-                    Err(error) => return Err(error),
-                }
+                let mut copy = Copy::new(COPY_LIMIT, ENTRY_LIMIT, stays, spared);
+                copy.carry(dir, name, slot.as_fd()).map(|()| copy.whole)
             }
-            Err(Errno::NOENT) => {
-                self.discard(number);
-                return Ok(Outcome::Left);
-            }
-            Err(error) => {
-                self.discard(number);
-                return Err(error);
-            }
+            Err(error) => Err(error),
         };
+        let whole = whole.inspect_err(|_| self.discard(number))?;
         let kept = [self.path.as_bytes(), format!("/{number}/").as_bytes(), name.to_bytes()].concat();
         let kept = Text::from_bytes(kept).and_then(AbsPath::new).map_err(|_| Errno::INVAL)?;
         Ok(Outcome::Taken { kept, whole })
@@ -197,10 +193,19 @@ struct Copy<'a> {
     entries: u64,
     deep: u64,
     whole: bool,
+    /// How many entries are away.
+    carried: u64,
+    /// For the name itself.
+    stays: &'a Spared<'a>,
+    /// For what is below it.
     spared: &'a Spared<'a>,
 }
 
-impl Copy<'_> {
+impl<'a> Copy<'a> {
+    fn new(bytes: u64, entries: u64, stays: &'a Spared<'a>, spared: &'a Spared<'a>) -> Copy<'a> {
+        Copy { bytes, entries, deep: 0, whole: true, carried: 0, stays, spared }
+    }
+
     /// Copies one entry to the directory `to` and removes it.
     fn carry(&mut self, from: BorrowedFd<'_>, name: &CStr, to: BorrowedFd<'_>) -> Result<(), Errno> {
         let before = rustix::fs::fstat(from)?;
@@ -221,8 +226,12 @@ impl Copy<'_> {
     ) -> Result<(), Errno> {
         let object = beneath::look(from, name.to_bytes())?;
         let stat = rustix::fs::fstat(&object)?;
-        if (self.spared)(Identity::from(&stat)) {
+        let identity = Identity::from(&stat);
+        if depth == 0 && (self.stays)(identity) {
             return Err(Errno::BUSY);
+        }
+        if depth > 0 && (self.spared)(identity) {
+            return Err(Errno::NOTEMPTY);
         }
         match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => {
@@ -230,26 +239,24 @@ impl Copy<'_> {
                     give_rights(object.as_fd(), &stat)?;
                 }
                 if depth == MAX_DEPTH {
-                    self.deep += 1;
-                    let top = top.ok_or(Errno::LOOP)?;
-                    return rustix::fs::renameat(from, name, top, format!(".deep-{}", self.deep));
+                    return self.move_up(from, name, top.ok_or(Errno::LOOP)?);
                 }
                 let source = rustix::fs::openat(&object, c".", LIST, Mode::empty())?;
                 self.carry_dir(from, name, source.as_fd(), to, top, depth)
             }
             FileType::RegularFile => {
                 self.copy_file(&object, &stat, name, to)?;
-                remove(from, name, &stat)
+                self.remove(from, name, &stat)
             }
             FileType::Symlink => {
                 if self.spend(0) {
                     let target = rustix::fs::readlinkat(&object, c"", Vec::new())?;
                     rustix::fs::symlinkat(target, to, name)?;
                 }
-                remove(from, name, &stat)
+                self.remove(from, name, &stat)
             }
             // Nothing is in a pipe, a socket or a device that could be reviewed.
-            _ => remove(from, name, &stat),
+            _ => self.remove(from, name, &stat),
         }
     }
 
@@ -263,7 +270,11 @@ impl Copy<'_> {
         depth: usize,
     ) -> Result<(), Errno> {
         let copy = if self.spend(0) {
-            rustix::fs::mkdirat(to, name, Mode::RWXU)?;
+            match rustix::fs::mkdirat(to, name, Mode::RWXU) {
+                // An earlier round made it.
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error),
+            }
             Some(rustix::fs::openat(to, name, LIST, Mode::empty())?)
         } else {
             None
@@ -271,6 +282,7 @@ impl Copy<'_> {
         let copy = copy.as_ref().map_or(to, |copy| copy.as_fd());
         let mut last = Errno::NOTEMPTY;
         for _ in 0..MAX_ROUNDS {
+            let (before, mut stuck) = (self.carried, None);
             let listed = rustix::fs::openat(source, c".", LIST, Mode::empty())?;
             let mut buffer = Vec::with_capacity(8 * 1024);
             let mut entries = RawDir::new(&listed, buffer.spare_capacity_mut());
@@ -282,16 +294,39 @@ impl Copy<'_> {
                 }
                 match self.carry_entry(source, inner, copy, Some(top.unwrap_or(source)), depth + 1) {
                     Ok(()) | Err(Errno::NOENT) => {}
-                    Err(error) => return Err(error),
+                    // The rest is carried all the same.
+                    Err(error) => stuck = stuck.or(Some(error)),
                 }
             }
             match rustix::fs::unlinkat(from, name, AtFlags::REMOVEDIR) {
-                Ok(()) | Err(Errno::NOENT) => return Ok(()),
+                Ok(()) => {
+                    self.carried += 1;
+                    return Ok(());
+                }
+                Err(Errno::NOENT) => return Ok(()),
                 // Something was moved up, or is being put in while we work.
-                Err(error) => last = error,
+                Err(error) => last = stuck.unwrap_or(error),
+            }
+            if stuck.is_some() && self.carried == before {
+                break;
             }
         }
         Err(last)
+    }
+
+    /// Moves a directory up to a name that is free: the command may have made names like these.
+    fn move_up(&mut self, from: BorrowedFd<'_>, name: &CStr, top: BorrowedFd<'_>) -> Result<(), Errno> {
+        loop {
+            self.deep += 1;
+            let free = CString::new(format!(".deep-{}", self.deep)).map_err(|_| Errno::INVAL)?;
+            match rename(from, name, top, &free) {
+                Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR) => {}
+                Err(error) => return Err(error),
+                Ok(()) => break,
+            }
+        }
+        self.carried += 1;
+        Ok(())
     }
 
     /// May one more thing of this size be kept?
@@ -332,13 +367,15 @@ impl Copy<'_> {
         }
         rustix::fs::fchmod(&copy, Mode::from_raw_mode(stat.st_mode & 0o777))
     }
-}
 
-/// Removes an entry while it is still the one that was seen.
-fn remove(dir: BorrowedFd<'_>, name: &CStr, seen: &Stat) -> Result<(), Errno> {
-    let now = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
-    if Identity::from(&now) != Identity::from(seen) {
-        return Err(Errno::BUSY);
+    /// Removes an entry while it is still the one that was seen.
+    fn remove(&mut self, dir: BorrowedFd<'_>, name: &CStr, seen: &Stat) -> Result<(), Errno> {
+        let now = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if Identity::from(&now) != Identity::from(seen) {
+            return Err(Errno::BUSY);
+        }
+        rustix::fs::unlinkat(dir, name, AtFlags::empty())?;
+        self.carried += 1;
+        Ok(())
     }
-    rustix::fs::unlinkat(dir, name, AtFlags::empty())
 }

@@ -296,10 +296,10 @@ fn finish(
             GuardEvent::Masked { .. } => {}
         }
     });
-    finished.map_err(scan)?;
     if let Some((left, source)) = left {
         return Err(UnfinishedError::Left { session, left, source });
     }
+    finished.map_err(scan)?;
     append(&Event::ScanFinished { taken: count }, say);
     say(&format!("finished the last scan of session {session}, which was cut off: {count} names were taken away"));
     Ok(())

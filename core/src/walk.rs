@@ -61,6 +61,8 @@ pub enum WalkError {
     Interrupted,
     #[error("{path} can not be read, and git outside the fence may obey it: {source}")]
     Git { path: AbsPath, source: Errno },
+    #[error("{path}, made during the run, can not be taken away: {source}")]
+    Left { path: AbsPath, source: Errno },
     #[error(transparent)]
     Names(#[from] NamesError),
     #[error("a name that was found is none: {0}")]
@@ -89,6 +91,7 @@ impl WalkError {
             WalkError::Behind => "let the command make fewer directories at a time, or run it with --cow",
             WalkError::Links { .. } => "remove one of the links",
             WalkError::Interrupted => "start the run again, and let it finish",
+            WalkError::Left { .. } => "look at it, and remove it by hand",
             WalkError::Git { .. } => "make the file readable for you, or remove it",
             WalkError::Names(error) => error.hint(),
             WalkError::Path(_) => "this is a bug of paddock",

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cow import tree
 from tests.support.features import need_root
-from tests.support.fence import Fence, Word
+from tests.support.fence import Fence, Word, only
 from tests.support.ground import small_disk
 from tests.support.waiting import wait_for
 from tests.support.witness import listening
@@ -118,6 +118,49 @@ def test_a_full_disk_keeps_no_protected_name(full: Fence, fill: str) -> None:
         full.outside(["sh", "-c", f"rm -f fill; MARK={mark} FILL=\n{FILLING}"])
         full.outside(look)
         assert mark.exists(), "the control: such a repository is obeyed"
+
+
+# A hook, in a directory that has a part of the user's own in it: the file `app/.envrc` is locked.
+HOOKS = r"""
+echo started; mkdir v; printf '#!/bin/sh\ntouch %s\n' $MARK > v/pre-commit; chmod +x v/pre-commit
+if test $ALONG; then mv app v/zz; fi; mv v .githooks
+"""
+
+
+@pytest.mark.parametrize("along", ["", "yes"])
+def test_a_locked_file_moved_into_a_planted_directory_keeps_nothing_else_there(full: Fence, along: str) -> None:
+    """The store of what was taken away lies on another file system, so each entry is copied and removed."""
+    need_root()
+    project, mark = full.ground.project, full.ground.outside / "mark"
+    marks = full.tester.home / ".local" / "state" / "paddock" / "unfinished"
+    with small_disk(full.ground, project):
+        assert full.outside(["git", "init", "-q", project]).exit_code == 0
+        assert full.outside(["git", "config", "core.hooksPath", ".githooks"]).exit_code == 0
+        full.ground.put(project / "app" / ".envrc", "mine\n")
+        done = full.inside(["sh", "-c", f"MARK={mark} ALONG={along}\n{HOOKS}"])
+        assert done.started, str(done)
+        assert not (project / ".githooks" / "pre-commit").exists(), str(done)
+        commit: list[Word] = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--allow-empty", "-qm", "a"]
+        assert full.outside(commit).exit_code == 0
+        assert not mark.exists()
+        events = full.events()
+        if along:
+            assert (project / ".githooks" / "zz" / ".envrc").read_text() == "mine\n"
+            assert done.exit_code == 125, str(done)
+            assert f"{project}/.githooks, made during the run, can not be taken away" in done.stderr
+            assert only(events, "name.left")["path"] == f"{project}/.githooks"
+            assert only(events, "scan.unfinished")
+            assert len(list(marks.iterdir())) == 1
+            assert full.outside(["sh", "-c", "mv .githooks/zz app; rmdir .githooks"]).exit_code == 0
+            assert full.inside(["true"]).exit_code == 0
+        else:
+            assert done.exit_code == 0, str(done)
+            assert only(events, "name.taken")["path"] == f"{project}/.githooks"
+        assert list(marks.iterdir()) == []
+        assert (project / "app" / ".envrc").read_text() == "mine\n"
+        full.outside(["sh", "-c", f"MARK={mark} ALONG=\n{HOOKS}"])
+        assert full.outside(commit).exit_code == 0
+        assert mark.exists(), "the control: such a hook is executed"
 
 
 def test_an_opened_name_can_be_written(full: Fence) -> None:

@@ -103,7 +103,7 @@ def small_disk(ground: Ground, *places: Path) -> Iterator[None]:
             part = disk / str(number)
             part.mkdir(mode=0o700)
             ground.tester.give(part)
-            place.mkdir(parents=True, exist_ok=True)
+            ground.tester.run(["mkdir", "-p", place])
             subprocess.run(["mount", "--bind", part, place], check=True)
             mounted.append(place)
         yield

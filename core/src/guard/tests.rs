@@ -566,6 +566,36 @@ fn the_store_may_lie_in_the_tree_or_on_another_file_system() {
 }
 
 #[test]
+fn a_covered_file_inside_keeps_nothing_else_from_being_taken_away() {
+    let scene = Scene::new();
+    if fs::metadata("/dev/shm").map(|facts| facts.dev()).ok() == fs::metadata(&scene.0).map(|facts| facts.dev()).ok() {
+        return; // one file system only
+    }
+    scene.file("w/app/.envrc");
+    let store = PathBuf::from(format!("/dev/shm/paddock-spared-{}", std::process::id()));
+    let mut watch = Watch::with(scene, &[], &store);
+    let names = ["a", "m/n", "z", ".deep-1/x", ".deep-2"];
+    names.iter().for_each(|name| drop(watch.scene.file(format!("w/v/{name}"))));
+    let deep = watch.scene.dir(format!("w/v/{}", vec!["d"; 80].join("/")));
+    fs::write(deep.join("end"), "end").unwrap();
+    fs::rename(watch.scene.path("w/app"), watch.scene.path("w/v/m/app")).unwrap();
+    fs::rename(watch.scene.path("w/v"), watch.scene.path("w/.vscode")).unwrap();
+    watch.turn();
+    let path = absolute(&watch.scene.path("w/.vscode"));
+    assert_eq!(watch.events, [GuardEvent::Failed { path, source: Errno::NOTEMPTY }]);
+    let files = Command::new("find").arg(watch.scene.path("w")).args(["-type", "f"]).output().unwrap();
+    let spared = watch.scene.path("w/.vscode/m/app/.envrc");
+    assert_eq!(files.stdout.trim_ascii_end(), spared.as_os_str().as_bytes());
+    assert!(names.iter().all(|name| store.join("1/.vscode").join(name).exists()));
+    // The last scan is not complete while the name is there.
+    assert!(watch.guard.finish(&mut |event| panic!("told twice: {event:?}")).is_err());
+    fs::rename(watch.scene.path("w/.vscode/m/app"), watch.scene.path("w/app")).unwrap();
+    watch.finish();
+    assert!(!watch.exists("w/.vscode") && watch.exists("w/app/.envrc"));
+    fs::remove_dir_all(store).unwrap();
+}
+
+#[test]
 fn rights_taken_away_do_not_help() {
     scene::become_ordinary();
     let mut watch = Watch::over(Scene::new());

@@ -294,9 +294,10 @@ impl Visit<'_> {
             Err(source) => {
                 if !self.post.failed.contains(&path) && self.post.failed.len() < MAX_TAKEN {
                     self.post.failed.push(path.clone());
-                    self.post.events.push(GuardEvent::Failed { path, source });
+                    self.post.events.push(GuardEvent::Failed { path: path.clone(), source });
                 }
-                Ok(())
+                // During the run the scan at the end tries again.
+                if self.post.finishing { self.failed(WalkError::Left { path, source }) } else { Ok(()) }
             }
         }
     }
