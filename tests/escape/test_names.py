@@ -295,6 +295,20 @@ def test_one_change_in_place_is_seen_and_no_change_is_not_told(full: Fence) -> N
     )
 
 
+def test_a_symlink_is_listed_when_the_file_that_it_leads_to_changed(full: Fence) -> None:
+    project = full.ground.project
+    rules = full.ground.put(project / "build" / "rules", "as it was\n")
+    link, kept = project / "Makefile", project / "kept" / "Makefile"
+    full.ground.put(project / "kept" / "rules", "as it was\n")
+    link.symlink_to("build/rules")
+    kept.symlink_to("rules")
+    assert "changed during" not in full.inside(["cat", link]).stderr, "the control: nothing changed"
+    for act in ("echo new >> build/rules", "echo new > x && mv x build/rules", "rm build/rules"):
+        done = full.inside(["sh", "-c", act])
+        assert f"{FLAGGED}{link}\n" in done.stderr, f"{act}: {done}"
+    assert not rules.exists()
+
+
 def test_decoys_do_not_hide_a_changed_name_that_was_there(full: Fence) -> None:
     """First the names that were there, then the others by their depth; the journal has all of them."""
     place = full.ground.put(full.ground.project / "zz" / "Makefile", "as it was\n")
