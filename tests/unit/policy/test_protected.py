@@ -33,7 +33,7 @@ lefthook.toml lefthook.jsonc .lefthook.json lefthook-local.yaml .lefthook-local.
 .pre-commit-config.yml hk.pkl .commitlintrc.js commitlint.config.mjs .config/config.js lint-staged.config.ts .trunk
 simple-git-hooks.cjs nano-staged.json .huskyrc.js mise.production.toml mise/config.toml .config/mise.toml .miserc.toml
 flake.nix shell.nix devenv.nix hie.yaml .factorypath rust-analyzer.toml .bundle/config .bundle/plugin .lfsconfig
-.github/lsp.json .github/skills .github/extensions .amazonq .agent .openhands .vibe
+.github/lsp.json .github/skills .github/extensions .amazonq .agent .openhands .vibe .hg/sharedpath
 """)
 
 # The work itself, and what git, package managers and frameworks write all day.
@@ -130,7 +130,7 @@ def test_what_is_executed_outside_is_told_by_its_name(path: str, flagged: bool) 
 @pytest.mark.parametrize(
     "name",
     words("""Directory.Build.targets binding.gyp .babelrc.js .mocharc.cjs ansible.cfg .tool-versions go.mod package.yaml
-    default.nix tasks.py .coveragerc"""),
+    default.nix tasks.py .coveragerc .gitlint .markdownlint.cjs .markdownlint-cli2.mjs .sequelizerc .cz.toml .czrc"""),
 )
 def test_what_an_ordinary_build_executes_is_flagged_and_may_be_written(name: str) -> None:
     assert is_flagged(f"/ws/a/{name}")
