@@ -207,7 +207,8 @@ pub fn report(plan: &Plan) -> Result<String, Refusal> {
     json::list(&mut out, &covers, |out, cover| {
         out.push_str("{\"path\":");
         json::string(out, cover.path.as_bytes(), Invalid::Surrogate);
-        out.push_str(&format!(",\"kind\":\"{}\"}}", cover.kind.name()));
+        let (device, inode) = (cover.identity.device(), cover.identity.inode());
+        out.push_str(&format!(",\"kind\":\"{}\",\"device\":{device},\"inode\":{inode}}}", cover.kind.name()));
     });
     out.push('}');
     Ok(out)

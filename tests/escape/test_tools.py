@@ -393,6 +393,64 @@ def test_file_tools_heed_the_fence_of_their_policy(full: Fence, governed: bool) 
     assert "fsmonitor" not in (ground.project / ".git" / "config").read_text() or not governed
 
 
+MOVED = """
+import asyncio, json, sys
+from paddock import ToolCall, Verdict, open_tools
+from paddock.approve import Callback
+
+policy, calls = sys.argv[1], json.loads(sys.argv[2])
+
+
+async def main():
+    async with open_tools(policy=policy, approver=Callback(lambda question: Verdict.ONCE)) as tools:
+        for name, arguments in calls:
+            result = await tools.call(ToolCall(name=name, arguments=arguments))
+            text = getattr(result.content, "text", None) or str(getattr(result.content, "entries", ""))
+            print(json.dumps([result.outcome.value, result.message, text]))
+
+
+asyncio.run(main())
+"""
+
+
+def test_a_closed_object_stays_closed_to_file_tools_after_its_directory_moved(full: Fence) -> None:
+    """A cover goes with its object when a command renames a directory above it."""
+    ground = full.ground
+    project = ground.project
+    policy = ground.put(ground.root / "p.toml", LENIENT)
+    secret = ground.put(project / ".env", f"KEY={SECRET}")
+    settings = ground.put(project / ".envrc", "mine")
+    for name in ("d", "locked"):
+        ground.put(project / name / "plain", "plain")
+    for target, link in ((secret, "d/backup"), (settings, "locked/copy")):
+        assert full.tester.run(["ln", target, project / link]).exit_code == 0
+    control = [("read_file", {"path": "d/backup"}), ("write_file", {"path": "locked/copy", "content": "x"})]
+    moving = ("bash", {"command": "mv d e && mv locked free"})
+    refused = [
+        ("read_file", {"path": "e/backup"}),
+        ("edit_file", {"path": "e/backup", "old_text": "KEY", "new_text": "K"}),
+        ("write_file", {"path": "free/copy", "content": "x"}),
+    ]
+    allowed = [
+        ("read_file", {"path": "e/plain"}),
+        ("read_file", {"path": "free/copy"}),
+        ("write_file", {"path": "free/plain", "content": "x"}),
+    ]
+    program = ground.put(ground.root / "program.py", MOVED)
+    python = full.installation.paddock.with_name("python")
+    calls = json.dumps([*control, moving, *refused, *allowed])
+    run = full.tester.run([python, program, policy, calls], cwd=project)
+    outcomes = [json.loads(line) for line in run.stdout.splitlines()]
+    expected = [*["blocked"] * len(control), "ok", *["blocked"] * len(refused), *["ok"] * len(allowed)]
+    assert [outcome for outcome, *_ in outcomes] == expected, str(run)
+    assert SECRET not in run.stdout
+    # The control: on the host the objects have these names.
+    assert (project / "e" / "backup").samefile(secret)
+    assert (project / "free" / "copy").samefile(settings)
+    assert settings.read_text() == "mine"
+    assert (project / "free" / "plain").read_text() == "x"
+
+
 MEASURED = """
 import asyncio, json, sys, warnings
 from paddock import Sandbox, ToolCall, Verdict

@@ -57,10 +57,11 @@ class CoverKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """A mount that the core lays over a name inside (core/src/cover.rs)."""
+    """A mount that the core lays over a name inside (core/src/cover.rs). ``identity``: the object that has the name."""
 
     path: str
     kind: CoverKind
+    identity: Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,12 @@ class Judge:
     def __init__(self, plan: Plan, *, covers: Iterable[Cover] = (), to_make: Container[str] = ()) -> None:
         self._plan = plan
         self._to_make = to_make
-        self._covers: dict[str, CoverKind] = {cover.path: cover.kind for cover in covers}
+        self._covers: dict[str, CoverKind] = {}
+        self._objects: dict[Identity, Cover] = {}
+        for cover in covers:
+            self._covers[cover.path] = cover.kind
+            if cover.kind is CoverKind.MASK or (cover.kind is CoverKind.LOCK and cover.identity not in self._objects):
+                self._objects[cover.identity] = cover
         if plan.files is None:
             return
         self._deny = _Patterns(plan.files.denied)
@@ -185,7 +191,7 @@ class Judge:
         giving: list[PathGrant] = []
         near: list[PathGrant] = []
         given: set[str] = set()
-        ruled = [grant for identity in self._above(asked.bearer) for grant in self._rules.get(identity, ())]
+        ruled = [grant for identity in identities_above(asked.bearer) for grant in self._rules.get(identity, ())]
         for grant in (grant for place in _upwards(asked.bearer) for grant in self._granted.get(place, ())):
             # What is not there yet, or is another thing inside, has only its name.
             if grant.path in self._to_make or (self._plan.tier is Tier.FULL and _is_made(grant.path)):
@@ -200,12 +206,15 @@ class Judge:
             given.add("read_dir")
         return giving, near, given
 
-    def _above(self, path: str) -> Iterator[Identity]:
-        for place in _upwards(path):
-            try:
-                yield Identity.of(os.lstat(place))
-            except OSError:
-                continue
+    def closes(self, identity: Identity, operation: Operation) -> str | None:
+        """Why this object, and all that lies in it, is closed to the act. A cover goes where its object goes: a command
+        that renames a directory above it changes the path, and opens nothing."""
+        cover = self._objects.get(identity)
+        if cover is None:
+            return None
+        if cover.kind is CoverKind.MASK:
+            return f"it is what {cover.path} was, which stays closed, whatever is granted"
+        return self._said_protected(cover.path) if operation.writes else None
 
     def _shut(self, asked: _Asked) -> str | None:
         """The reason why no grant would open it, if there is one."""
@@ -329,6 +338,15 @@ _EXECUTES = frozenset(ACCESS) - frozenset(WITHOUT_EXECUTE.values())
 
 def _open(asked: _Asked, reason: str) -> Judgement:
     return Judgement(allowed=True, path=asked.path, grants=(), reason=reason)
+
+
+def identities_above(path: str) -> Iterator[Identity]:
+    """Of what has the path, and of each directory above it. What is not there has none."""
+    for place in _upwards(path):
+        try:
+            yield Identity.of(os.lstat(place))
+        except OSError:
+            continue
 
 
 def _upwards(path: str) -> list[str]:

@@ -17,6 +17,7 @@ from paddock.plan import Plan
 from paddock.plan.judge import PRIVATE, Cover, CoverKind, Judge, Judgement, Operation, existing
 from paddock.plan.paths import within
 from paddock.policy.model import Tier
+from paddock.way import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +47,14 @@ def covers_of(plan: Plan) -> list[Cover]:
     """What the core would lay over names that are there now, in the full tier."""
     try:
         told = core.ask("covers", plan=plan)["covers"]
-        return [Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in told]
+        return [
+            Cover(
+                path=str(one["path"]),
+                kind=CoverKind(one["kind"]),
+                identity=Identity(int(one["device"]), int(one["inode"])),
+            )
+            for one in told
+        ]
     except (KeyError, TypeError, ValueError) as error:
         raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
 

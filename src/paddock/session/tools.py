@@ -15,7 +15,7 @@ from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.seam import CommandExecutor
 from paddock.journal.redact import Redactor
 from paddock.journal.writer import Recorder
-from paddock.plan.judge import PRIVATE, Operation
+from paddock.plan.judge import PRIVATE, Operation, identities_above
 from paddock.plan.model import Plan
 from paddock.plan.paths import within
 from paddock.policy import GrantFlag, Origin, Request, load
@@ -27,6 +27,7 @@ from paddock.session.answer import judge_for
 from paddock.tools import Limits, Tools
 from paddock.tools.commands import CommandRunner
 from paddock.tools.dispatch import Handler
+from paddock.way import Identity
 
 Place = str | os.PathLike[str]
 
@@ -99,7 +100,11 @@ def tools_of(
         protects = prepared.plan.files is not None and prepared.plan.files.protect
         if operation is Operation.WRITE and protects and (made := made_by(path)):
             return f"the fence refuses it: git would take {made} for a repository"
-        return None
+        return next(filter(None, (closed(identity, operation) for identity in identities_above(path))), None)
+
+    def closed(identity: Identity, operation: Operation) -> str | None:
+        why = judge.closes(identity, operation)
+        return why and f"the fence refuses it: {why}"
 
     return Tools(
         ToolPolicy.of(tools, cwd=origin.cwd, home=origin.home),
@@ -110,6 +115,7 @@ def tools_of(
         handlers=handlers,
         only=only,
         fence=fence,
+        closed=closed,
         limits=limits_of(chosen),
         log_all_commands=tools.log_all_commands is not None and tools.log_all_commands.value,
     )

@@ -33,6 +33,7 @@ from paddock.policy.model import Action, Effect
 from paddock.tools.commands import CommandResult, CommandRunner, Commands
 from paddock.tools.files import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
 from paddock.tools.result import FileText, FileWritten, ToolFailure, ToolOutcome, ToolResult
+from paddock.way import Identity
 
 if TYPE_CHECKING:
     from paddock.journal.writer import Recorder
@@ -43,6 +44,8 @@ Handler = Callable[..., Awaitable[object]]
 a ``Path`` is judged as one."""
 Fence = Callable[[str, Operation], str | None]
 """Why a path may not be touched so; None: it may."""
+Closed = Callable[[Identity, Operation], str | None]
+"""Why an object may not be touched so, whatever its path is by now; None: it may."""
 _OPERATIONS = {
     "read_file": Operation.READ,
     "list_directory": Operation.READ,
@@ -69,6 +72,7 @@ class Tools:
         only: Collection[str] | None = None,
         limits: Limits | None = None,
         fence: Fence | None = None,
+        closed: Closed | None = None,
         ask_timeout_s: float = ASK_TIMEOUT_S,
         log_all_commands: bool = False,
     ) -> None:
@@ -84,6 +88,7 @@ class Tools:
         self._annotated = {name: annotated_paths(handler) for name, handler in self._handlers.items()}
         self._limits = limits or Limits()
         self._fence = fence
+        self._closed = closed
         self._ask_timeout_s = ask_timeout_s
         self._log_all_commands = log_all_commands
         self._numbers = itertools.count(1)
@@ -185,17 +190,22 @@ class Tools:
     def _act(self, one: _Call) -> Act:
         call, decision, limits = one.call, one.decision, self._limits
         located = decision.paths[0] if decision.paths else None
+        operation = _OPERATIONS.get(call.name, Operation.READ)
+
+        def closed(identity: Identity) -> str | None:
+            return None if self._closed is None else self._closed(identity, operation)
+
         if call.name not in self.names:
             raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"there is no tool {call.name!r}")
         match call.name:
             case "read_file" if located:
-                return ReadFile(call, located, limits)
+                return ReadFile(call, located, limits, closed)
             case "write_file" if located:
-                return WriteFile(call, located, limits, self._may("write_file", {"content": ""}))
+                return WriteFile(call, located, limits, closed, self._may("write_file", {"content": ""}))
             case "edit_file" if located:
-                return EditFile(call, located, limits, self._may("write_file", {"content": ""}))
+                return EditFile(call, located, limits, closed, self._may("write_file", {"content": ""}))
             case "list_directory" if located:
-                return ListDirectory(call, located, limits, self._may("list_directory", {}))
+                return ListDirectory(call, located, limits, closed, self._may("list_directory", {}))
             case "bash":
                 return _Command(call, decision, self._executor, limits)
         return _Own(call, self._handlers[call.name], limits.own_timeout_s)

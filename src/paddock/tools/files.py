@@ -15,9 +15,10 @@ from paddock.changes.text import Tag, unified
 from paddock.decide.beneath import open_straight
 from paddock.decide.calls import ToolCall
 from paddock.decide.paths import Located
-from paddock.tools.place import Place, kind_of, real_path, told
+from paddock.tools.place import Closed, Place, kind_of, real_path, require_open, told
 from paddock.tools.result import Entry, FileText, FileWritten, Listing, ToolFailure, ToolOutcome
 from paddock.tools.text import DEFAULT, Document, named
+from paddock.way import Identity
 
 _SHOWN_LINES = 5
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -51,8 +52,8 @@ class Act(Protocol):
 
 
 class ReadFile:
-    def __init__(self, call: ToolCall, located: Located, limits: Limits) -> None:
-        self._arguments, self._located, self._limits = call.arguments, located, limits
+    def __init__(self, call: ToolCall, located: Located, limits: Limits, closed: Closed) -> None:
+        self._arguments, self._located, self._limits, self._closed = call.arguments, located, limits, closed
         self._place: Place | None = None
         self.summary: tuple[str, ...] = (f"read {located.written}",)
 
@@ -62,7 +63,7 @@ class ReadFile:
                 raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{name} counts lines, from 1")
         if "encoding" in self._arguments:
             named(self._arguments["encoding"])
-        self._place = Place.of(self._located)
+        self._place = Place.of(self._located, self._closed)
 
     def do(self) -> FileText:
         assert self._place is not None
@@ -93,8 +94,9 @@ class ReadFile:
 class _Change:
     """A file that gets another content."""
 
-    def __init__(self, call: ToolCall, located: Located, limits: Limits, may_make: May) -> None:
-        self._arguments, self._located, self._limits, self._may_make = call.arguments, located, limits, may_make
+    def __init__(self, call: ToolCall, located: Located, limits: Limits, closed: Closed, may_make: May) -> None:
+        self._arguments, self._located, self._limits = call.arguments, located, limits
+        self._closed, self._may_make = closed, may_make
         self._place: Place | None = None
         self._before: os.stat_result | None = None
         self._old: bytes | None = None
@@ -129,7 +131,7 @@ class WriteFile(_Change):
     def prepare(self) -> None:
         content, encoding, shown = self._arguments["content"], self._arguments.get("encoding"), self._located.written
         chosen = None if encoding is None else named(encoding)
-        self._place = Place.of(self._located, self._may_make)
+        self._place = Place.of(self._located, self._closed, self._may_make)
         self._before = self._place.regular()
         old: Document | None = None
         replaced = ""
@@ -158,7 +160,7 @@ class EditFile(_Change):
 
     def prepare(self) -> None:
         shown, arguments = self._located.written, self._arguments
-        self._place = Place.of(self._located)
+        self._place = Place.of(self._located, self._closed)
         self._old, self._before = self._place.read(self._limits.read_bytes)
         document = Document.read(self._old, shown, arguments.get("encoding"))
         if document.written(document.text) != self._old:
@@ -199,9 +201,9 @@ class ListDirectory:
     """Links are named, never followed, so there is no way in a circle; a directory that a mount shows twice is looked
     into once. What the policy would not list is not looked into either."""
 
-    def __init__(self, call: ToolCall, located: Located, limits: Limits, may_list: May) -> None:
+    def __init__(self, call: ToolCall, located: Located, limits: Limits, closed: Closed, may_list: May) -> None:
         self._depth = call.arguments.get("depth", 1)
-        self._located, self._limits, self._may_list = located, limits, may_list
+        self._located, self._limits, self._closed, self._may_list = located, limits, closed, may_list
         self._directory: int | None = None
         self.summary: tuple[str, ...] = (f"list {located.written}",)
 
@@ -210,19 +212,20 @@ class ListDirectory:
             raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"depth is between 1 and {self._limits.depth}")
         with told(self._located.written):
             self._directory = open_straight(real_path(self._located), os.O_RDONLY | os.O_DIRECTORY)
+            require_open(self._directory, self._closed, self._located.written)
 
     def do(self) -> Listing:
         assert self._directory is not None
         entries: list[Entry] = []
         closed: list[str] = []
-        seen: set[tuple[int, int]] = set()
+        seen: set[Identity] = set()
 
         def look(directory: int, below: str, depth: int) -> None:
-            facts = os.fstat(directory)
-            if (facts.st_dev, facts.st_ino) in seen:
+            identity = Identity.of(os.fstat(directory))
+            if identity in seen or self._closed(identity):
                 closed.append(below.rstrip("/"))
                 return
-            seen.add((facts.st_dev, facts.st_ino))
+            seen.add(identity)
             with os.scandir(directory) as found:
                 names = sorted(_some(found, self._limits.entries + 1 - len(entries)))
             inside = []

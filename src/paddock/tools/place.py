@@ -3,6 +3,9 @@
 The directory is opened by the path that was judged, through no link (decide/beneath.py), before anybody is asked; all
 that follows is done by its descriptor. Whatever happens to the names above meanwhile, it is the judged directory that
 is read and written, and a link in the place of the file is never followed.
+
+A command may rename a directory on the way between the judgement and the opening. So each object that was opened, and
+each directory above it, is judged once more by what it is.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from paddock.changes.kernel import exchange, rename_new
 from paddock.decide.beneath import open_straight
 from paddock.decide.paths import Located
 from paddock.tools.result import Kind, ToolFailure, ToolOutcome, failure
+from paddock.way import Identity
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -53,17 +57,42 @@ def told(shown: str) -> Iterator[None]:
         raise failure(error, shown) from None
 
 
+Closed = Callable[[Identity], str | None]
+"""Why an object, and all that lies in it, may not be touched; None: it may."""
+
+
+def require_open(directory: int, closed: Closed, shown: str) -> None:
+    """A failure if an open directory, or one above it, is closed. A command can move a closed directory, but nothing
+    out of it: so the way up from what lies in it leads through it."""
+    here = os.open(".", _DIRECTORY, dir_fd=directory)
+    try:
+        below = None
+        while (identity := Identity.of(os.fstat(here))) != below:
+            _require(identity, closed, shown)
+            here, before = os.open("..", _DIRECTORY, dir_fd=here), here
+            os.close(before)
+            below = identity
+    finally:
+        os.close(here)
+
+
+def _require(identity: Identity, closed: Closed, shown: str) -> None:
+    if why := closed(identity):
+        raise ToolFailure(ToolOutcome.BLOCKED, f"{shown}: {why}")
+
+
 class Place:
     """``missing``: directories that have to be made before the name can be."""
 
-    def __init__(self, directory: int, missing: tuple[str, ...], name: str, shown: str) -> None:
+    def __init__(self, directory: int, missing: tuple[str, ...], name: str, shown: str, closed: Closed) -> None:
+        self._closed = closed
         self._directory = directory
         self._missing = missing
         self._name = name
         self.shown = shown
 
     @classmethod
-    def of(cls, located: Located, may_make: Callable[[str], bool] = lambda path: False) -> Place:
+    def of(cls, located: Located, closed: Closed, may_make: Callable[[str], bool] = lambda path: False) -> Place:
         """``may_make``: whether a directory that is not there could be made."""
         path, shown = real_path(located), located.written
         above, name = os.path.split(path)
@@ -78,7 +107,14 @@ class Place:
                     above, last = os.path.split(above)
                     missing.insert(0, last)
                 else:
-                    return cls(directory, tuple(missing), name or ".", shown)
+                    break
+            place = cls(directory, tuple(missing), name or ".", shown, closed)
+            try:
+                require_open(directory, closed, shown)
+            except BaseException:
+                place.close()
+                raise
+            return place
 
     def close(self) -> None:
         os.close(self._directory)
@@ -110,6 +146,7 @@ class Place:
                 facts = os.fstat(fd)
                 if not stat.S_ISREG(facts.st_mode):
                     raise ToolFailure(ToolOutcome.CHANGED, f"{self.shown}: it was a file a moment ago")
+                _require(Identity.of(facts), self._closed, self.shown)
                 if facts.st_size > most:
                     raise _too_large(self.shown, facts.st_size, most)
                 return _content(fd, most, self.shown), facts
@@ -152,7 +189,7 @@ class Place:
         """An overlay may number a file anew when it is moved: then its content tells."""
         if old is None:
             return False
-        other = Place(os.dup(self._directory), (), name, self.shown)
+        other = Place(os.dup(self._directory), (), name, self.shown, self._closed)
         try:
             return other.read(len(old))[0] == old
         except ToolFailure:
@@ -193,6 +230,7 @@ class Place:
             inside = os.open(name, _DIRECTORY, dir_fd=self._directory)
             os.close(self._directory)
             self._directory, self._missing = inside, tuple(rest)
+            require_open(inside, self._closed, self.shown)
 
     def _sync(self) -> None:
         """The name itself. A directory that can be written but not read is left to the system."""

@@ -14,8 +14,10 @@ import pytest
 
 from paddock import ToolCall
 from paddock.changes import kernel
+from paddock.plan.judge import Operation
 from paddock.tools import FileText, FileWritten, Limits, Listing, ToolOutcome, Tools
 from paddock.tools import place as place_module
+from paddock.way import Identity
 from tests.unit.decide.test_beneath import race, swapping, swaps
 from tests.unit.tools.calls import call, lenient
 
@@ -63,6 +65,51 @@ def test_what_is_no_file_is_left_alone_and_holds_nobody_up(tmp_path: Path, tool:
         everywhere = Tools(lenient(tmp_path, allowed_paths=None))
         assert call(everywhere, tool, path="/dev/null", **more).outcome is ToolOutcome.NOT_A_FILE
         assert call(everywhere, tool, path="/", **more).outcome is ToolOutcome.NOT_A_FILE
+
+
+@pytest.mark.parametrize("moved", ["secret", "directory"])
+def test_a_closed_object_that_comes_to_a_judged_path_stays_closed(tmp_path: Path, moved: str) -> None:
+    """A command may rename directories between the judgement and the opening. Here the judgement itself does."""
+    kept = tmp_path / "kept"
+    (kept / "directory" / "below").mkdir(parents=True)
+    (kept / "directory" / "below" / "file").write_text("secret")
+    (kept / "secret").write_text("secret")
+    closed = Identity.of(os.stat(kept / moved))
+    path = "way/secret" if moved == "secret" else "way/directory/below/file"
+    made = "way/directory/below/new/er"
+
+    def fence(judged: str, operation: Operation) -> str | None:
+        if kept.exists():
+            kept.rename(tmp_path / "way")
+        return None
+
+    def refused(identity: Identity, operation: Operation) -> str | None:
+        return "it is closed" if identity == closed else None
+
+    def outcomes(tools: Tools) -> list[ToolOutcome]:
+        found = []
+        for tool, where, more in (
+            ("read_file", path, {}),
+            ("edit_file", path, {"old_text": "secret", "new_text": "known"}),
+            ("write_file", path, {"content": "x"}),
+            ("write_file", made, {"content": "x"}),
+            ("list_directory", "way/directory/below", {}),
+        ):
+            found.append(call(tools, tool, path=where, **more).outcome)
+            if (tmp_path / "way").exists():
+                (tmp_path / "way").rename(kept)
+        return found
+
+    in_closed = ToolOutcome.OK if moved == "secret" else ToolOutcome.BLOCKED
+    policy = lenient(tmp_path)
+    assert outcomes(Tools(policy, fence=fence, closed=refused)) == [*[ToolOutcome.BLOCKED] * 3, in_closed, in_closed]
+    assert (kept / path.removeprefix("way/")).read_text() == "secret"
+    assert (kept / made.removeprefix("way/")).exists() == (moved == "secret")
+    listing = call(Tools(policy, closed=refused), "list_directory", path="kept", depth=3).content
+    assert isinstance(listing, Listing)
+    assert listing.closed == (() if moved == "secret" else ("directory",))
+    assert outcomes(Tools(policy, fence=fence)) == [ToolOutcome.OK] * 5  # the control
+    assert (kept / path.removeprefix("way/")).read_text() == "x"
 
 
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
