@@ -408,8 +408,10 @@ class _CommandRule:
         if self.matched.action is Action.ALLOW and not command.bare:
             return False  # what stands around it is not in its words
         words = " ".join(command.words)
+        # A program that is allowed by its name is the one that PATH finds: `./ls` may be the agent's own.
+        exact = self.matched.action is Action.ALLOW or "/" in (self.exe or "")
         if self.exe is not None and not (
-            command.words and self.exe == (command.words[0] if "/" in self.exe else command.program)
+            command.words and self.exe == (command.words[0] if exact else command.program)
         ):
             return False
         return all(one is None or one.search(_plain(words)) is not None for one in (self.argv, self.line))

@@ -21,6 +21,7 @@ from paddock import (
     ToolPolicy,
     ToolSpec,
 )
+from paddock.decide.guess import guess
 from paddock.decide.tools import default_denied_paths
 from paddock.policy.config import configured, tool_flags
 from paddock.policy.merge import merge
@@ -276,6 +277,26 @@ def test_what_a_tool_does_counts_and_not_its_name() -> None:
 def test_an_allowed_command_covers_nothing_that_stands_beside_it(line: str, action: Action) -> None:
     rule = CommandRule(action=ALLOW, exe="git", argv_regex=r"^git status\b")
     assert policy(command_rules=[rule], require_approval_for_execute=True).check(bash(line)).action is action
+
+
+@pytest.mark.parametrize(("line", "action"), [("ls", ALLOW), ("./ls", ASK), ("/w/bin/ls", ASK), ("bin/ls", ASK)])
+def test_a_program_that_is_allowed_by_its_name_is_the_one_of_path(line: str, action: Action) -> None:
+    """The agent may have written a file of that name."""
+    listing = policy(command_rules=[CommandRule(action=ALLOW, exe="ls")], require_approval_for_execute=True)
+    assert listing.check(bash(line)).action is action
+
+
+@pytest.mark.parametrize(
+    ("written", "opened"),
+    [("~root/x", f"{os.path.expanduser('~root')}/x"), ("file:///etc/x", "/etc/x"), (" /etc/x", "/etc/x")],
+)
+def test_an_argument_named_as_a_path_is_judged_as_written_and_as_a_handler_may_open_it(
+    written: str, opened: str
+) -> None:
+    for name in ("where", "path"):  # the control: one without a path's name
+        found = guess(ToolCall(name="own", arguments={name: written}), annotated=(), cwd="/w", home="/h").paths
+        assert opened in found, name
+        assert (written in found) == (name == "path")
 
 
 @pytest.mark.parametrize(
