@@ -365,6 +365,24 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         }
     }
 
+    fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, E> {
+        let mut stat = dir.stat(name);
+        // The right to search the directory was taken away since it was opened.
+        if let Err(Errno::ACCESS) = stat {
+            let object =
+                rustix::io::fcntl_dupfd_cloexec(dir.fd, 0).map_err(|source| dir.unseen(name.to_bytes(), source))?;
+            if !self.shut(dir.tree, dir.path, &object)? {
+                return Ok(None);
+            }
+            stat = dir.stat(name);
+        }
+        match stat {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(source) => Err(dir.unseen(name.to_bytes(), source).into()),
+        }
+    }
+
     fn wants_files(&self, below: Below) -> bool {
         matches!(below, Below::Locked | Below::Masked)
     }
