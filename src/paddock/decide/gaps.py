@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BLANKS = re.compile(rb"(?:\\\n)*[ \t](?:[ \t]|\\\n)*")  # a continued line alone parts no words
 _DESCRIPTOR = re.compile(rb"[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\}")
+_DASH = re.compile(rb"[ \t]+-[ \t]+")
 _CLOSES = re.compile(rb"[<>]&-[^ \t\n;&|()<>`]")
 _LINES = re.compile(rb"(?:[ \t\n]|\\\n)*")
 _EXPANDED = re.compile(rb"[$`]")
@@ -59,6 +60,8 @@ def unaccounted(data: bytes, found: Iterable[Node], is_verbatim: Callable[[Node]
             return "a # in it begins a comment for the grammar and belongs to a word for a shell"
         if node.type == "heredoc_redirect" and not _ends_at_its_mark(data, node):
             return "a here-document in it ends elsewhere for a shell than for the grammar"
+        if not node.is_named and node.child_count == 0 and (node.text or b"").decode("latin-1") != node.type:
+            return "the grammar takes more letters for an operator than a shell does"
         if "`" in node.type and node.type != "`":
             return "it has an empty pair of backticks"
         if not node.is_named and node.type in _RESERVED and not _stands_alone(data, node):
@@ -158,6 +161,8 @@ def _may_be_skipped(node: Node, gap: bytes, last: Node | None, is_verbatim: Call
     match node.type:
         case "heredoc_body":
             return is_verbatim(node) or _EXPANDED.search(_ESCAPED.sub(b"", gap)) is None
+        case "redirected_statement" if last is not None and last.type == "command" and _DASH.fullmatch(gap):
+            return True
         case "string":
             return _LINES.fullmatch(gap) is not None
         case "variable_assignment" if _is_arithmetic(node.parent) or (
@@ -183,3 +188,12 @@ def _may_touch(node: Node, one: Node, other: Node) -> bool:
     if node.type not in _STATEMENTS or node.type in _WORDS or _is_arithmetic(node):
         return True
     return redirects or not (one.is_named and other.is_named)
+
+
+def lost_dash(redirect: Node) -> bool:
+    """The grammar loses the argument ``-`` of ``python3 - <<E``."""
+    before, parent = redirect.prev_sibling, redirect.parent
+    if before is None or parent is None:
+        return False
+    begin = parent.start_byte
+    return _DASH.fullmatch((parent.text or b"")[before.end_byte - begin : redirect.start_byte - begin]) is not None

@@ -183,12 +183,21 @@ def _misread(leaf: Node) -> bool:
     """In some corners the grammar takes for text what a shell takes for syntax."""
     text = _ESCAPED.sub("", text_of(leaf))
     if leaf.type == "word":
-        return (
-            not (_SYNTAX | {" ", "\t"}).isdisjoint(text) or _VARIABLE.search(text) is not None or "\\`" in text_of(leaf)
-        )  # a substitution inside one
+        inside = _is_in_expansion(leaf)
+        syntax = _SYNTAX if inside else _SYNTAX | {" ", "\t"}
+        # A substitution inside of one.
+        return not syntax.isdisjoint(text) or _VARIABLE.search(text) is not None or "\\`" in text_of(leaf)
     if leaf.type not in ("string_content", "heredoc_content", "heredoc_body", "extglob_pattern", "regex"):
         return False
     return ("`" in text or "$(" in text) and not is_verbatim(leaf)
+
+
+def _is_in_expansion(leaf: Node) -> bool:
+    """Where blanks part no words."""
+    around = leaf.parent
+    while around is not None and around.type == "concatenation":
+        around = around.parent
+    return around is not None and around.type == "expansion"
 
 
 def is_verbatim(leaf: Node) -> bool:

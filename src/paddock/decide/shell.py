@@ -18,6 +18,7 @@ from paddock.decide.assigns import command_assigns, text_assigns
 from paddock.decide.calls import Dialect
 from paddock.decide.effects import code_of, dialect_for, effect_of, other_code, unwrapped
 from paddock.decide.expansion import Expansion
+from paddock.decide.gaps import lost_dash
 from paddock.decide.grammar import (
     Unparsed,
     evaluates_literals,
@@ -227,6 +228,8 @@ class _Walk(Expansion):
         rest: list[Node] = []
         spilled: list[str] = []
         for node in nodes:
+            if lost_dash(node):
+                spilled.append("-")
             match node.type:
                 case "herestring_redirect":
                     ways = self.ways(node.named_children)

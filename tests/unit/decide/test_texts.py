@@ -60,9 +60,9 @@ OTHERWISE = (
     "a=\\  pwn ",
     "?>&esac>f;a=(1)@ pwn", "\"\"^done\\\t#;pwn${x}", "ok b\"\"pwn$@case x in ", "((1 # ));pwn\n))",
     "`ok #`; pwn; `ok\n`", "ok <<E\na\nE \npwn\nE\n", "ok a >\npwn", "ok 'a' z\\\t},",
-    "env -S pwn \\;nice ", "ok a;ok z\\\n<(:)", "ok b<&-cwhile || pwn", "pwn<&--split-s=",
+    "env -S pwn \\;nice ", "ok a;ok z\\\n<(:)", "ok b<&-cwhile || pwn", "pwn<&--split-s=", "ok - <<E\na\nE",
     "xargs  pwn <<<a<<E\n$x\nE\n",
-    "2>f|&\npwn -c2>&1", ",;ok z{ \"\"~", ">&- pwn", "ok <&- pwn",
+    "2>f|&\npwn -c2>&1", "nice \nE\n ok z<(:)env -S<<-E\n\tE\n1", ",;ok z{ \"\"~", ">&- pwn", "ok <&- pwn",
     "!-c\\\n\nF\n ok z{=$1",
     "env -Sok z--split-s=", "env -S'-u x' pwn", "\\ok zexec { {",
 )  # fmt: skip
@@ -158,3 +158,14 @@ def test_the_programs_of_random_texts_are_those_that_the_judge_lists(shell: tupl
 def test_the_programs_of_the_test_log_what_runs(shell: tuple[Ground, Dialect]) -> None:
     ground, _ = shell
     assert list(ground.started("ok 'a b' c; pwn")) == [("ok", "a b", "c"), ("pwn",)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["python3 - <<'E'\nprint(1)\nE", 'x="${y:-a b}" ls', "for ((i = 0; i < 3; i++)); do ls; done", "a=(1\n2 # c\n)",
+     "git commit -m \"$(cat <<'E'\na # `b`\nE\n)\"", "ls \\\n  -l", "ls a\\ b # c", "{ ls; } 2>&1 # c", "exec 3>&-"],
+)  # fmt: skip
+def test_an_honest_text_is_read(text: str) -> None:
+    reading = read(text, cwd="/w", home="/h")
+    assert reading.line is not None, reading.error
+    assert not reading.line.doubts
