@@ -355,3 +355,51 @@ def test_a_copy_that_a_person_or_an_editor_makes_of_a_secret_is_closed_too(full:
     words = ["sh", "-c", 'echo started; for name; do cat "./$name" >/dev/null 2>&1 && echo "$name"; done', "sh"]
     assert full.inside([*words, *names, *free]).stdout.splitlines() == ["started", *free]
     assert full.outside([*words, *names]).stdout.splitlines()[1:] == names, "the control"
+
+
+def test_settings_that_a_variable_of_the_caller_names_are_protected(full: Fence) -> None:
+    """The settings lie in the workspace, and programs outside find them by variables alone."""
+    project, mark = full.ground.project, full.ground.outside / "mark"
+    named = {
+        "GIT_CONFIG_GLOBAL": "git/global",
+        "BASH_ENV": "sh/env",
+        "PYTHONSTARTUP": "sh/start.py",
+        "ZDOTDIR": "zsh",
+        "XDG_CONFIG_HOME": "config",
+    }
+    settings = ["git/global", "sh/env", "sh/start.py", "zsh/.zshrc", "config/nvim/init.lua", "config/starship.toml"]
+    for name in (*settings, "zsh/notes", "config/notes"):
+        full.ground.put(project / name, "# mine\n")
+    full.ground.put(project / "included" / "more", "# mine\n")
+    full.ground.put(project / "git" / "global", "[include]\n\tpath = ../included/more\n")
+    kept = {name: (project / name).read_text() for name in (*settings, "included/more")}
+    env = {variable: str(project / name) for variable, name in named.items()}
+    act = f"for name; do echo 'touch {mark}' >> $name; done; echo started"
+    words: list[Word] = ["sh", "-c", act, "sh", *kept, "zsh/notes", "config/notes"]
+    for _ in range(2):  # the second time from the plan that was kept
+        assert full.inside(words, env=env).started
+        assert {name: (project / name).read_text() for name in kept} == kept
+    full.outside(["bash", "-c", "true"], env=env)
+    assert not mark.exists()
+    assert "touch" in (project / "zsh" / "notes").read_text(), "beside the settings everything can be written"
+    assert "touch" in (project / "config" / "notes").read_text()
+    assert full.inside(words).started
+    assert all("touch" in (project / name).read_text() for name in kept), "the control: without variables they are work"
+    full.outside(["bash", "-c", "true"], env=env)
+    assert mark.exists(), "the control: bash obeys the variable"
+
+
+def test_a_link_that_a_variable_names_is_followed_anew_by_each_run(full: Fence) -> None:
+    project = full.ground.project
+    first, second = (full.ground.put(project / name, "# mine\n") for name in ("first", "second"))
+    link = full.ground.outside / "env"
+    link.symlink_to(first)
+    words: list[Word] = ["sh", "-c", f"echo started; for name in {first} {second}; do echo evil > $name; done"]
+    for _ in range(2):
+        assert full.inside(words, env={"BASH_ENV": str(link)}).started
+        assert (first.read_text(), second.read_text()) == ("# mine\n", "evil\n")
+    second.write_text("# mine\n")
+    link.unlink()
+    link.symlink_to(second)
+    assert full.inside(words, env={"BASH_ENV": str(link)}).started
+    assert (first.read_text(), second.read_text()) == ("evil\n", "# mine\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -20,6 +20,7 @@ from paddock.git.looked import Looked
 from paddock.git.repository import Repository
 
 SYSTEM_CONFIG = "/etc/gitconfig"
+CONFIG_VARIABLES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
 MOST_FILES = 100
 MOST_LETTERS = 4096  # of a command; git's own examples have fifty
 MOST_WORDS, MOST_BASES = 64, 8
@@ -34,12 +35,16 @@ class Trust:
 
 
 def trusted_by(
-    repository: Repository | None, top: str, home: str, looked: Looked, *, config_home: str | None = None
+    repository: Repository | None, top: str, home: str, looked: Looked, *, environ: Mapping[str, str] | None = None
 ) -> Iterator[Trust]:
-    """``top``: where git would stand; relative names are meant from there. ``config_home``: XDG_CONFIG_HOME, if it is
-    set. May name a path more than once. The person's own configuration is among them: git obeys it in every
-    repository."""
-    own = [SYSTEM_CONFIG, f"{config_home or f'{home}/.config'}/git/config", f"{home}/.gitconfig"]
+    """``top``: where git would stand; relative names are meant from there. ``environ``: the caller's variables, which
+    may name further files of configuration. May name a path more than once. The person's own configuration is among
+    them: git obeys it in every repository."""
+    variables = environ or {}
+    config_home = variables.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    named = [variables.get(name, "") for name in CONFIG_VARIABLES]
+    own = [SYSTEM_CONFIG, f"{config_home}/git/config", f"{home}/.gitconfig"]
+    own += [os.path.normpath(os.path.join(top, file)) for file in named if file and file != os.devnull]
     yield from (Trust(path=file, said=f"{file}: it is git's own configuration") for file in own)
     pending = list(own)
     if repository is not None:

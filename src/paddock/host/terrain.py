@@ -5,6 +5,7 @@ Only the full tier needs it: names are held there, and a worktree can be given i
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,6 +22,7 @@ from paddock.policy.hosts import DISCOVERED
 from paddock.policy.load import reach_of
 from paddock.policy.model import Access, Grant, Policy, Workspace
 from paddock.policy.origin import Origin
+from paddock.policy.protected import protected
 from paddock.way import follow
 
 if TYPE_CHECKING:
@@ -89,7 +91,7 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
             around.top if around else top,
             origin.home,
             looked,
-            config_home=origin.environ.get("XDG_CONFIG_HOME"),
+            environ=origin.environ,
         ):
             if trust.path == top or _inside(top, (trust.path,)):
                 remarks.append(
@@ -97,6 +99,13 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
                 )
             else:
                 trusted.append(Place(path=trust.path, why=f"git obeys it ({trust.said})"))
+    for variable, path in protected().named_by(origin.environ, origin.home, origin.cwd):
+        _note_way(path, looked)
+        ends = {path, *_led(path)}
+        if any(_inside(top, ends) for top in own):
+            remarks.append(f"{variable} leads to {path}, which holds the workspace: it can not be kept read-only")
+        elif not any(_inside(tree, ends) for tree in trees):
+            trusted.append(Place(path=path, why=f"{variable} names it, and programs obey it"))
     trusted += _search_path(origin, trees)
     registries, clients = _registries(policy, origin)
     return Terrain(
@@ -156,6 +165,14 @@ def _with_real_names(places: Iterable[Place], trees: Iterable[str], own: Iterabl
             if path not in seen and _inside(path, trees):
                 seen.add(path)
                 yield Place(path=path, why=place.why)
+
+
+def _note_way(path: str, looked: Looked) -> None:
+    """A plan holds only while the path leads to the same place."""
+    with contextlib.suppress(PolicyError):  # a directory that is shut: see `_led`
+        looked.at(path)
+        for link in follow(path).links:
+            looked.at(link.path)
 
 
 def _led(path: str) -> tuple[str, ...]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -36,6 +38,30 @@ class Protected:
     groups: tuple[Group, ...]
     packages: tuple[str, ...]  # directories of installed packages
     flagged: tuple[str, ...]  # may be written, and are executed outside all the same
+    variables: Mapping[str, str]  # of the caller: the name of the home that each takes the place of
+
+    def named_by(self, environ: Mapping[str, str], home: str, cwd: str) -> Iterator[tuple[str, str]]:
+        """Each variable that is set, with the paths (or patterns) that are protected because of it."""
+        for variable, name in self.variables.items():
+            value = environ.get(variable, "")
+            # Several variables hold lists; shells expand the home in theirs.
+            for one in value.split(":"):
+                written = re.sub(r"^(~(?=/)|\$HOME\b|\$\{HOME\})", lambda _: home, one)
+                if not written or written == os.devnull:
+                    continue
+                place = "/" + os.path.normpath(os.path.join(cwd, written)).lstrip("/")
+                yield from (
+                    (variable, os.path.join(place, rest) if rest else place) for rest in self._in_place_of(name)
+                )
+
+    def _in_place_of(self, name: str) -> tuple[str, ...]:
+        """What is protected below a path that takes the place of this name of the home; "" is the path itself."""
+        names = [one for group in self.groups for one in group.home]
+        if "*" in name:
+            return tuple(one for one in names if component_matches(name, one.partition("/")[0]))
+        if name in names:
+            return ("",)
+        return tuple(one.removeprefix(f"{name}/") for one in names if one.startswith(f"{name}/")) or ("",)
 
 
 @cache  # a part of the installation, like the code
@@ -46,8 +72,9 @@ def protected() -> Protected:
         table = tomllib.load(file)
     packages, flagged = tuple(table.pop("packages")), tuple(table.pop("flagged"))
     table["git"]["any"] = list(patterns())
+    variables = table.pop("variables")
     groups = tuple(_group(title, entry) for title, entry in table.items())
-    return Protected(groups=groups, packages=packages, flagged=flagged)
+    return Protected(groups=groups, packages=packages, flagged=flagged, variables=variables)
 
 
 def _group(title: str, entry: dict[str, object]) -> Group:

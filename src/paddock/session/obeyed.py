@@ -22,7 +22,7 @@ def obeyed_in(workspace: str, is_protected: Protection, home: str) -> Iterator[s
     workspace = os.path.realpath(workspace)
     shut: list[OSError] = []
     yield from _of_home(workspace, home)
-    for trust in trusted_by(None, workspace, home, Looked(), config_home=os.environ.get("XDG_CONFIG_HOME")):
+    for trust in trusted_by(None, workspace, home, Looked(), environ=os.environ):
         yield from _below(workspace, trust.path)
     for at, directories, files in os.walk(workspace, onerror=shut.append):
         repository = _repository(at, {*directories, *files})
@@ -51,6 +51,9 @@ def _of_home(workspace: str, home: str) -> Iterator[str]:
     for name in (name for group in protected().groups for name in group.home):
         if "*" not in name:
             yield from _below(workspace, f"{home}/{name}")
+    for _, path in protected().named_by(os.environ, home, workspace):
+        if "*" not in path:
+            yield from _below(workspace, path)
 
 
 def _below(workspace: str, path: str) -> Iterator[str]:
