@@ -287,6 +287,10 @@ pub trait Visitor {
     }
 }
 
+fn is_last(path: &[u8], name: &[u8]) -> bool {
+    path.rsplit(|byte| *byte == b'/').next().is_some_and(|last| last.eq_ignore_ascii_case(name))
+}
+
 fn verdict(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look: Look) -> Verdict {
     if dir.below == Below::Masked {
         return Verdict::Free;
@@ -301,8 +305,10 @@ fn verdict(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look:
 pub fn verdict_without_denial(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look: Look) -> Verdict {
     let link = file_type == FileType::Symlink;
     if dir.tree.writable && dir.below != Below::Locked && !look.opened {
-        // Of a git directory parts are protected; as a whole it has to stay writable.
-        let git = file_type == FileType::Directory && names.is_git(name, dir.folding);
+        // Of a git directory parts are protected; as a whole it has to stay writable. So has the directory .jj/repo: a file of that name
+        // leads jj to another repository.
+        let jj = || name.eq_ignore_ascii_case(b"repo") && is_last(dir.path, b".jj");
+        let git = file_type == FileType::Directory && (names.is_git(name, dir.folding) || jj());
         let branch = || names.git.is_branch(&[&gitdir::whole_path(dir)[..], b"/", name].concat());
         if (look.protect.is_some() && !git && !branch()) || dir.below == Below::Carved {
             return Verdict::Protect(look.protect);

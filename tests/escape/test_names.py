@@ -403,3 +403,15 @@ def test_a_link_that_a_variable_names_is_followed_anew_by_each_run(full: Fence) 
     link.symlink_to(second)
     assert full.inside(words, env={"BASH_ENV": str(link)}).started
     assert (first.read_text(), second.read_text()) == ("evil\n", "# mine\n")
+
+
+def test_a_file_that_leads_hg_or_jj_to_another_repository_is_taken_away(full: Fence) -> None:
+    project = full.ground.project
+    acts = "mkdir -p a/.hg b/.jj c/.jj/repo/store; echo ../x > a/.hg/sharedpath; echo ../x > b/.jj/repo"
+    done = full.inside(["sh", "-c", f"echo started; {acts}; echo x > c/.jj/repo/store/type"])
+    assert done.started, str(done)
+    assert not (project / "a" / ".hg" / "sharedpath").exists()
+    assert not (project / "b" / ".jj" / "repo").exists()
+    assert (project / "c" / ".jj" / "repo" / "store" / "type").exists(), "the control: a repository can be made"
+    again = full.inside(["sh", "-c", "echo y > c/.jj/repo/store/type"])
+    assert again.exit_code == 0, "and written by the next run"

@@ -43,7 +43,8 @@ class Protection:
         for end in range(self.workspace.count("/") + 1, len(names)):
             last = end + 1 == len(names)
             # A repository itself is not protected, what counts in it is; a file or link of that name leads elsewhere.
-            if names[end] == _GIT and not (last and not directory):
+            whole = names[end] == _GIT or names[end - 1 : end + 1] == [".jj", "repo"]
+            if whole and not (last and not directory):
                 continue
             place = "/".join(names[: end + 1])
             if self.protect.match(place, names[end]) and not (is_branch(place) or self._opened(names, end)):

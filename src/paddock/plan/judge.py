@@ -451,7 +451,7 @@ class _Patterns:
 
 def _is_git_directory(path: str) -> bool:
     """A directory of that name is only pinned; what is protected in it has names of its own."""
-    return os.path.basename(path) == ".git" and os.path.isdir(path) and not os.path.islink(path)
+    return path.endswith(("/.git", "/.jj/repo")) and os.path.isdir(path) and not os.path.islink(path)
 
 
 def _kept_out(files: Files, grant: PathGrant, path: str) -> str | None:
