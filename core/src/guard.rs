@@ -39,7 +39,7 @@ use crate::walk::{Below, WalkError, Walker};
 
 use events::{Near, Noted};
 use flagged::Flagged;
-pub use memory::Memory;
+pub use memory::{Away, Memory};
 use nodes::{NO_NODE, Nodes};
 use view::View;
 use visit::{Post, Visit};

@@ -6,6 +6,9 @@
 //! this user, in whatever workspace, and `paddock doctor` do the scan first. It does not matter whether that run has to do with the
 //! marked trees: what was planted there is executed by the host, and waits for nobody's run.
 //!
+//! A marked tree that is not at its path (unmounted, renamed) can not be scanned, and is not taken for one that was removed: the mark
+//! stays for it, each start says so, and the first start that finds the tree again scans it. Meanwhile commands run.
+//!
 //! Marks appear by rename, so each is whole. Whoever finishes one holds a lock on their directory: of two starts the second waits.
 
 use std::ffi::CString;
@@ -24,7 +27,7 @@ use crate::chores;
 use crate::enclosure;
 use crate::event::Event;
 use crate::files;
-use crate::guard::{Guard, GuardError, GuardEvent, Memory};
+use crate::guard::{Away, Guard, GuardError, GuardEvent, Memory};
 use crate::journal::Journal;
 use crate::kernel_names::errno_text;
 use crate::names::NamesError;
@@ -83,6 +86,8 @@ impl UnfinishedError {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Note {
+    /// The numbers of the trees that are still to be scanned, if some were. It comes first: see [`rewritten`].
+    waiting: Option<Vec<usize>>,
     version: u32,
     /// The first process of the sandbox.
     init: i32,
@@ -125,14 +130,7 @@ impl Mark {
             let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let file = rustix::fs::openat(&dir, &*fresh, flags, Mode::RUSR | Mode::WUSR)?;
             rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            for mut part in [note.as_bytes(), plan] {
-                while !part.is_empty() {
-                    match rustix::io::write(&file, part)? {
-                        0 => return Err(Errno::NOSPC),
-                        count => part = &part[count..],
-                    }
-                }
-            }
+            write_all(&file, &[note.as_bytes(), plan])?;
             rustix::fs::renameat(&dir, &*fresh, &dir, id)?;
             Ok(file)
         })();
@@ -185,7 +183,9 @@ pub fn finish_all(sessions: &AbsPath, uid: u32, say: &mut dyn FnMut(&str)) -> Re
         // Another start may have finished it meanwhile.
         let Some(mark) = open_mark(&dir, name).map_err(read)? else { continue };
         if is_mark(name) {
-            finish(&mark, name, &path, uid, say)?;
+            if !finish(&dir, &mark, name, &path, uid, say)? {
+                continue;
+            }
             finished += 1;
         } else if !is_abandoned(&mark).map_err(read)? {
             continue;
@@ -247,13 +247,15 @@ fn is_abandoned(fresh: &OwnedFd) -> Result<bool, Errno> {
     Ok(made.saturating_add_unsigned(FRESH.as_secs()) < now.as_secs() as i64 && is_over(fresh)?)
 }
 
+/// False: some tree is not at its path now, and the mark stays for it.
 fn finish(
+    dir: &OwnedFd,
     mark: &OwnedFd,
     name: &CString,
     path: &str,
     uid: u32,
     say: &mut dyn FnMut(&str),
-) -> Result<(), UnfinishedError> {
+) -> Result<bool, UnfinishedError> {
     let damaged = || UnfinishedError::Damaged { path: path.to_owned() };
     let read = |source| UnfinishedError::Read { path: path.to_owned(), source };
     let session = name.to_str().map_err(|_| damaged())?.to_owned();
@@ -268,7 +270,9 @@ fn finish(
     let plan = Plan::parse(&content[end + 1..], uid).map_err(|_: PlanError| damaged())?;
     let (VERSION, Some(requested)) = (note.version, &plan.files) else { return Err(damaged()) };
     let scan = |source| UnfinishedError::Scan { session: session.clone(), source };
-    wait_for_end(note.init);
+    if note.waiting.is_none() {
+        wait_for_end(note.init);
+    }
 
     // What is told belongs to the run that is finished. Names are taken away even if its journal takes nothing any more.
     let journal = plan.journal.as_ref().and_then(|requested| {
@@ -279,7 +283,7 @@ fn finish(
     let known = |error: NamesError| scan(GuardError::Walk(error.into()));
     let names = enclosure::names_of(requested, &requested.protect, &requested.flagged).map_err(known)?;
     let taken = enclosure::taken_dir(&plan, &session).map_err(|_| damaged())?;
-    let mut guard = Guard::recall(names, &note.memory, taken).map_err(scan)?;
+    let (mut guard, away) = Guard::recall(names, &note.memory, note.waiting.as_deref(), taken).map_err(scan)?;
     let (mut count, mut left) = (0, None);
     let append = |event: &Event<'_>, say: &mut dyn FnMut(&str)| {
         if let Some(Err(error)) = journal.as_ref().map(|journal| journal.append(event)) {
@@ -300,8 +304,59 @@ fn finish(
         return Err(UnfinishedError::Left { session, left, source });
     }
     finished.map_err(scan)?;
+    if !away.is_empty() {
+        if note.waiting.as_ref().is_none_or(|waiting| waiting.len() > away.len()) {
+            let failed = |source| UnfinishedError::Write { path: path.to_owned(), source };
+            rewrite(dir, &session, &content, note.waiting.is_some(), &away).map_err(failed)?;
+        }
+        let shown = |away: &Away| {
+            let why = if away.is_replaced { "something else has its name" } else { "it is not there" };
+            format!("{} ({why})", away.path)
+        };
+        let paths: Vec<String> = away.iter().map(shown).collect();
+        say(&format!(
+            "the last scan of session {session} was cut off, and waits for {}. It is done when that directory is back. If you \
+             removed the directory, type: rm '{path}'",
+            paths.join(", ")
+        ));
+        return Ok(false);
+    }
     append(&Event::ScanFinished { taken: count }, say);
     say(&format!("finished the last scan of session {session}, which was cut off: {count} names were taken away"));
+    Ok(true)
+}
+
+/// What was scanned is not scanned again: names that its owner makes there from now on are his.
+fn rewrite(dir: &OwnedFd, session: &str, content: &[u8], again: bool, away: &[Away]) -> Result<(), Errno> {
+    let fresh = format!(".{session}");
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(dir, &*fresh, flags, Mode::RUSR | Mode::WUSR)?;
+    let written = write_all(&file, &rewritten(content, again, away).iter().map(Vec::as_slice).collect::<Vec<_>>());
+    let renamed = written.and_then(|()| rustix::fs::renameat(dir, &*fresh, dir, session));
+    renamed.inspect_err(|_| {
+        let _ = rustix::fs::unlinkat(dir, &*fresh, AtFlags::empty());
+    })
+}
+
+/// The same mark, with other numbers in front: `{"waiting":[0,2],` and the rest as it was.
+fn rewritten(content: &[u8], again: bool, away: &[Away]) -> [Vec<u8>; 2] {
+    let numbers: Vec<String> = away.iter().map(|away| away.number.to_string()).collect();
+    let rest = match content.iter().position(|byte| *byte == b']').filter(|_| again) {
+        Some(end) => end + 2,
+        None => 1,
+    };
+    [format!("{{\"waiting\":[{}],", numbers.join(",")).into_bytes(), content[rest..].to_vec()]
+}
+
+fn write_all(file: &OwnedFd, parts: &[&[u8]]) -> Result<(), Errno> {
+    for mut part in parts.iter().copied() {
+        while !part.is_empty() {
+            match rustix::io::write(file, part)? {
+                0 => return Err(Errno::NOSPC),
+                count => part = &part[count..],
+            }
+        }
+    }
     Ok(())
 }
 

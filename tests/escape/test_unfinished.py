@@ -97,6 +97,33 @@ def test_doctor_finishes_it(full: Fence) -> None:
     assert_taken(full, outcome.stdout, session)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(full: Fence, replaced: bool) -> None:
+    """As after a crash, with the drive not mounted yet: the path is free, or an empty directory has it."""
+    session = killed(full)
+    (mark,) = marks(full)
+    project, elsewhere = full.ground.project, full.ground.make(full.ground.root / "elsewhere")
+    away = project.rename(project.with_name("away"))
+    if replaced:
+        full.ground.put(project / ".envrc", "of the person\n")
+    for words in (full.command(["touch", "ran"]), full.command(["true"]), [full.installation.paddock, "doctor"]):
+        outcome = full.outside(words, cwd=elsewhere)
+        told = outcome.stdout + outcome.stderr
+        assert outcome.exit_code == 0, str(outcome)
+        assert f"waits for {project} ({'something else has its name' if replaced else 'it is not there'})" in told
+        assert f"rm '{mark}'" in told
+        assert marks(full) == [mark]
+    assert (elsewhere / "ran").exists()
+    if replaced:
+        assert (project / ".envrc").read_text() == "of the person\n"
+        (project / ".envrc").unlink()
+        project.rmdir()
+    away.rename(project)
+    outcome = full.outside(full.command(["true"]), cwd=elsewhere)
+    assert outcome.exit_code == 0, str(outcome)
+    assert_taken(full, outcome.stderr, session)
+
+
 def test_without_a_kill_the_run_itself_takes_them_and_leaves_no_mark(full: Fence) -> None:
     with planting(full) as process:
         assert len(marks(full)) == 1

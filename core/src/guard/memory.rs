@@ -45,6 +45,16 @@ pub struct Memory {
     masked: Vec<(u64, u64)>,
 }
 
+/// A tree of a [`Memory`] that is not at its path now.
+#[derive(Debug)]
+pub struct Away {
+    /// Among the trees of the memory.
+    pub number: usize,
+    pub path: AbsPath,
+    /// Something else has the path.
+    pub is_replaced: bool,
+}
+
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Kind {
@@ -148,8 +158,14 @@ impl Guard {
         Ok(true)
     }
 
-    /// The guard of a run that is over, for its last scan. `names` are those of its plan.
-    pub fn recall(mut names: Names, memory: &Memory, taken: AbsPath) -> Result<Guard, GuardError> {
+    /// The guard of a run that is over, for its last scan. `names` are those of its plan. Of its trees those with the numbers in
+    /// `wanted` are scanned. A tree that is not at its path now is left out and returned: it may be unmounted, or renamed.
+    pub fn recall(
+        mut names: Names,
+        memory: &Memory,
+        wanted: Option<&[usize]>,
+        taken: AbsPath,
+    ) -> Result<(Guard, Vec<Away>), GuardError> {
         let known = |error: NamesError| GuardError::Walk(error.into());
         for (kind, path, rest) in &memory.added {
             let added = Added { rule: kind.rule(), path: path.as_bytes().into(), rest: rest.as_bytes().into() };
@@ -162,15 +178,25 @@ impl Guard {
         let mut trees = Vec::with_capacity(memory.trees.len());
         // After a reboot a file system may have another number. That of a tree's root tells which.
         let mut devices = BTreeMap::new();
-        for (path, device, inode) in &memory.trees {
+        let mut away = Vec::new();
+        for (number, (path, device, inode)) in memory.trees.iter().enumerate() {
+            let wanted = wanted.is_none_or(|wanted| wanted.contains(&number));
             let now = match rustix::fs::lstat(path.as_c_str()) {
-                Ok(stat) => Identity::from(&stat),
-                // The whole tree was removed since.
-                Err(Errno::NOENT) => continue,
+                Ok(stat) => Some(Identity::from(&stat)),
+                Err(Errno::NOENT | Errno::NOTDIR) => None,
+                Err(_) if !wanted => None,
                 Err(source) => return Err(WalkError::Root { path: path.clone(), source }.into()),
             };
-            if now.inode() == *inode {
-                devices.insert(*device, now.device());
+            match now {
+                Some(now) if now.inode() == *inode => devices.insert(*device, now.device()),
+                _ if wanted => {
+                    away.push(Away { number, path: path.clone(), is_replaced: now.is_some() });
+                    continue;
+                }
+                _ => continue,
+            };
+            if !wanted {
+                continue;
             }
             trees.push(Tree { path: path.clone(), writable: true, watched: true });
         }
@@ -203,7 +229,7 @@ impl Guard {
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
         let post = Post::new(Nodes::default(), Store::new(taken), names.guards_git, survey);
         let since = Timespec { tv_sec: memory.since.0, tv_nsec: memory.since.1 };
-        Ok(Guard {
+        let guard = Guard {
             inotify,
             names,
             ground,
@@ -218,6 +244,7 @@ impl Guard {
             last_patrol: Instant::now(),
             since,
             flagged: Flagged::default(),
-        })
+        };
+        Ok((guard, away))
     }
 }
