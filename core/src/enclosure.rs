@@ -189,9 +189,10 @@ fn copied(plan: &Plan) -> Option<&AbsPath> {
     plan.workspace.as_ref().map(|workspace| &workspace.path)
 }
 
-/// The command `covers`: what would be laid over names that are there now.
+/// The command `covers`: what would be laid over names that are there now, and the symlinks in git directories, which nothing
+/// is laid over.
 pub fn report(plan: &Plan) -> Result<String, Refusal> {
-    let mut covers = Vec::new();
+    let (mut covers, mut guard) = (Vec::new(), None);
     let fence = Fence::prepare(plan, &[])?;
     let mut preflight = Preflight::prepare(plan, &fence, None)?;
     if let (Some(namespaces), Some(requested), Some(files), None) =
@@ -199,7 +200,8 @@ pub fn report(plan: &Plan) -> Result<String, Refusal> {
     {
         let enclosure = Enclosure::prepare(plan, namespaces, requested, None)?;
         let (by_path, masked) = enclosure.by_path(&files)?;
-        let (_, found) = arm(requested, &files, &by_path, &masked, copied(plan), enclosure.taken)?;
+        let (armed, found) = arm(requested, &files, &by_path, &masked, copied(plan), enclosure.taken)?;
+        guard = armed;
         let callable = callable(&files, by_path.iter().chain(&found))?;
         covers = [by_path, within_reach([found, callable].concat())?].concat();
     }
@@ -209,6 +211,15 @@ pub fn report(plan: &Plan) -> Result<String, Refusal> {
         json::string(out, cover.path.as_bytes(), Invalid::Surrogate);
         let (device, inode) = (cover.identity.device(), cover.identity.inode());
         out.push_str(&format!(",\"kind\":\"{}\",\"device\":{device},\"inode\":{inode}}}", cover.kind.name()));
+    });
+    let links = guard.as_ref().map_or_else(|| Ok(Vec::new()), Guard::links_in_git)?;
+    out.push_str(",\"links\":");
+    json::list(&mut out, &links, |out, (path, said)| {
+        out.push_str("{\"path\":");
+        json::string(out, path.as_bytes(), Invalid::Surrogate);
+        out.push_str(",\"said\":");
+        json::string(out, said, Invalid::Surrogate);
+        out.push('}');
     });
     out.push('}');
     Ok(out)

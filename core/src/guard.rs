@@ -212,6 +212,29 @@ impl Guard {
         self.post.nodes.directories(index).filter_map(one).collect()
     }
 
+    /// The symlinks in git directories that were found at the start, and what they say.
+    pub fn links_in_git(&self) -> Result<Vec<(AbsPath, &[u8])>, GuardError> {
+        let mut found = Vec::new();
+        if self.post.through.is_empty() {
+            return Ok(found);
+        }
+        for (index, rooted) in self.ground.trees.iter().enumerate() {
+            for number in self.post.nodes.directories(index) {
+                let Some(node) = self.post.nodes.get(number) else { continue };
+                let mut dir = Vec::new();
+                let links = self.post.through.iter().filter(|link| link.dir == node.identity);
+                for link in links {
+                    if self.post.nodes.path(number, &mut dir) {
+                        let path =
+                            if dir.is_empty() { link.name.to_vec() } else { [&dir[..], b"/", &link.name].concat() };
+                        found.push((rooted.absolute(&path)?, &link.said[..]));
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// Readable when there is something to do.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -115,6 +116,7 @@ async def main():
         options=("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"),
     )
     line = "echo started; id -u; cat .env; echo x > .git/hooks/post-checkout; echo x > made"
+    line += "; ln -s ../../../.bashrc .git/logs/HEAD"
     ran = await run(executor, line)
     print(json.dumps([ran.stdout, ran.stderr, ran.error, executor.confines_writes, await executor.dispose()]))
 
@@ -139,13 +141,14 @@ def test_names_hold_in_a_container_of_rootless_podman(full: Fence) -> None:
         for name in ("bin", "tmp", "proc", "dev", "etc", "work"):
             (image / name).mkdir(parents=True)
         shutil.copy(busybox, image / "bin" / "busybox")
-        for word in ("sh", "cat", "echo", "id", "tr", "grep"):
+        for word in ("sh", "cat", "echo", "id", "ln", "tr", "grep"):
             (image / "bin" / word).symlink_to("busybox")
         archive = shutil.make_archive(str(place / "image"), "tar", image)
         work = place / "project"
         (work / ".git" / "hooks").mkdir(parents=True)
-        for name in ("objects", "refs"):
+        for name in ("objects", "refs", "logs"):
             (work / ".git" / name).mkdir()
+        (work / ".git" / "logs" / "mine").symlink_to("elsewhere")
         (work / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
         (work / ".git" / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
         (work / ".env").write_text(f"KEY={SECRET}\n")
@@ -157,7 +160,11 @@ def test_names_hold_in_a_container_of_rootless_podman(full: Fence) -> None:
         assert ran.exit_code == 0, str(ran)
         stdout, stderr, error, confines, left = json.loads(ran.stdout)
         assert stdout == f"started\n{tester.uid}\n", (stdout, stderr, error)
-        assert (confines, left) == (True, []), "podman, as this user"
+        assert confines, "podman, as this user"
+        planted = work / ".git" / "logs" / "HEAD"
+        assert os.readlink(planted) == "../../../.bashrc", "the control: the link stays on the host"
+        assert [line.partition(":")[0] for line in left] == [str(planted)], left
+        assert "link to ../../../.bashrc" in left[0]
         assert (work / "made").stat().st_uid == tester.uid, "the control: what is made there is the caller's"
         assert not (work / ".git" / "hooks" / "post-checkout").exists()
     finally:

@@ -173,7 +173,15 @@ class ContainerExecutor:
         except NotStarted as error:
             return (f"{self._workspace}: it can not be told which protected names appeared: {error.message}",)
         new = sorted(now.paths - self._held.paths)
-        return tuple(f"{path}: it appeared during the session, and nothing held it" for path in new)
+        links = sorted(now.links - self._held.links)
+        return (
+            *(f"{path}: it appeared during the session, and nothing held it" for path in new),
+            *(
+                f"{path}: this link to {said} appeared in a git directory, and git writes through it: "
+                "remove it before git runs"
+                for path, said in links
+            ),
+        )
 
     async def swept(self) -> tuple[str, ...]:
         """Until what dead owners left is removed: its names."""

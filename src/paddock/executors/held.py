@@ -35,10 +35,12 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldNames:
-    """``unheld``: why nothing could be searched for. ``paths``: what is covered, as the host calls it."""
+    """``unheld``: why nothing could be searched for. ``paths``: what is covered, as the host calls it. ``links``: the
+    symlinks in git directories, and what they say."""
 
     mounts: tuple[Mount, ...] = ()
     paths: frozenset[str] = frozenset()
+    links: frozenset[tuple[str, str]] = frozenset()
     unheld: str | None = None
 
     @property
@@ -50,13 +52,13 @@ def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -
     """``inside``: what the place calls the workspace. What belongs to a linked worktree, and lies elsewhere, keeps its
     name: the worktree's ``.git`` says it."""
     from paddock.session import prepare
-    from paddock.session.answer import covers_of
+    from paddock.session.answer import found_by
 
     try:
         prepared = prepare(request, replace(Origin.of_process(), cwd=workspace), to_run=to_run)
         if prepared.plan.tier is not Tier.FULL or prepared.plan.files is None:
             return HeldNames(unheld="the search needs user namespaces, which this machine does not give")
-        covers = covers_of(prepared.plan)
+        searched = found_by(prepared.plan)
     except HostError as error:
         return HeldNames(unheld=error.message)
     except PaddockError as error:
@@ -68,10 +70,11 @@ def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -
         for grant in sorted(prepared.plan.files.grants, key=lambda grant: grant.path)
         if any(within(grant.path, place) for place in common) and os.path.isdir(grant.path)
     ]
-    found = [one for one in covers if any(within(one.path, place) for place in shared)]
+    found = [one for one in searched.covers if any(within(one.path, place) for place in shared)]
     found.sort(key=lambda one: one.path)
     mounts += [_mount(cover, workspace, inside) for cover in found]
-    return HeldNames(mounts=tuple(mounts), paths=frozenset(cover.path for cover in found))
+    links = frozenset(link for link in searched.links if any(within(link[0], place) for place in shared))
+    return HeldNames(mounts=tuple(mounts), paths=frozenset(cover.path for cover in found), links=links)
 
 
 def _mount(cover: Cover, workspace: str, inside: str) -> Mount:
