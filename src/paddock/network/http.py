@@ -148,7 +148,12 @@ def onward(
         dropped = dropped | _HIDING | {injection.header or b""}
         target = _with_parameter(target, injection)
     headers: Headers = [(b"host", site.upstream.authority.encode("ascii"))]
-    headers += [(name, value) for name, value in request.headers if name not in dropped]
+    # To CGI and WSGI `_` is `-`.
+    dropped = frozenset(name.lower().replace(b"_", b"-") for name in dropped)
+    for name, value in request.headers:
+        plain = name.replace(b"_", b"-")
+        if plain not in dropped and (plain == name or plain != b"content-length"):
+            headers.append((name, value))
     if injection is not None:
         headers.append((b"accept-encoding", b"identity"))
         if injection.header is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from paddock.network.credentials import injection
@@ -75,6 +77,20 @@ def sent_on(headers: list[tuple[str, str]], method: str = "POST", target: str = 
     site = SETTINGS.site(Kind.ROUTE, "openai.paddock.internal", 80, tls=False)
     request, _ = request_of(head_of(method, target, [("Host", "openai.paddock.internal"), *headers]))
     return read(onward(site, request, target_of(site, request), injection(OPENAI, b"sk-0123456789")))
+
+
+def test_a_header_with_an_underscore_does_not_stand_beside_the_route_s_own() -> None:
+    """To CGI and WSGI both are one header."""
+    sent = sent_on([("Transfer_Encoding", "chunked"), ("Content_Length", "5"), ("X_Own", "1")])
+    names = [name for name, _ in sent.headers]
+    assert b"x_own" in names, "the control"
+    assert not {b"transfer_encoding", b"content_length"} & set(names)
+    keyed = replace(OPENAI, inject_mode=InjectMode.HEADER, inject_name="X-Api-Key")
+    site = SETTINGS.site(Kind.ROUTE, "openai.paddock.internal", 80, tls=False)
+    given = [("Host", "openai.paddock.internal"), ("X_Api_Key", "mine"), ("X-Api_Key", "mine")]
+    request, _ = request_of(head_of("POST", "/v1/x", given))
+    head = read(onward(site, request, target_of(site, request), injection(keyed, b"sk-0123456789")))
+    assert [value for name, value in head.headers if name.replace(b"_", b"-") == b"x-api-key"] == [b"sk-0123456789"]
 
 
 def test_what_is_for_one_connection_ends_here_and_the_secret_takes_its_place() -> None:
