@@ -124,14 +124,33 @@ def test_what_only_http2_can_say_goes_nowhere(path: str) -> None:
         assert [one.target for one in server.asked] == (["/fine"] if path == "/fine" else [])
 
 
-def status_over_http2(client: ssl.SSLSocket, path: str, authority: str) -> int:
+@pytest.mark.parametrize("length", [[], [("content-length", "2")]], ids=["without a length", "with its length"])
+def test_a_body_that_comes_together_with_its_head_over_http2_arrives(length: list[tuple[str, str]]) -> None:
+    with upstream(tls=OURS.server(HOST)) as server:
+        settings, authority = Settings(inspect=(Sourced(HOST, Source(file="p.toml", line=4)),)), Authority([HOST])
+        with serving(settings=settings, authority=authority, tls=OURS.trust()) as relay:
+            context = ssl.create_default_context(cadata=authority.certificate.decode())
+            context.set_alpn_protocols(["h2"])
+            end = socket.create_connection(("127.0.0.1", relay.listen("inspect", HOST, server.port)))
+            with context.wrap_socket(end, server_hostname=HOST) as client:
+                client.settimeout(60)
+                assert status_over_http2(client, "/form", f"{HOST}:{server.port}", length, b"{}") == 200
+        assert [(one.target, one.body) for one in server.asked] == [("/form", b"{}")]
+
+
+def status_over_http2(
+    client: ssl.SSLSocket, path: str, authority: str, headers: Sequence[tuple[str, str]] = (), body: bytes = b""
+) -> int:
     """Of a client that does not look at what it sends; 400 too if the other side breaks off."""
     http = h2.connection.H2Connection(
         h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
     )
     http.initiate_connection()
-    pseudo = [(":method", "GET"), (":path", path), (":scheme", "https"), (":authority", authority)]
-    http.send_headers(1, pseudo, end_stream=True)
+    method = "POST" if body else "GET"
+    pseudo = [(":method", method), (":path", path), (":scheme", "https"), (":authority", authority)]
+    http.send_headers(1, [*pseudo, *headers], end_stream=not body)
+    if body:
+        http.send_data(1, body, end_stream=True)
     client.sendall(http.data_to_send())
     while data := client.recv(65536):
         for happened in http.receive_data(data):

@@ -109,7 +109,9 @@ class Http2:
         if happened.stream_ended is not None:
             stream.complete()
         self._streams[number] = stream
-        task = asyncio.get_running_loop().create_task(self._serve(stream, list(happened.headers or [])))
+        task = asyncio.get_running_loop().create_task(
+            self._serve(stream, list(happened.headers or []), bodiless=stream.whole)
+        )
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
@@ -119,10 +121,11 @@ class Http2:
             asyncio.get_running_loop().call_exception_handler({"message": "a request", "exception": error})
             self.wire.abort()
 
-    async def _serve(self, stream: _Stream, headers: Headers) -> None:
+    async def _serve(self, stream: _Stream, headers: Headers, *, bodiless: bool) -> None:
+        """``bodiless``: the head ended the stream. Since then a body may have come as a whole."""
         try:
             try:
-                request = _request(headers, whole=stream.whole)
+                request = _request(headers, whole=bodiless)
             except Denied as denied:
                 await self._exchanges.tell(event(self._site, "deny", str(denied)))
                 answer, body = words(denied.status, str(denied))
