@@ -398,7 +398,7 @@ impl Guard {
                 Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
                 Err(source) => return Err(unwatched(source)),
             }
-            if cover.kind != CoverKind::Lock || !tree.watched || cover.path == tree.path {
+            if cover.kind == CoverKind::Stranger || !tree.watched || cover.path == tree.path {
                 continue;
             }
             let end = cover.path.as_bytes().iter().rposition(|byte| *byte == b'/').unwrap_or(0);

@@ -34,8 +34,8 @@ const MAX_ROUNDS: usize = 16;
 pub struct Survey {
     /// A directory comes before what is in it.
     pub covers: Vec<Cover>,
-    /// Where the locked ones are: the directory, and the name there.
-    pub locked: Vec<(Identity, Box<[u8]>)>,
+    /// Where the locked and the denied ones are: the directory, and the name there.
+    pub held: Vec<(Identity, Box<[u8]>)>,
     /// Repositories without a work tree.
     pub bare: Vec<Identity>,
     /// Directories that can not be listed.
@@ -115,7 +115,7 @@ pub fn survey<E: From<WalkError>>(
         }
         let OtherNames { covers, locked, .. } = others;
         found.covers.extend(covers);
-        found.locked.extend(locked);
+        found.held.extend(locked);
     }
     for (index, path) in pins {
         found.covers.extend(pin(&ground.trees[index], &path)?);
@@ -262,8 +262,8 @@ impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
         let path = dir.absolute(name)?;
         walk::keep(&mut self.kept, path.as_bytes())?;
         self.found.covers.push(cover(path, stat, kind)?);
-        if kind == CoverKind::Lock {
-            self.found.locked.push((dir.identity, name.into()));
+        if dir.tree.writable {
+            self.found.held.push((dir.identity, name.into()));
         }
         Ok(())
     }

@@ -157,6 +157,23 @@ def test_a_name_that_is_denied_and_protected_is_not_left(full: Fence) -> None:
     assert mark.exists(), "the plant is good"
 
 
+def test_a_denied_name_that_its_owner_replaces_stays(full: Fence) -> None:
+    """It is protected as well. The host puts another file at the name while the command waits."""
+    name = full.ground.put(full.ground.project / ".envrc", "old\n")
+    new = full.ground.put(full.ground.outside / "new", "new\n")
+    done = full.ground.project / "done"
+    script = "echo started; touch ready; while [ ! -e done ]; do sleep 0.05; done; cat .envrc"
+    with full.starting(["sh", "-c", script], "--deny", "**/.envrc") as started:
+        while not (full.ground.project / "ready").exists():
+            assert started.poll() is None
+        full.outside(["mv", new, name])
+        full.outside(["touch", done])
+        out, _ = started.communicate(timeout=60)
+    assert out.startswith("started")
+    assert "new" not in out
+    assert name.read_text() == "new\n"
+
+
 def test_values_of_a_submodule_are_protected_in_each_of_its_work_trees(full: Fence) -> None:
     """Git writes core.worktree for a submodule; work trees that are linked to it have other places."""
     sub = made(full, full.ground.outside / "source")

@@ -34,7 +34,7 @@ pub struct Memory {
     left_out: Vec<AbsPath>,
     /// What the first search added to the patterns of the plan.
     added: Vec<(Kind, Text, Text)>,
-    /// Names that were locked: the directory, and the name there.
+    /// Names that were locked or denied: the directory, and the name there.
     held: Vec<(u64, u64, Text)>,
     bare: Vec<(u64, u64)>,
     /// Directories that are git's by their parts.
@@ -204,7 +204,7 @@ impl Guard {
             |device: u64, inode: u64| Identity::from((devices.get(&device).copied().unwrap_or(device), inode));
         let pairs = |list: &[(u64, u64)]| list.iter().map(|(device, inode)| identity(*device, *inode)).collect();
         let survey = Survey {
-            locked: memory
+            held: memory
                 .held
                 .iter()
                 .map(|(device, inode, name)| (identity(*device, *inode), name.as_bytes().into()))

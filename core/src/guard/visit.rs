@@ -25,7 +25,7 @@ use super::nodes::{Nodes, UNWATCHED};
 use super::strangers::Silent;
 use super::{DISAPPEAR, GuardError, GuardEvent, MAX_TAKEN, WRITTEN, appear, watch};
 
-/// A name that was locked at the start. Inside it is a mount point, which the command can not replace; so whoever does is outside,
+/// A name that was locked or denied at the start. Inside it is a mount point, which the command can not replace; so whoever does is outside,
 /// and it is locked again. It goes by the directory that holds it: another directory that comes to the same path is new.
 #[derive(Debug)]
 pub struct Held {
@@ -81,10 +81,10 @@ pub struct Post {
 
 impl Post {
     pub fn new(nodes: Nodes, store: Store, guards_git: bool, survey: Survey) -> Post {
-        let Survey { locked, mut bare, mut through, shut, flagged, mut masked, .. } = survey;
+        let Survey { held, mut bare, mut through, shut, flagged, mut masked, .. } = survey;
         masked.sort_unstable();
         through.sort_unstable();
-        let mut held: Vec<Held> = locked.into_iter().map(|(parent, name)| Held { parent, name, gone: false }).collect();
+        let mut held: Vec<Held> = held.into_iter().map(|(parent, name)| Held { parent, name, gone: false }).collect();
         held.sort_by(|one, other| (one.parent, &one.name).cmp(&(other.parent, &other.name)));
         held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
         bare.sort_unstable();
@@ -139,7 +139,7 @@ impl Post {
         self.masked.binary_search(&identity).is_ok()
     }
 
-    /// Is this a name that was locked, and was replaced just now?
+    /// Is this a name that was locked or denied, and was replaced just now?
     fn is_replaced(&mut self, parent: Identity, name: &[u8]) -> bool {
         let Some(index) = self.find_held(parent, name) else { return false };
         if self.held[index].gone {
@@ -442,23 +442,26 @@ impl Visitor for Visit<'_> {
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
         let identity = Identity::from(&stat);
         match entry.verdict {
-            // The command made it, and may have written into it before it was closed. So what is protected counts there too.
-            Verdict::Deny(_) if self.post.finishing && dir.tree.writable && !self.post.was_denied(identity) => {
-                let file_type = FileType::from_raw_mode(stat.st_mode);
-                let verdict = walk::verdict_without_denial(names, dir, name, file_type, entry.look);
-                if verdict == Verdict::Free {
-                    return Ok(Some(dir.below));
-                }
-                let Entry { name, inode, look, .. } = *entry;
-                self.found(names, dir, &Entry { name, file_type, inode, verdict, look })
-            }
             Verdict::Deny(rule) => {
                 self.pin(names, dir, &dir.join(name)?, rule)?;
                 self.cover(dir, name, &stat, CoverKind::Mask)?;
-                if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+                let file_type = FileType::from_raw_mode(stat.st_mode);
+                if file_type == FileType::Symlink {
                     self.mask_target(dir, name)?;
                 }
-                Ok(None)
+                let there_before = self.post.was_denied(identity) || self.post.is_replaced(dir.identity, name);
+                if there_before || !dir.tree.writable {
+                    return Ok(None);
+                }
+                match walk::verdict_without_denial(names, dir, name, file_type, entry.look) {
+                    // The command may have written into it before it was closed.
+                    Verdict::Free => Ok(self.post.finishing.then_some(dir.below)),
+                    verdict if self.post.finishing || matches!(verdict, Verdict::Protect(_)) => {
+                        let Entry { name, inode, look, .. } = *entry;
+                        self.found(names, dir, &Entry { name, file_type, inode, verdict, look })
+                    }
+                    _ => Ok(None),
+                }
             }
             Verdict::Protect(_) | Verdict::Way | Verdict::Link(_) if self.post.is_replaced(dir.identity, name) => {
                 self.cover(dir, name, &stat, CoverKind::Lock)?;
