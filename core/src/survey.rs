@@ -17,7 +17,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::cover::{Cover, CoverKind};
-use crate::gitdir::{self, Obeyed, Role};
+use crate::gitdir::{self, Obeyed, Role, Unread};
 use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names, Rule, StateId, StemId};
@@ -347,7 +347,11 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 let whole = [&gitdir::whole_path(dir)[..], b"/", name].concat();
                 let obeyed = match names.git.role(&whole).filter(|_| dir.tree.writable) {
                     Some(Role::Config) => gitdir::obeyed_by(dir, entry.name),
-                    Some(Role::GitFile) => gitdir::obeyed_from(dir, entry.name),
+                    Some(Role::GitFile) => match gitdir::obeyed_from(dir, entry.name) {
+                        // What git can not read it does not obey. In the trees it is looked at by itself.
+                        Err(Unread { source: Errno::ACCESS, .. }) => Ok(Obeyed::default()),
+                        obeyed => obeyed,
+                    },
                     _ => Ok(Obeyed::default()),
                 };
                 self.obeyed.extend(obeyed.map_err(WalkError::from)?);
