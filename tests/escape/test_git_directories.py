@@ -148,7 +148,9 @@ def test_a_work_tree_that_its_owner_moved_is_protected_where_it_is(full: Fence) 
 
 def test_a_name_that_is_denied_and_protected_is_not_left(full: Fence) -> None:
     mark = full.ground.outside / "mark"
-    plant = f"echo started; git init -q n; git -C n config core.fsmonitor 'touch {mark}; false'; exit 0"
+    config = f'[core]\\n\\trepositoryformatversion = 0\\n\\tfsmonitor = "touch {mark}; false"\\n'
+    make = f"mkdir -p n p/objects p/refs; printf '{config}' > p/config"
+    plant = f"echo started; rm -rf n p; {make}; mv p n/.git; echo ref: refs/heads/main > n/.git/HEAD; exit 0"
     assert full.inside(["sh", "-c", plant], "--deny", "**/.git/config").started
     full.outside(["git", "status"], cwd=full.ground.project / "n")
     assert not mark.exists()
