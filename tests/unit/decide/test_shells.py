@@ -93,7 +93,7 @@ def test_no_program_runs_that_the_judge_did_not_list(shell: str, dialect: Dialec
     readable = ran = 0
     for _ in range(LINES):
         line = _line(chance, 3)
-        reading = read(line, cwd=str(tmp_path), home="/nowhere", dialect=dialect)
+        reading = read(line, cwd=str(tmp_path), home="/dev/null/nowhere", dialect=dialect)
         if any(_doubts(reading)):
             continue  # a person is asked
         assert reading.line is not None
@@ -101,7 +101,7 @@ def test_no_program_runs_that_the_judge_did_not_list(shell: str, dialect: Dialec
         log.write_text("")
         environment = {
             "PATH": str(trip),
-            "HOME": "/nowhere",
+            "HOME": "/dev/null/nowhere",
             "BASH_ENV": str(trip / "p3"),
             "BASH_FUNC_p0%%": "() { p3; }",
         }

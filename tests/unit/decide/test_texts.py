@@ -78,7 +78,7 @@ class Ground:
         self.logs, self.cwd, programs = place / "logs", place / "cwd", place / "programs"
         self.texts = 0
         self.words = shell_words(need_program(shell))
-        self.environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": "/nowhere", "LANG": "C.UTF-8"}
+        self.environment = {"PATH": f"{programs}:/usr/bin:/bin", "HOME": "/dev/null/nowhere", "LANG": "C.UTF-8"}
         for directory in (programs, self.cwd, self.logs):
             directory.mkdir()
         for name in ("ok", "pwn"):
@@ -114,7 +114,7 @@ def is_open(reading: Reading) -> bool:
 
 def hidden(text: str, ground: Ground, dialect: Dialect) -> list[tuple[str, ...]] | None:
     """What runs and the judge does not list; None: the judge does not claim to know."""
-    reading = read(text, cwd=str(ground.cwd), home="/nowhere", dialect=dialect)
+    reading = read(text, cwd=str(ground.cwd), home="/dev/null/nowhere", dialect=dialect)
     if is_open(reading):
         return None
     assert reading.line is not None
