@@ -188,7 +188,9 @@ impl Session {
         out.push_str(",\"deny\":");
         let closed = plan.files.iter().flat_map(|files| &files.closed).filter(|path| path.is_within(&self.workspace));
         let patterns = plan.files.iter().flat_map(|files| &files.deny).map(Text::as_bytes);
-        json::strings(&mut out, patterns.chain(closed.map(AbsPath::as_bytes)), Invalid::Surrogate);
+        let named: Vec<Vec<u8>> = plan.files.iter().flat_map(|files| files.denied_names()).collect();
+        let named = named.iter().map(Vec::as_slice);
+        json::strings(&mut out, patterns.chain(named).chain(closed.map(AbsPath::as_bytes)), Invalid::Surrogate);
         out.push_str("}\n");
         let failed = |source| SessionError::Make { path: self.path.clone(), source };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;

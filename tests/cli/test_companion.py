@@ -227,7 +227,7 @@ def test_always_shows_the_rule_and_writes_it_after_a_yes(fence: Fence, at_termin
     screen.shows(ASKED)
     screen.line("always")
     screen.shows("write it? yes, Enter: no")
-    screen.shows('argv_regex = "^git push a\\\\\\\\x20b$"')
+    screen.shows('│ argv_regex = "^git push a\\\\\\\\x20b$"')
     screen.line("")
     wait_for(lambda: screen.text().count(ASKED) == 2, "it is asked again")
     assert not approved(fence).exists()

@@ -106,7 +106,8 @@ def test_a_directory_that_is_away_keeps_its_mark_and_is_scanned_when_it_is_back(
     away = project.rename(project.with_name("away"))
     if replaced:
         full.ground.put(project / ".envrc", "of the person\n")
-    for words in (full.command(["touch", "ran"]), full.command(["true"]), [full.installation.paddock, "doctor"]):
+    doctor: list[str | bytes | Path] = [full.installation.paddock, "doctor"]
+    for words in (full.command(["touch", "ran"]), full.command(["true"]), doctor):
         outcome = full.outside(words, cwd=elsewhere)
         told = outcome.stdout + outcome.stderr
         assert outcome.exit_code == 0, str(outcome)

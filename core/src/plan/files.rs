@@ -43,6 +43,11 @@ pub struct Protected {
 }
 
 impl Files {
+    /// What is denied by name in certain places, as whole patterns.
+    pub fn denied_names(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.deny_names.iter().flat_map(|group| group.patterns(&group.below))
+    }
+
     /// What is protected, as whole patterns.
     pub fn protected(&self) -> impl Iterator<Item = Vec<u8>> {
         self.protect.iter().flat_map(|group| group.patterns(&group.below))

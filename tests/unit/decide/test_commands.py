@@ -188,7 +188,7 @@ def test_no_spelling_of_a_denied_command_passes(data: st.DataObject) -> None:
 @settings(max_examples=300, deadline=None)
 def test_no_wrapper_hides_a_denied_command(wrapper: str, line: str) -> None:
     entry = wrappers()[wrapper]
-    words = " ".join(["1"] * entry.operands)
+    words = " ".join(["1"] * (entry.operands + entry.leading))
     assert judged(f"{wrapper} {words} {line}").action is Action.DENY
 
 
