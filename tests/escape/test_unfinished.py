@@ -36,10 +36,10 @@ def planted(full: Fence) -> list[str]:
 
 
 @contextmanager
-def planting(full: Fence) -> Iterator[subprocess.Popen[str]]:
+def planting(full: Fence, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """A run that has planted names while its supervisor was stopped."""
     project = full.ground.project
-    with full.starting(["sh", "-c", PLANT]) as process:
+    with full.starting(["sh", "-c", PLANT], *flags) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         os.kill(process.pid, signal.SIGSTOP)
@@ -50,9 +50,9 @@ def planting(full: Fence) -> Iterator[subprocess.Popen[str]]:
     (project / "go").unlink()
 
 
-def killed(full: Fence) -> str:
+def killed(full: Fence, *flags: str) -> str:
     """The session of a run that was killed with everything it had planted."""
-    with planting(full) as process:
+    with planting(full, *flags) as process:
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
     start = [event for event in full.events() if event["event"] == "session.start"][-1]
@@ -80,6 +80,14 @@ def test_the_next_run_takes_away_what_a_killed_run_planted_before_its_command_st
     assert outcome.exit_code == 0, str(outcome)
     assert ".envrc" not in outcome.stdout
     assert ".vscode" not in outcome.stdout
+    assert_taken(full, outcome.stderr, session)
+
+
+def test_a_grant_inside_another_is_scanned_too(full: Fence) -> None:
+    inner = full.ground.make(full.ground.project / "sub")
+    session = killed(full, "--allow", f"{inner}/**")
+    outcome = full.inside(["true"])
+    assert outcome.exit_code == 0, str(outcome)
     assert_taken(full, outcome.stderr, session)
 
 

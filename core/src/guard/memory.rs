@@ -109,7 +109,9 @@ impl Guard {
         });
         out.push_str(",\"left_out\":");
         let left_out = trees().flat_map(|tree| tree.left_out().map(|path| tree.absolute(path)));
-        let left_out: Vec<AbsPath> = left_out.collect::<Result<_, _>>()?;
+        let mut left_out: Vec<AbsPath> = left_out.collect::<Result<_, _>>()?;
+        // A tree that lies in another one is scanned by itself.
+        left_out.retain(|path| !trees().any(|tree| tree.path == *path));
         json::list(out, &left_out, |out, path| text(out, path.as_bytes()));
         out.push_str(",\"added\":");
         let added = self.names.added().iter().filter_map(|added| Some((Kind::name(added.rule)?, added)));
