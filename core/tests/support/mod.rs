@@ -145,7 +145,7 @@ pub fn plan(workdir: &Path, grants: &[Value]) -> Value {
             },
         },
         "files": {
-            "grants": all, "closed": [], "unwritable": [], "reached": [], "deny": [], "protect": [], "opened": [],
+            "grants": all, "closed": [], "unwritable": [], "reached": [], "deny": [], "deny_names": [], "protect": [], "opened": [],
             "flagged": [], "packages": [],
         },
         "namespaces": null, "workspace": null, "container": null, "sessions": "/nonexistent/sessions",
