@@ -108,6 +108,7 @@ fn closed_places_are_masked_and_own_places_locked_under_any_grant() {
     tree.file("work/state/note");
     let mut plan = full_plan(&work, &[grant(&work, "allow")]);
     plan["files"]["closed"] = json!([work.join("secrets"), work.join(".env")]);
+    plan["sessions"] = json!(tree.dir("own").join("sessions"));
     plan["files"]["unwritable"] = json!([work.join("state")]);
     let script = "cat .env || echo env; cat secrets/key || echo key; ls secrets || echo list; mv secrets s2 || echo held; \
                   rm -rf .env || echo kept; ln .env link || echo unlinked; cat state/note && echo; \
@@ -137,6 +138,7 @@ fn a_grant_of_everything_still_has_its_own_temp_and_closed_places() {
     // By its own name too: the host's /tmp, where it lies, is not shown.
     let mut plan = full_plan(&work, &[grant("/", "allow"), grant(&work, "allow")]);
     plan["files"]["closed"] = json!([work.join("secret")]);
+    plan["sessions"] = json!(tree.dir("own").join("sessions"));
     let script = format!(
         "cat {0}/secret || echo closed; echo x > {0}/free && echo free; ls /usr > /dev/null && echo usr",
         work.display()
