@@ -1,8 +1,7 @@
 """Names in the full tier: denies by name and protected names → patterns of whole paths, for the core to look for.
 
 Names that the built-in profiles deny are searched for in every grant of a person, and in what the profiles grant of the
-home, but for toolchains and caches. Installed programs are searched three levels deep. More would cost each start too
-much: 10,000 names take ten times as long as everything else.
+home, but for toolchains and caches. Installed programs are searched three levels deep: each start pays for the search.
 """
 
 from __future__ import annotations
