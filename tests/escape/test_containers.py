@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from tests.support.features import need_program, need_root
 from tests.support.fence import Fence, Word
 from tests.support.ground import SECRET
 from tests.support.syscalls import numbers
+from tests.support.tester import subordinate_numbers
 from tests.support.waiting import wait_for
 
 PTRACE = str(numbers()["ptrace"])  # with nothing behind it: PTRACE_TRACEME
@@ -131,10 +131,6 @@ def test_names_hold_in_a_container_of_rootless_podman(full: Fence) -> None:
     need_program("podman")
     runc, busybox = need_program("runc"), need_program("busybox")
     ground, tester = full.ground, full.tester
-    subordinate = any(line.startswith(f"{tester.name}:") for line in Path("/etc/subuid").read_text().splitlines())
-    if not subordinate:
-        span = "700000-765535"
-        subprocess.run(["usermod", "--add-subuids", span, "--add-subgids", span, tester.name], check=True)
     place = Path(tempfile.mkdtemp(prefix="paddock-rootless-", dir="/var/tmp"))
     try:
         image = place / "image"
@@ -156,7 +152,8 @@ def test_names_hold_in_a_container_of_rootless_podman(full: Fence) -> None:
         script = ground.put(ground.root / "rootless.py", ROOTLESS)
         environment = {"HOME": str(tester.home), "PATH": "/usr/sbin:/usr/bin:/bin", "XDG_RUNTIME_DIR": str(place)}
         python = full.installation.paddock.with_name("python")
-        ran = tester.run([python, script, place, archive, work, runc], cwd=place, env=environment)
+        with subordinate_numbers(tester, 700000):
+            ran = tester.run([python, script, place, archive, work, runc], cwd=place, env=environment)
         assert ran.exit_code == 0, str(ran)
         stdout, stderr, error, confines, left = json.loads(ran.stdout)
         assert stdout == f"started\n{tester.uid}\n", (stdout, stderr, error)

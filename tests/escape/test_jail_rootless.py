@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,9 @@ from tests.support.features import need, need_program, need_root
 from tests.support.ground import SECRET, Ground
 from tests.support.installation import Installation
 from tests.support.jail import MESSAGE, Jail, status
-from tests.support.tester import Tester, accounts
+from tests.support.tester import Tester, subordinate_numbers
 
 NOBODY = 65534
-SUB = "900000-965535"
 
 
 @pytest.fixture
@@ -98,24 +95,11 @@ def test_what_needs_root_is_refused_by_name(jail: Jail, flags: tuple[str, ...], 
     assert not (jail.rootdir / "srv" / "ran").exists()
 
 
-@contextmanager
-def subordinate_numbers(tester: Tester) -> Iterator[None]:
+def test_subordinate_numbers_give_the_container_more_users(jail: Jail) -> None:
     need_root()
     need_program("newuidmap")
     need_program("newgidmap")
-    if not tester.disposable:
-        pytest.skip("the tester's numbers are not ours to change")
-    with accounts():
-        subprocess.run(["usermod", "--add-subuids", SUB, "--add-subgids", SUB, tester.name], check=True)
-    try:
-        yield
-    finally:
-        with accounts():
-            subprocess.run(["usermod", "--del-subuids", SUB, "--del-subgids", SUB, tester.name], check=True)
-
-
-def test_subordinate_numbers_give_the_container_more_users(jail: Jail) -> None:
-    with subordinate_numbers(jail.tester):
+    with subordinate_numbers(jail.tester, 900000):
         outcome = jail.shell("id -u; cat /proc/self/uid_map; grep Groups: /proc/self/status", "-u", "5", "-g", "6")
         rows = [line.split() for line in outcome.stdout.splitlines()[1:]]
         assert rows == [

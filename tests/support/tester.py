@@ -177,6 +177,25 @@ def accounts() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def subordinate_numbers(tester: Tester, first: int) -> Iterator[None]:
+    """The tester has 65,536 subordinate users and groups, from ``first`` on.
+
+    The files are edited directly: usermod refuses while the user has a process, and podman leaves one.
+    """
+    line = f"{tester.name}:{first}:65536\n"
+    files = (Path("/etc/subuid"), Path("/etc/subgid"))
+    with accounts():
+        for file in files:
+            file.write_text(file.read_text() + line)
+    try:
+        yield
+    finally:
+        with accounts():
+            for file in files:
+                file.write_text(file.read_text().replace(line, ""))
+
+
 def _tester(entry: pwd.struct_passwd, *, disposable: bool) -> Tester:
     return Tester(
         name=entry.pw_name, uid=entry.pw_uid, gid=entry.pw_gid, home=Path(entry.pw_dir), disposable=disposable
