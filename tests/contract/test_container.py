@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -88,8 +89,41 @@ def test_a_calls_variable_lies_over_the_containers_and_no_value_is_an_argument(e
         os.environ.pop("HOSTSECRET")
     assert {f"ONE={SECRET}", "TWO=container"} <= set(said.splitlines())
     assert "HOSTSECRET" not in said
-    assert any("--env\0ONE" in word for word in words), "the control: the client was seen"
+    assert any('export ONE="$PADDOCK_' in word for word in words), "the control: the client was seen"
     assert not any(SECRET in word for word in words)
+
+
+def test_the_engine_obeys_no_variable_that_is_for_the_command(engine: Engine, tmp_path: Path) -> None:
+    """A client that reads its configuration in the workspace runs programs of the command on the host."""
+    client, seen, work = tmp_path / "engine", tmp_path / "seen", tmp_path / "work"
+    work.mkdir()
+    client.write_text(f'#!/bin/sh\nenv >> {seen}\nexec {" ".join(engine.words)} "$@"\n')
+    client.chmod(0o755)
+    given = {
+        "XDG_CONFIG_HOME": f"{work}/cfg",
+        "CONTAINERS_STORAGE_CONF": f"{work}/s.conf",
+        "LD_LIBRARY_PATH": f"{work}",
+    }
+    odd = {"UID": "77", "a.b": "dotted", "PADDOCK_X_0": "own", "IFS": "x"}
+
+    async def scene() -> Result:
+        executor = ContainerExecutor(
+            IMAGE, workspace=work, exec_cwd=str(work), engine=str(client), options=OPTIONS, env=given
+        )
+        try:
+            return await run(executor, ["env"], env={"HOME": "/elsewhere", **odd})
+        finally:
+            await executor.dispose()
+
+    ran = asyncio.run(scene())
+    inside, outside = ran.stdout.splitlines(), seen.read_text()
+    everything = {**given, **odd, "HOME": "/elsewhere"}
+    assert {f"{name}={value}" for name, value in everything.items()} <= set(inside), ran
+    assert [line for line in inside if line.startswith("PADDOCK_")] == [
+        line for line in inside if line.startswith(("PADDOCK_COMMAND=", "PADDOCK_X_0="))
+    ], "nothing is left of the names that the client saw"
+    assert f"={work}/cfg\n" in outside, "the control: the client hands the values over"
+    assert not [line for line in outside.splitlines() if line.partition("=")[0] in given]
 
 
 def test_four_worktrees_run_at_once_each_in_a_container_of_its_own(engine: Engine, tmp_path: Path) -> None:
@@ -216,10 +250,12 @@ def test_docker_is_told_the_same(tmp_path: Path) -> None:
         "--pids-limit", "1024", "--volume", f"{tmp_path}:/work", "--workdir", "/work", "image", "sh", "-c",
         "echo ready `command -v bash || command -v sh`; cat >/dev/null; exit",
     ]  # fmt: skip
+    disguise = told["exec"][8]
+    assert re.fullmatch("PADDOCK_[0-9A-F]{8}_0", disguise)
     assert told["exec"] == [
         "exec", "--workdir", "/work/sub", "--env", f"PATH={PATH}", "--env", "HOME=/work",
-        "--env", "A", "--env", "PADDOCK_COMMAND",
-        name, "sh", "-c", "exit 0",
+        "--env", disguise, "--env", "PADDOCK_COMMAND",
+        name, "sh", "-c", f'export A="${disguise}"; unset {disguise}; exec "$@"', "sh", "sh", "-c", "exit 0",
     ]  # fmt: skip
     assert told["rm"] == ["rm", "--force", name]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import secrets
 import shutil
 import tempfile
@@ -48,6 +49,14 @@ _PASSED = (
     "CONTAINERS_CONF",
     "TMPDIR",
 )
+# Of no meaning to a client, and some that a shell keeps for itself. Nor is a name that is no shell's.
+_UNOBEYED = frozenset(
+    (
+        MARK, "_", "BASHOPTS", "BASHPID", "BASH_VERSINFO", "DIRSTACK", "EUID", "FUNCNAME", "GROUPS", "LINENO", "OPTIND",
+        "PPID", "RANDOM", "SECONDS", "SHELLOPTS", "SHLVL", "UID",
+    )
+)  # fmt: skip
+_IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _START_S = 60.0
 _TO_END_S = 5.0
 _TO_REMOVE_S = 30
@@ -112,11 +121,12 @@ class ContainerExecutor:
         words = checked_words(command, self._shell or ())
         mark = new_mark()
         environment = {**self._env, **checked_environment(env), MARK: mark}
-        # By name: what stands in an argument, every user of the machine can read. But the names that the client itself
-        # obeys keep the client's values: HOME of the container is no place for the engine's files.
-        theirs = {name: value for name, value in environment.items() if name not in _PASSED}
-        spelled = [name if name in theirs else f"{name}={value}" for name, value in environment.items()]
-        names = [word for one in spelled for word in ("--env", one)]
+        # By name: what stands in an argument, every user of the machine can read.
+        spelled = {name: value for name, value in environment.items() if name in _PASSED}
+        disguises, words = _disguised([name for name in environment if name not in spelled], words)
+        theirs = {disguises.get(name, name): value for name, value in environment.items() if name not in spelled}
+        given = [*(f"{name}={value}" for name, value in spelled.items()), *theirs]
+        names = [word for one in given for word in ("--env", one)]
         flags = [*(["--interactive"] if stdin or tty else []), *(["--tty"] if tty else [])]
         where = os.path.join(self._exec_cwd, cwd or "")
         argv = [*self._engine, "exec", *flags, "--workdir", where.rstrip("/") or "/", *names, self.container, *words]
@@ -245,6 +255,20 @@ class ContainerExecutor:
             failure=Failure.UNAVAILABLE,
             hint="does the engine run, and is the image there?",
         )
+
+
+def _disguised(names: Sequence[str], words: list[str]) -> tuple[dict[str, str], list[str]]:
+    """The engine's client obeys variables that are meant for the command: where its configuration lies, what its loader
+    loads. So it gets their values by names that mean nothing to it, and a shell in the container gives them their own.
+    """
+    obeyed = [name for name in names if _IDENTIFIER.fullmatch(name) and name not in _UNOBEYED]
+    if not obeyed:
+        return {}, words
+    word = secrets.token_hex(4).upper()
+    disguises = {name: f"PADDOCK_{word}_{number}" for number, name in enumerate(obeyed)}
+    exports = " ".join(f'{name}="${disguise}"' for name, disguise in disguises.items())
+    line = f'export {exports}; unset {" ".join(disguises.values())}; exec "$@"'
+    return disguises, ["sh", "-c", line, "sh", *words]
 
 
 def _limit(option: str, value: int | None, unit: str) -> list[str]:
