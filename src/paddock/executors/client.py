@@ -54,8 +54,14 @@ def scripted(words: Sequence[str], cwd: str, environment: Mapping[str, str]) -> 
     return f"{enter}{exports}{shlex.join(['env', *others, *words] if others else words)}"
 
 
+def new_last_word() -> str:
+    """Random, and no part of the mark: a command reads its mark in its environment."""
+    return f"\0{secrets.token_hex(16)}\0"
+
+
 def telling(script: str, last_word: str) -> str:
-    """The same line, which then says how it ended: some clients say nothing as long as somebody holds the pipes."""
+    """The same line, which then says how it ended: some clients say nothing as long as somebody holds the pipes. The
+    shell that runs the line has the last word as text of its own, and its child, the command, does not get it."""
     shown = last_word.replace("\0", "\\000")
     return f"{script}; code=$?; printf '{shown}%d\\n' $code >&2; exit $code"
 
@@ -154,27 +160,29 @@ class ClientProcess:
 
     async def _listen(self, said: asyncio.StreamReader, heard: asyncio.StreamReader, last_word: bytes) -> None:
         """Passes everything on but the last word, of which any chunk may hold a part."""
+        ending = re.compile(re.escape(last_word) + rb"([0-9]{1,3})\n")
         kept = b""
         while chunk := await said.read(_CHUNK):
             kept += chunk
+            passed = len(kept)
             if not self._told.is_set():
-                before, found, after = kept.partition(last_word)
-                code, whole, rest = after.partition(b"\n")
-                if whole:
-                    self._code = int(code)
+                ended = ending.search(kept)
+                if ended is not None:
+                    self._code = int(ended[1])
                     self._told.set()
-                    kept = before + rest
+                    kept = kept[: ended.start()] + kept[ended.end() :]
+                    passed = len(kept)
                 else:
-                    passed = len(before) - (0 if found else _beginning(last_word, at_the_end_of=kept))
-                    heard.feed_data(kept[:passed])
-                    kept = kept[passed:]
-                    continue
-            heard.feed_data(kept)
-            kept = b""
+                    passed -= _beginning(last_word, at_the_end_of=kept)
+            heard.feed_data(kept[:passed])
+            kept = kept[passed:]
         heard.feed_data(kept)
         heard.feed_eof()
 
 
 def _beginning(word: bytes, *, at_the_end_of: bytes) -> int:
-    """How much of it."""
+    """How much of a word, or of a word and the exit code after it."""
+    at = at_the_end_of.rfind(word)
+    if at >= 0 and re.compile(rb"[0-9]{0,3}").fullmatch(at_the_end_of, at + len(word)):
+        return len(at_the_end_of) - at
     return next((size for size in range(len(word) - 1, 0, -1) if at_the_end_of.endswith(word[:size])), 0)

@@ -17,7 +17,7 @@ from functools import partial
 
 from paddock.decide.calls import Dialect
 from paddock.executors.attendant import AttendedProcess
-from paddock.executors.client import MARK, ClientProcess, new_mark, scripted, signalling, telling
+from paddock.executors.client import MARK, ClientProcess, new_last_word, new_mark, scripted, signalling, telling
 from paddock.executors.host import HostExecutor
 from paddock.executors.run import run
 from paddock.executors.seam import (
@@ -92,7 +92,7 @@ class SshExecutor:
         words, given = checked_words(command, self._shell or ()), checked_environment(env)
         mark = new_mark(self._session)
         script = scripted(words, os.path.join(self._exec_cwd, cwd or ""), {**self._env, **given, MARK: mark})
-        last_word = f"\0{mark}\0"
+        last_word = new_last_word()
         async with self._starting:
             master = await self._free()
             argv = ["ssh", *master.options, "-tt" if tty else "-T", self._destination, "--", script if tty else _DECODE]

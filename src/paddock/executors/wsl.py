@@ -20,7 +20,7 @@ from functools import partial
 
 from paddock.decide.paths import Kind, PathError, folded, normal
 from paddock.errors import UsageError
-from paddock.executors.client import MARK, ClientProcess, new_mark, scripted, signalling, telling
+from paddock.executors.client import MARK, ClientProcess, new_last_word, new_mark, scripted, signalling, telling
 from paddock.executors.plain import PlainExecutor
 from paddock.executors.run import run
 from paddock.executors.seam import (
@@ -90,7 +90,7 @@ class WslExecutor:
         where = self._workspace.inside(cwd)
         await self._there()
         mark = new_mark(self._session)
-        last_word = f"\0{mark}\0"
+        last_word = new_last_word()
         script = telling(scripted(words, where, {**self._env, **given, MARK: mark}), last_word)
         argv, sent = self._line(script)
         client = await self._client.spawn(argv, stdin=True)
