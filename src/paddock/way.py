@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -144,5 +145,5 @@ def _wrong(path: str, error: OSError) -> PolicyError:
     return PolicyError(
         f"what lies behind it can not be told: {error.strerror}",
         where=path,
-        hint=f"see who shut it, then: chmod u+x {path}" if shut else None,
+        hint=f"see who shut it, then: chmod u+x {shlex.quote(path)}" if shut else None,
     )

@@ -18,6 +18,7 @@ from paddock.plan.http import DOMAIN
 from paddock.plan.judge import Operation
 from paddock.plan.model import Reach
 from paddock.policy import Origin, load
+from paddock.policy.glob import written
 from paddock.policy.hosts import allowed_host, read_host
 from paddock.policy.model import COMMAND_LINE, Action, Source
 from paddock.session import prepare
@@ -89,9 +90,10 @@ def _path(options: argparse.Namespace) -> int:
     say(f"{'allowed' if answered.allowed else 'denied'}: {operation.value} {path}{leads}")
     say(f"  because: {answered.reason}")
     say(f"  kernel:  {_kernel(tried)}")
-    if not judgement.allowed and not judgement.closed:
+    pattern = written(judgement.path)
+    if not judgement.allowed and not judgement.closed and pattern is not None:
         profile = " ".join(f"--profile {shlex.quote(name)}" for name in options.profile or prepared.plan.profiles[:1])
-        say(f"  to allow it: paddock run {profile} {_FLAG[operation]} {shlex.quote(judgement.path)} …")
+        say(f"  to allow it: paddock run {profile} {_FLAG[operation]} {shlex.quote(pattern)} …")
     return 0 if answered.allowed else 1
 
 

@@ -6,13 +6,16 @@ by its real name: ``[network] inspect`` names some, a route with ``inspect = tru
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from enum import Enum
 
+from paddock.errors import PolicyError
 from paddock.network.endpoints import allowed_by
 from paddock.plan.http import DOMAIN
 from paddock.plan.model import Http
 from paddock.policy.model import Credential, EndpointRule, Route, Source, Sourced, Upstream
+from paddock.policy.routes import endpoint
 
 
 class Kind(Enum):
@@ -145,5 +148,16 @@ def judge(site: Site, method: str, path: str) -> Verdict:
         allowed=False,
         rule=site.source,
         reason=f"no endpoint rule of the route {site.route} allows {method} {path}",
-        hint=f"--allow-endpoint {site.route}:{method}:{path}",
+        hint=_flag(site.route, method, path),
     )
+
+
+def _flag(route: str | None, method: str, path: str) -> str | None:
+    """The flag that allows this request and no other. The command chose the method and the path, and a person types the
+    flag into a shell. None: a '*' is a pattern there, and some letters can not be written."""
+    here = Source(file="--allow-endpoint")
+    try:
+        endpoint(Sourced(method, here), Sourced(path, here), here)
+    except PolicyError:
+        return None
+    return None if "*" in method + path else f"--allow-endpoint {shlex.quote(f'{route}:{method}:{path}')}"

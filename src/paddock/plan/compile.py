@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os.path
+import shlex
 from collections.abc import Iterator
 
 from paddock.errors import HostError, PolicyError
@@ -259,7 +260,7 @@ def _workdir(policy: Policy, host: Host, files: Files | None) -> str:
         raise PolicyError(
             f"the working directory {chosen} is outside every grant",
             where=str(policy.workdir.source),
-            hint=f"grant it: --allow '{chosen}/**'",
+            hint=f"grant it: --allow {shlex.quote(f'{chosen}/**')}",
         )
     return chosen
 

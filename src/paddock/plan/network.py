@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -164,7 +165,7 @@ def network_notices(policy: Policy, network: Network | None, registries: Mapping
             yield Notice(
                 level=Level.INFO,
                 text=f"@{group}: {one.value} ({one.source}) is not reached: a command could have written this file; "
-                f"read it, then: paddock trust {one.source.file}",
+                f"read it, then: paddock trust {shlex.quote(one.source.file)}",
             )
 
 
@@ -192,7 +193,7 @@ def _members(group: Sourced[Destination], registries: Mapping[str, Registry]) ->
             f"@{name}: nothing on this machine says which hosts these are"
             + (f" but {doubted[0].source}, which a command could have written" if doubted else ""),
             where=str(group.source),
-            hint=f"read it, then: paddock trust {doubted[0].source.file}"
+            hint=f"read it, then: paddock trust {shlex.quote(doubted[0].source.file)}"
             if doubted
             else registry.remedy
             if registry

@@ -20,6 +20,13 @@ class GlobError(ValueError):
     """The pattern is not one; the text says why. The caller knows which file and line it came from."""
 
 
+def written(path: str) -> str | None:
+    """The pattern for this one path, as a flag or a policy takes it. None: no pattern means just this path."""
+    if "*" in path or TMP_TOKEN in path or path.endswith("?"):
+        return None
+    return path.replace("$", "$$")
+
+
 @dataclass(frozen=True, slots=True)
 class Glob:
     """``root`` is ``/``, ``<tmp>``, or empty for a pattern that may start anywhere (``**/name``)."""

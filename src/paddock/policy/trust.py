@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -120,7 +121,9 @@ def _check_owner_and_mode(found: os.stat_result, origin: Origin, shown: str) -> 
         raise PolicyError(f"belongs to uid {found.st_uid}, neither to you nor to root", where=shown)
     if _others_may_write(found, origin):
         raise PolicyError(
-            f"is writable by others (mode {stat.S_IMODE(found.st_mode):04o})", where=shown, hint=f"chmod go-w {shown}"
+            f"is writable by others (mode {stat.S_IMODE(found.st_mode):04o})",
+            where=shown,
+            hint=f"chmod go-w {shlex.quote(shown)}",
         )
 
 
@@ -137,7 +140,7 @@ def _check_directory(directory: str, origin: Origin, shown: str) -> None:
         raise PolicyError(
             f"its directory {directory} is writable by others (mode {stat.S_IMODE(found.st_mode):04o})",
             where=shown,
-            hint=f"chmod go-w {directory}",
+            hint=f"chmod go-w {shlex.quote(directory)}",
         )
 
 
@@ -212,7 +215,8 @@ def require_agreement(file: FileText, origin: Origin, *, shown: str, why: str, o
     if origin.trusted.agrees_to(file.sha256, file.written):
         return
     state = "has changed since you trusted it" if origin.trusted.knows(file.written) else "is not trusted yet"
-    raise PolicyError(f"{state}: {why}", where=shown, hint=f"read it, then: paddock trust {shown}{otherwise}")
+    hint = f"read it, then: paddock trust {shlex.quote(shown)}{otherwise}"
+    raise PolicyError(f"{state}: {why}", where=shown, hint=hint)
 
 
 def _entries(data: bytes, shown: str) -> Iterable[tuple[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,7 +60,7 @@ def _files_refuse(failure: int, path: str) -> tuple[str, str]:
     if failure == errno.ELOOP:
         return "it is interpreted by a script that is interpreted by a script, and so on", "name a program in `#!`"
     reason = f"the files do not let it be executed ({os.strerror(failure)})"
-    return reason, f"`paddock why --op exec --path {path}` says why"
+    return reason, f"`paddock why --op exec --path {shlex.quote(path)}` says why"
 
 
 def _because(decision: Decision) -> str:

@@ -18,6 +18,7 @@ from paddock.canonical import canonical
 from paddock.errors import CoreError
 from paddock.plan.judge import Judge, Judgement, Operation
 from paddock.plan.paths import within
+from paddock.policy.glob import written
 
 LONGEST = 64 * 1024
 
@@ -110,8 +111,8 @@ def _allowing(judgement: Judgement, operation: Operation, home: str) -> str | No
     path = judgement.path
     if operation.names or (operation.writes and not os.path.lexists(path)):
         path = os.path.dirname(path)
-    if os.path.isdir(path):
-        if within(home, path):
-            return None
-        path = f"{path}/**"
-    return f"{_FLAG.get(operation, '--allow')} {shlex.quote(path)}"
+    is_directory = os.path.isdir(path)
+    pattern = None if is_directory and within(home, path) else written(path)
+    if pattern is None:
+        return None
+    return f"{_FLAG.get(operation, '--allow')} {shlex.quote(f'{pattern}/**' if is_directory else pattern)}"

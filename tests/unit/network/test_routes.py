@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -59,6 +60,27 @@ def test_a_verdict_names_its_line() -> None:
     assert judge(site, "POST", "/v1/x").rule == "p.toml:9"
     denied = judge(site, "GET", "/v1/x")
     assert (denied.allowed, denied.rule) == (False, "p.toml:5")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "hint"),
+    [
+        ("GET", "/v1/x", "--allow-endpoint openai:GET:/v1/x"),
+        ("GET", "/a$(touch$IFS'PWNED')", """--allow-endpoint 'openai:GET:/a$(touch$IFS'"'"'PWNED'"'"')'"""),
+        ("GET", "/a&b", "--allow-endpoint 'openai:GET:/a&b'"),
+        ("GET", "/**", None),
+        ("GET", "/v2/*", None),
+        ("*", "/x", None),
+        ("G`id`", "/x", None),
+        ("GET", "/a%20b", None),
+    ],
+)
+def test_a_hint_is_words_of_a_shell_and_allows_no_more_than_was_asked(method: str, path: str, hint: str | None) -> None:
+    site = SETTINGS.site(Kind.ROUTE, "openai.paddock.internal", 80, tls=False)
+    denied = judge(site, method, path)
+    assert (denied.allowed, denied.hint) == (False, hint)
+    if hint is not None:
+        assert shlex.split(hint) == ["--allow-endpoint", f"openai:{method}:{path}"]
 
 
 def head_of(method: str, target: str, headers: list[tuple[str, str]]) -> RequestHead:
