@@ -22,6 +22,7 @@ ZONE: dict[str, list[str] | list[list[str]]] = {
     "nat64.test": ["64:ff9b::5db8:d828"],
     "other.test": [OTHER],
     "corp.test": [CORP],
+    "here.test": ["127.0.0.1"],
     "metadata.test": ["169.254.169.254"],
 }
 RULES = 'endpoint_rules = [{ method = "GET", path = "/items" }]\n'
@@ -86,6 +87,21 @@ def test_no_listed_address_leads_to_an_upstream_with_rules(full: Fence, world: W
     assert heard == [(CORP, "GET /items"), (OTHER, "POST /admin")]
     control = policy([f"{CORP}:80"], 'api upstream = "http://corp.test"\n')
     assert asked(full, world, control, f"{CORP} /admin")[1] == [(CORP, "POST /admin")]
+
+
+def test_a_local_port_does_not_lead_around_the_rules_of_an_upstream_on_this_machine(full: Fence, world: World) -> None:
+    """The server listens on 127.0.0.1 and on ::1, and the route's name leads to one of them."""
+
+    def text(rules: str) -> str:
+        whole = policy([], f'api upstream = "http://here.test"\nupstream_addresses = ["127.0.0.1"]\n{rules}')
+        return whole.replace("[network]\n", "[network]\nallowed_local_ports = [80]\n")
+
+    asks = ("127.0.0.1 /admin", "[::1] /admin")
+    said, heard, told = asked(full, world, text(""), *asks)
+    assert (said[0], heard[0]) == ("200", ("127.0.0.1", "POST /admin")), f"the control: without rules; {told}"
+    said, heard, told = asked(full, world, text(RULES), *asks, "api.paddock.internal /items")
+    assert (said[0], said[2]) == ("403", "200"), told
+    assert heard == [("127.0.0.1", "GET /items")], "the server of ::1 heard nothing"
 
 
 def test_an_inspected_name_is_not_a_way_around_rules(full: Fence, world: World) -> None:

@@ -94,11 +94,18 @@ fn connect(socket: OwnedFd, to: SocketAddr, epoll: &OwnedFd, event: u64) -> Resu
     Ok(socket)
 }
 
-/// Is this an address of the host itself? Those alone can be bound. What is not public is judged by what it is.
+/// Is this a public address of the host itself? What is not public is judged by what it is.
 pub fn is_own(address: IpAddr) -> bool {
-    if address::kind(address) != Kind::Public {
-        return false;
-    }
+    address::kind(address) == Kind::Public && can_be_bound(address)
+}
+
+/// Does this address lead to the host itself, whatever its kind is? A server that listens on all addresses is the same at each of them.
+pub fn is_of_this_machine(address: IpAddr) -> bool {
+    matches!(address::kind(address), Kind::Loopback | Kind::Unspecified) || can_be_bound(address)
+}
+
+/// Only the host's own addresses can be bound.
+fn can_be_bound(address: IpAddr) -> bool {
     let socket = rustix::net::socket_with(family(address), SocketType::DGRAM, SocketFlags::CLOEXEC, None);
     // If it can not be asked it counts as such: that is the answer that refuses.
     !socket.is_ok_and(|socket| rustix::net::bind(&socket, &SocketAddr::new(address, 0)) == Err(Errno::ADDRNOTAVAIL))

@@ -2,13 +2,15 @@
 //!
 //! A name can be guarded by itself ([`super::ways`]), but another name may lead to the same address, and an address may be listed. So before anything
 //! is dialled at a port that such an upstream may serve, the relay looks up the upstream's name too, and compares. It remembers all that it found
-//! in this run. It does not know an address to which the upstream's name never led.
+//! in this run. It does not know an address to which the upstream's name never led. An upstream on this machine is guarded at all addresses of this
+//! machine: a server that listens on all of them is the same server.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::address;
+use super::dial::is_of_this_machine;
 use super::name::{Host, Name};
 use super::resolve::{Addresses, Failure};
 
@@ -37,9 +39,21 @@ pub struct Guarded {
 #[derive(Debug, Default)]
 struct Known {
     addresses: HashSet<IpAddr>,
+    /// One of them was this machine's.
+    is_here: bool,
     looked_up: Option<Instant>,
     /// No name server answered when it was asked for last.
     is_unknown: bool,
+}
+
+impl Known {
+    fn learn(&mut self, address: IpAddr) {
+        // The same address comes with every lookup; only a new one is compared with this machine's.
+        if self.addresses.insert(address.to_canonical()) {
+            self.addresses.extend(address::forms(address));
+            self.is_here |= is_of_this_machine(address);
+        }
+    }
 }
 
 /// What is known of them. The order is that of the table.
@@ -57,7 +71,7 @@ impl<'t> Guards<'t> {
             known.push(Known::default());
             match &one.host {
                 Host::Name(name) => by_name.entry(name).or_default().push(index),
-                Host::Address(address) => known[index].addresses.extend(address::forms(*address)),
+                Host::Address(address) => known[index].learn(*address),
             }
         }
         Guards { guarded, known, by_name }
@@ -81,7 +95,7 @@ impl<'t> Guards<'t> {
             if known.addresses.len() > REMEMBERED {
                 known.addresses.clear();
             }
-            known.addresses.extend(found.iter().flat_map(|found| found.iter()).flat_map(|one| address::forms(*one)));
+            found.iter().flat_map(|found| found.iter()).for_each(|address| known.learn(*address));
         }
     }
 
@@ -94,7 +108,9 @@ impl<'t> Guards<'t> {
             if known.is_unknown {
                 return Err(UNKNOWN);
             }
-            if address::forms(address).any(|form| known.addresses.contains(&form)) {
+            if address::forms(address).any(|form| known.addresses.contains(&form))
+                || (known.is_here && is_of_this_machine(address))
+            {
                 return Err(GUARDED);
             }
         }
@@ -136,6 +152,21 @@ mod tests {
             assert_eq!(guards.judge(address.parse().unwrap(), 5432, true), Ok(()), "{address}");
         }
         assert_eq!(guards.judge("20.0.0.3".parse().unwrap(), 443, true), Ok(()));
+    }
+
+    #[test]
+    fn an_upstream_on_this_machine_is_closed_at_every_address_of_this_machine() {
+        let table = [guarded("app.example", 8099, false), guarded("127.0.0.2", 8100, false)];
+        let mut guards = Guards::new(&table);
+        assert_eq!(guards.judge("::1".parse().unwrap(), 8099, false), Ok(()), "the name has not led here");
+        guards.heard(&Name::read(b"app.example").unwrap(), &found(&["127.0.0.1"]), Instant::now());
+        for address in ["127.0.0.1", "127.0.0.2", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1"] {
+            for port in [8099, 8100] {
+                assert_eq!(guards.judge(address.parse().unwrap(), port, false), Err(GUARDED), "{address} {port}");
+            }
+            assert_eq!(guards.judge(address.parse().unwrap(), 5432, false), Ok(()), "{address}");
+        }
+        assert_eq!(guards.judge("20.0.0.1".parse().unwrap(), 8099, false), Ok(()), "another machine");
     }
 
     #[test]
