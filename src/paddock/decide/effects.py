@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import fnmatch
 import os
 import re
 from collections.abc import Iterator
@@ -43,7 +44,11 @@ _OTHER_CODE = frozenset(
 )  # fmt: skip
 _CODE_IN_OPTIONS = frozenset({"git", "tar", "ssh", "scp", "sftp", "rsync"})
 _RUN = re.compile(r"s([^\w\s\\])((?:\\.|(?!\1).)*)\1((?:\\.|(?!\1).)*)\1[gpiImM0-9]*e")  # sed's s/…/command/e
+_RUN_LINE = re.compile(r"(?:^|[\s\d$/;{!])e\s*([^;}\n]+)")  # sed's e command
 _CODE = ("-c", "-e", "-o")
+# Code that needs no blank; but not the name of a file, and not what sed puts in place of another text.
+_MORE_THAN_A_NAME = re.compile(r"[\s\"'`(){}!;|&<>=]")
+_GLOB = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +116,11 @@ def _from_file(state: State, name: str, stdin: Stream | None) -> Code:
     """A file that this line wrote is known; any other is not this line's doing."""
     if _STDIN.fullmatch(name):
         return _from(stdin)
-    stream = state.files.get(state.place(name))
-    if stream is None:
+    place = state.place(name)
+    stream = state.files.get(place)
+    if stream is None and _GLOB.search(name):
+        stream = joined([file for known, file in state.files.items() if fnmatch.fnmatchcase(known, place)])
+    if stream is None or stream == Stream(text=""):
         return Code()
     script = (
         stream.text if stream.text is None or not stream.text.startswith("#!") or "sh" in stream.text[:32] else None
@@ -123,16 +131,19 @@ def _from_file(state: State, name: str, stdin: Stream | None) -> Code:
 def other_code(command: Command, stdin: Stream | None) -> str | None:
     """Text that something else than a shell takes for code, and may hand to one."""
     words = command.words[1:]
+    run: list[str] = []
     if command.program in _CODE_IN_OPTIONS:
         long = () if command.program == "git" else tuple(word for word in words if word.startswith("--"))
         words = (*long, *(word for at, word in enumerate(words) if at and words[at - 1] in _CODE))
     elif command.program in _OTHER_CODE or interprets(command.program):
         words = (*words, (stdin.text or "") if stdin is not None else "")
         if command.program == "sed":
-            words = (*words, *(found[3].replace(f"\\{found[1]}", found[1]) for found in _RUN.finditer(" ".join(words))))
+            script = " ".join(words)
+            run += (found[3].replace(f"\\{found[1]}", found[1]) for found in _RUN.finditer(script))
+            run += (found[1] for found in _RUN_LINE.finditer(script))
     else:
         return None
-    return "\n".join(word.replace("=", " ") for word in words if " " in word) or None
+    return "\n".join((*(word.replace("=", " ") for word in words if _MORE_THAN_A_NAME.search(word)), *run)) or None
 
 
 def unwrapped(command: Command, stdin: Stream | None) -> Iterator[tuple[Command | str, Stream | None]]:
@@ -201,8 +212,14 @@ def effect_of(state: State, command: Command, stdin: Stream | None) -> Stream:
             state.names |= {name: text for name, equals, text in (word.partition("=") for word in words[1:]) if equals}
         case "hash" if "-p" in words[1:] and len(operands) > 1:
             state.names[operands[-1]] = operands[-2]
+        case "dd":
+            named = {key: value for key, _, value in (word.partition("=") for word in words[1:])}
+            known = state.files.get(state.place(named["if"])) if "if" in named else stdin
+            if "of" not in named:
+                return known or Stream(programs=out)
+            state.files[state.place(named["of"])] = known or Stream(programs=out)
         case "cp" | "mv" | "ln" | "link" | "install" if len(operands) > 1:
-            known = state.files.get(state.place(operands[-2]))
+            known = stdin if _STDIN.fullmatch(operands[-2]) else state.files.get(state.place(operands[-2]))
             if known is not None:
                 state.files[state.place(operands[-1])] = known
             else:

