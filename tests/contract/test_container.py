@@ -97,7 +97,10 @@ def test_the_engine_obeys_no_variable_that_is_for_the_command(engine: Engine, tm
     """A client that reads its configuration in the workspace runs programs of the command on the host."""
     client, seen, work = tmp_path / "engine", tmp_path / "seen", tmp_path / "work"
     work.mkdir()
-    client.write_text(f'#!/bin/sh\nenv >> {seen}\nexec {" ".join(engine.words)} "$@"\n')
+    client.write_text(
+        f"#!{sys.executable} -I\nimport os, sys\nopen({str(seen)!r}, 'a').writelines(f'{{n}}={{v}}\\n' for n, v in "
+        f"os.environ.items())\nos.execv({engine.words[0]!r}, [*{engine.words!r}, *sys.argv[1:]])\n"
+    )
     client.chmod(0o755)
     given = {
         "XDG_CONFIG_HOME": f"{work}/cfg",

@@ -12,6 +12,7 @@ import contextlib
 import os
 import re
 import secrets
+import shlex
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -49,7 +50,7 @@ _PASSED = (
     "CONTAINERS_CONF",
     "TMPDIR",
 )
-# Of no meaning to a client, and some that a shell keeps for itself. Nor is a name that is no shell's.
+# They mean nothing to a client: the mark, and what a shell keeps for itself and would not set.
 _UNOBEYED = frozenset(
     (
         MARK, "_", "BASHOPTS", "BASHPID", "BASH_VERSINFO", "DIRSTACK", "EUID", "FUNCNAME", "GROUPS", "LINENO", "OPTIND",
@@ -261,14 +262,22 @@ def _disguised(names: Sequence[str], words: list[str]) -> tuple[dict[str, str], 
     """The engine's client obeys variables that are meant for the command: where its configuration lies, what its loader
     loads. So it gets their values by names that mean nothing to it, and a shell in the container gives them their own.
     """
-    obeyed = [name for name in names if _IDENTIFIER.fullmatch(name) and name not in _UNOBEYED]
-    if not obeyed:
+    hidden = [name for name in names if name not in _UNOBEYED]
+    if not hidden:
         return {}, words
     word = secrets.token_hex(4).upper()
-    disguises = {name: f"PADDOCK_{word}_{number}" for number, name in enumerate(obeyed)}
-    exports = " ".join(f'{name}="${disguise}"' for name, disguise in disguises.items())
-    line = f'export {exports}; unset {" ".join(disguises.values())}; exec "$@"'
-    return disguises, ["sh", "-c", line, "sh", *words]
+    disguises = {name: f"PADDOCK_{word}_{number}" for number, name in enumerate(hidden)}
+    line = "".join(
+        f'export {name}="${disguise}"; unset {disguise}; '
+        for name, disguise in disguises.items()
+        if _IDENTIFIER.fullmatch(name)
+    )
+    # No shell has a variable of such a name; the program `env` gives it all the same.
+    others = {name: disguise for name, disguise in disguises.items() if not _IDENTIFIER.fullmatch(name)}
+    # Options of env stand before its assignments.
+    options = "".join(f" -u {disguise}" for disguise in others.values())
+    assigned = "".join(f' {shlex.quote(name)}"=${disguise}"' for name, disguise in others.items())
+    return disguises, ["sh", "-c", f'{line}exec{f" env{options}{assigned}" if others else ""} "$@"', "sh", *words]
 
 
 def _limit(option: str, value: int | None, unit: str) -> list[str]:
