@@ -411,7 +411,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
     }
 
     /// A bare repository that was here before is the user's: it stays, and what git executes in it is locked.
-    fn leave(&mut self, _names: &Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
+    fn leave(&mut self, _names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
         let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
         if !counts || !parts.make_a_repository() || gitdir::is_git_name(dir.own_name(), dir.folding) {
             return Ok(());

@@ -396,6 +396,33 @@ impl Visit<'_> {
         self.take_trap(known, dir, parts)
     }
 
+    /// What git left behind and obeys. During the run git rewrites it all the time.
+    fn check_state(&mut self, names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+        let has_state = parts.head || matches!(dir.own_name(), b"rebase-merge" | b"rebase-apply");
+        if !self.post.finishing || !has_state || !dir.tree.writable || !dir.is_in_git(names) {
+            return Ok(());
+        }
+        for name in gitdir::checked() {
+            if self.stat(dir, name)?.is_none() {
+                continue;
+            }
+            let path = dir.absolute(name.to_bytes())?;
+            let Some(role @ (Role::Index | Role::Number)) = names.git.role(path.as_bytes()) else { continue };
+            let mut content = std::mem::take(&mut self.post.content);
+            let sight = Sight { ground: self.ground, shut: &self.post.shut, finishing: true };
+            let judgement = gitdir::judge(role, &sight, names, dir, name, &mut content);
+            content.truncate(0);
+            content.shrink_to(64 * 1024);
+            self.post.content = content;
+            match judgement {
+                Judgement::Harmless | Judgement::Gone => {}
+                Judgement::Unknown(source) => self.failed(dir.unseen(name.to_bytes(), source))?,
+                Judgement::Harmful(judged) => self.take(dir, name, Some(judged))?,
+            }
+        }
+        Ok(())
+    }
+
     fn take_trap(&mut self, git: &Known, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
         let trap = parts.make_a_repository() && !gitdir::is_git_own(git, dir, parts);
         let known = self.post.bare.binary_search(&dir.identity).is_ok();
@@ -521,7 +548,8 @@ impl Visitor for Visit<'_> {
         Ok(())
     }
 
-    fn leave(&mut self, names: &Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+    fn leave(&mut self, names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+        self.check_state(names, dir, parts)?;
         self.take_trap(&names.git, dir, parts)
     }
 
