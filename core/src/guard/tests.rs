@@ -326,11 +326,48 @@ fn a_directory_that_becomes_a_link_before_anybody_looks_leads_nowhere() {
 
 #[test]
 fn a_denied_link_is_masked_with_what_it_leads_to() {
-    let mut watch = Watch::over(Scene::new());
-    watch.scene.file("w/shared");
+    let scene = Scene::new();
+    scene.file("w/shared");
+    let mut watch = Watch::over(scene);
     watch.scene.link("w/.env", "shared");
     watch.turn();
     assert_eq!(watch.put(), ["Mask w/.env", "Mask w/shared"]);
+}
+
+/// The host gives covered files other names. A file that only looks like one of them stays.
+#[test]
+fn a_covered_file_is_covered_under_each_name_that_it_gets() {
+    let scene = Scene::new();
+    let env = scene.file("w/.env");
+    let settings = scene.file("w/.envrc");
+    let mut watch = Watch::over(scene);
+    let w = watch.scene.path("w");
+    fs::hard_link(&env, w.join("linked")).unwrap();
+    fs::hard_link(&settings, w.join("settings")).unwrap();
+    fs::copy(&env, w.join("copied")).unwrap();
+    watch.turn();
+    assert_eq!(watch.put(), ["Mask w/linked", "Lock w/settings"]);
+    // One that is denied only since a moment ago, in a directory that comes as a whole.
+    watch.put.clear();
+    let later = watch.scene.file("w/d/.env");
+    watch.turn();
+    let made = watch.scene.dir("made");
+    fs::hard_link(&later, made.join("inner")).unwrap();
+    fs::rename(&made, w.join("e")).unwrap();
+    watch.turn();
+    assert_eq!(watch.put(), ["Mask w/d/.env", "Mask w/e/inner"]);
+    assert!(watch.taken().is_empty());
+    // The number of a file that is gone may be another file's.
+    watch.put.clear();
+    for name in [".env", "linked", "d/.env", "e/inner"] {
+        fs::remove_file(w.join(name)).unwrap();
+    }
+    watch.turn();
+    for number in 0..8 {
+        fs::write(w.join(format!("new{number}")), "new").unwrap();
+    }
+    watch.turn();
+    assert_eq!(watch.put(), [""; 0]);
 }
 
 #[test]

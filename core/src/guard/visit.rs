@@ -1,6 +1,6 @@
 //! What is done with a name that appeared.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
@@ -47,6 +47,9 @@ pub struct Post {
     covered: Vec<Identity>,
     /// The watches of those that are not watched as directories.
     cover_watches: HashMap<i32, Identity>,
+    /// Files that are masked or locked under some name, by inode first, as a listing has it. The host can give such a file another name
+    /// (link(2)), by which it is covered too.
+    closed: BTreeMap<(u64, Identity), CoverKind>,
     /// Repositories without a work tree that were there before.
     pub bare: Vec<Identity>,
     /// Symlinks in git directories that were there before, in order.
@@ -95,6 +98,7 @@ impl Post {
             held,
             covered: Vec::new(),
             cover_watches: HashMap::new(),
+            closed: BTreeMap::new(),
             bare,
             through,
             shut,
@@ -171,6 +175,48 @@ impl Post {
         Ok(())
     }
 
+    /// A file is masked or locked, and stays so under each name that it gets. It is watched: a number that is free may be another file's
+    /// next. One that may not be watched is kept until the end of the run.
+    pub fn close(
+        &mut self,
+        inotify: BorrowedFd<'_>,
+        object: BorrowedFd<'_>,
+        stat: &Stat,
+        kind: CoverKind,
+    ) -> Result<(), Errno> {
+        let is_kept = matches!(kind, CoverKind::Mask | CoverKind::Lock) && !self.finishing;
+        if !is_kept || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Ok(());
+        }
+        let identity = Identity::from(stat);
+        match self.closed.get(&(identity.inode(), identity)) {
+            Some(CoverKind::Mask) => return Ok(()),
+            Some(known) if *known == kind => return Ok(()),
+            _ => {}
+        }
+        match watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
+            Ok(watch) if self.nodes.of_watch(watch).is_none() => drop(self.cover_watches.insert(watch, identity)),
+            Ok(_) | Err(Errno::ACCESS) => {}
+            Err(error) => return Err(error),
+        }
+        self.closed.insert((identity.inode(), identity), kind);
+        Ok(())
+    }
+
+    /// How a file is closed, under whatever name it is found.
+    pub fn closed(&self, identity: Identity) -> Option<CoverKind> {
+        self.closed.get(&(identity.inode(), identity)).copied()
+    }
+
+    pub fn closes_files(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
+    fn closes_inode(&self, inode: u64) -> bool {
+        let first = (inode, Identity::from((0, 0)));
+        self.closed.range(first..).next().is_some_and(|((known, _), _)| *known == inode)
+    }
+
     /// The kernel gave a watch up: what it was on is no more.
     pub fn forget(&mut self, watch: i32) {
         let node = self.nodes.remove(watch);
@@ -183,6 +229,7 @@ impl Post {
                 known.remove(at);
             }
         }
+        self.closed.remove(&(identity.inode(), identity));
         self.held.retain(|held| held.parent != identity);
     }
 
@@ -268,12 +315,29 @@ impl Visit<'_> {
             return Ok(());
         }
         let Some(followed) = links::leads_to(&dir.absolute(name)?)? else { return Ok(()) };
-        match self.ground.look(&followed.end).and_then(rustix::fs::fstat) {
-            Ok(stat) => self.post.covers.push(survey::cover(followed.end, &stat, CoverKind::Mask)?),
+        match self.ground.look(&followed.end).and_then(|end| Ok((rustix::fs::fstat(&end)?, end))) {
+            Ok((stat, end)) => {
+                let failed = |source| WalkError::Look { path: followed.end.clone(), source };
+                self.post.close(self.inotify, end.as_fd(), &stat, CoverKind::Mask).map_err(failed)?;
+                self.post.covers.push(survey::cover(followed.end, &stat, CoverKind::Mask)?);
+            }
             Err(Errno::NOENT | Errno::NOTDIR) => {}
             Err(source) => return Err(WalkError::Look { path: followed.end, source }),
         }
         Ok(())
+    }
+
+    /// Remembers a file that is covered now, so that it is covered under other names too.
+    fn close(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
+        match beneath::look(dir.fd, name) {
+            Ok(object) => {
+                let same = rustix::fs::fstat(&object).is_ok_and(|now| Identity::from(&now) == Identity::from(stat));
+                let closed = same.then(|| self.post.close(self.inotify, object.as_fd(), stat, kind));
+                closed.transpose().map(|_| ()).map_err(|source| dir.unseen(name, source))
+            }
+            Err(Errno::NOENT) => Ok(()),
+            Err(source) => Err(dir.unseen(name, source)),
+        }
     }
 
     fn take(&mut self, dir: &Dir<'_>, name: &CStr, judged: Option<Identity>) -> Result<(), GuardError> {
@@ -445,6 +509,7 @@ impl Visitor for Visit<'_> {
             Verdict::Deny(rule) => {
                 self.pin(names, dir, &dir.join(name)?, rule)?;
                 self.cover(dir, name, &stat, CoverKind::Mask)?;
+                self.close(dir, name, &stat, CoverKind::Mask)?;
                 let file_type = FileType::from_raw_mode(stat.st_mode);
                 if file_type == FileType::Symlink {
                     self.mask_target(dir, name)?;
@@ -465,6 +530,7 @@ impl Visitor for Visit<'_> {
             }
             Verdict::Protect(_) | Verdict::Way | Verdict::Link(_) if self.post.is_replaced(dir.identity, name) => {
                 self.cover(dir, name, &stat, CoverKind::Lock)?;
+                self.close(dir, name, &stat, CoverKind::Lock)?;
                 match beneath::look(dir.fd, name) {
                     Ok(object) => {
                         let failed = |source| GuardError::Watch { path: walk::shown(dir.tree, dir.path), source };
@@ -510,6 +576,24 @@ impl Visitor for Visit<'_> {
             Err(Errno::NOENT) => Ok(None),
             Err(source) => self.failed(dir.unseen(name.to_bytes(), source)).map(|()| None),
         }
+    }
+
+    fn wants_files(&self, below: Below) -> bool {
+        self.post.closes_files() && below != Below::Masked && !self.post.finishing
+    }
+
+    /// Another name of a file that is closed.
+    fn file(&mut self, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<(), GuardError> {
+        if dir.numbers_agree && entry.inode != 0 && !self.post.closes_inode(entry.inode) {
+            return Ok(());
+        }
+        let Some(stat) = self.stat(dir, entry.name)? else { return Ok(()) };
+        let Some(kind) = self.post.closed(Identity::from(&stat)) else { return Ok(()) };
+        // What is locked as a whole, or only read, needs no lock of its own.
+        if kind == CoverKind::Mask || (dir.tree.writable && dir.below != Below::Locked) {
+            self.cover(dir, entry.name.to_bytes(), &stat, kind)?;
+        }
+        Ok(())
     }
 
     fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<(), GuardError> {
