@@ -494,9 +494,10 @@ impl Visitor for Visit<'_> {
     }
 
     /// The root of a tree was there at the start.
-    fn root(&mut self, _tree: &Rooted, verdict: Verdict, _look: Look) -> Result<Option<Below>, GuardError> {
+    fn root(&mut self, _tree: &Rooted, verdict: Verdict, look: Look) -> Result<Option<Below>, GuardError> {
         Ok(match verdict {
             Verdict::Deny(_) => None,
+            Verdict::Protect(_) if look.opened_below => Some(Below::Carved),
             _ => Some(Below::Locked),
         })
     }
