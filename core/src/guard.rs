@@ -10,6 +10,7 @@ mod events;
 mod flagged;
 mod memory;
 mod nodes;
+mod post;
 mod strangers;
 #[cfg(test)]
 mod tests;
@@ -41,8 +42,9 @@ use events::{Near, Noted};
 use flagged::Flagged;
 pub use memory::{Away, Memory};
 use nodes::{NO_NODE, Nodes};
+use post::Post;
 use view::View;
-use visit::{Post, Visit};
+use visit::Visit;
 
 /// Whoever makes more protected names than this is not at work.
 const MAX_TAKEN: usize = 1000;
