@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support import journal
 from tests.support.ground import Ground
 from tests.support.installation import Installation
 from tests.support.programs import Programs
@@ -119,8 +119,7 @@ class Fence:
 
     def events(self, directory: Path | None = None) -> list[dict[str, object]]:
         """The journal as the host reads it, oldest first."""
-        files = sorted((directory or self.journal).glob("*.jsonl"))
-        return [json.loads(line) for file in files for line in file.read_text("ascii").splitlines()]
+        return journal.events(directory or self.journal)
 
 
 def only(events: list[dict[str, object]], kind: str) -> dict[str, object]:

@@ -15,7 +15,7 @@ import pwd
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -136,13 +136,14 @@ class Tester:
         return Outcome(argv=shown, exit_code=process.returncode, stdout=stdout, stderr=stderr)
 
     def give(self, path: Path) -> None:
-        """Make ``path`` and everything below it his."""
+        """Make ``path`` and everything below it his, but what a command that works there removes meanwhile."""
         if os.getuid() != 0:
             return
         os.lchown(path, self.uid, self.gid)
         for parent, directories, files in os.walk(path):
             for name in (*directories, *files):
-                os.lchown(os.path.join(parent, name), self.uid, self.gid)
+                with suppress(FileNotFoundError):
+                    os.lchown(os.path.join(parent, name), self.uid, self.gid)
 
 
 def find_or_make(name: str | None = None) -> Tester:
