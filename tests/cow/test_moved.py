@@ -72,7 +72,7 @@ def shell(cow: Cow) -> Iterator[Shell]:
         yield inside
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
 
 
 def exchange(cow: Cow, one: str, other: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.support import journal
 from tests.support.ground import Ground
@@ -117,7 +118,7 @@ class Fence:
         with self.tester.starting(argv, cwd=self.ground.project, env=env, stdin=stdin) as process:
             yield process
 
-    def events(self, directory: Path | None = None) -> list[dict[str, object]]:
+    def events(self, directory: Path | None = None) -> list[dict[str, Any]]:
         """The journal as the host reads it, oldest first."""
         return journal.events(directory or self.journal)
 
