@@ -110,6 +110,7 @@ class Tester:
             finally:
                 # asked first, so that paddock can clean up behind itself
                 process.terminate()
+                process.send_signal(signal.SIGCONT)  # a test may have stopped it
                 try:
                     process.wait(timeout=GRACE_S)
                 except subprocess.TimeoutExpired:
