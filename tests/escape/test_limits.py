@@ -180,7 +180,10 @@ def test_files_in_memory_count_as_memory(full_tier: Limited, place: str) -> None
 
 
 def test_shared_memory_with_a_name_counts_once(full_tier: Limited) -> None:
-    """Mapped, a file in /dev/shm is in the account of its processes and in that of its file system."""
+    """Mapped, a file in /dev/shm is in the account of its processes and in that of its file system.
+
+    The watchdog looks at least every 0.5 s and says nothing about it: the command stays for three looks.
+    """
     script = """
 file = os.open('/dev/shm/one', os.O_RDWR | os.O_CREAT)
 os.truncate(file, 120 << 20)
