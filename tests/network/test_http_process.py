@@ -61,7 +61,7 @@ def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(full
             os.kill(served_by(process.pid), signal.SIGKILL)
         status = process.stdout.readline().strip()
         assert process.stdout.readline() == "over\n", "the run goes on"
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
         assert process.stderr is not None
         said = process.stderr.read()
     assert [one.header("authorization") for one in server.asked] == ([f"Bearer {SECRET}"] if comes else [])
@@ -129,7 +129,7 @@ print("over")
         assert [process.stdout.readline(), process.stdout.readline()] == ["end\n", "502\n"]
         os.write(writer, b"go on\n")
         assert process.stdout.readline() == "over\n"
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
         said = process.stderr.read()
     assert (
         said.count("no route and no inspected host is reached any more: what speaks HTTP: it was killed by SIGKILL")
@@ -147,5 +147,5 @@ def test_who_speaks_http_ends_with_the_run(full: Fence, end: signal.Signals) -> 
             assert process.stdout.readline() == "started\n"
             speaker = served_by(process.pid)
             process.send_signal(end)
-            process.wait(30)
+            process.wait(120)
             wait_for(lambda: not alive(speaker), "its end")

@@ -421,6 +421,10 @@ impl Visitor for Visit<'_> {
                 return Ok(true);
             }
             if self.post.finishing {
+                // It appeared closed to the command too, as it is to this process: the command put nothing there.
+                if !can_be_searched && self.post.nodes.never_had(identity) {
+                    return Ok(false);
+                }
                 return self.failed(failed(Errno::ACCESS)).map(|()| false);
             }
             // Another user's: closed as a whole, as it would have been at the start.
