@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from paddock.executors.ssh import SshExecutor
     from paddock.executors.windows import WindowsExecutor
     from paddock.executors.wsl import WslExecutor
-    from paddock.journal.redact import Redactor
     from paddock.journal.writer import Recorder
     from paddock.policy.config import Config, load_config
     from paddock.policy.model import Action, CommandRule, Effect, PathRule
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     from paddock.session.beside import run_sync
     from paddock.session.sandbox import Sandbox
     from paddock.session.tools import open_journal, open_tools
+    from paddock.text.redact import Redactor
     from paddock.tools import CommandResult, FileText, FileWritten, Limits, Listing, ToolOutcome, ToolResult, Tools
 
 __version__ = "0.1.0"
@@ -176,7 +176,7 @@ _LAZY = {
     "Process": "paddock.executors.seam",
     "Question": "paddock.approve",
     "Recorder": "paddock.journal.writer",
-    "Redactor": "paddock.journal.redact",
+    "Redactor": "paddock.text.redact",
     "Result": "paddock.executors.run",
     "SafetyConfig": "paddock.policy.safety",
     "Sandbox": "paddock.session.sandbox",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.way import Identity, Tree, follow
+from paddock.text.path_walk import Identity, Tree, follow
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ from paddock.approve.messages import Message, Withdrawn
 from paddock.approve.model import Approver, ToolQuestion, Verdict
 from paddock.decide.shown import shown_command
 from paddock.errors import PolicyError
-from paddock.journal.redact import Redactor
 from paddock.policy import Origin
 from paddock.policy.approved import ToolApproval, load_approved
+from paddock.text.redact import Redactor
 
 NOBODY = "nobody"  # could be asked
 TIMEOUT = "timeout"

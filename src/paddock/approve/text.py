@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from paddock.approve.model import Asked, HostQuestion, Question, ToolQuestion
-from paddock.cli.text import printable
+from paddock.text.printable import printable
 
 FEWEST_LINES = 4  # of the arguments, however small the screen
 FEWEST_COLUMNS = 40
@@ -90,7 +90,7 @@ def words(question: Asked, *, whole: bool = False) -> Shown:
 
 
 def _without_secrets(argv: Sequence[str]) -> Sequence[str]:
-    from paddock.journal.redact import Redactor
+    from paddock.text.redact import Redactor
 
     return tuple(Redactor().all_of(list(argv)))
 

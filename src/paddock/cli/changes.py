@@ -15,8 +15,8 @@ from paddock.changes.model import Change, Entry, Kind, Obstacle, Type
 from paddock.changes.settle import Roots
 from paddock.changes.text import Line, Tag, count, is_binary, unified
 from paddock.changes.tree import opened_file, parent_of
-from paddock.cli.text import printable
 from paddock.policy.protected import is_flagged
+from paddock.text.printable import printable
 
 FILE_LIMIT = 1 << 20  # bytes of one text
 LINE_LIMIT = 4096  # characters shown of one line

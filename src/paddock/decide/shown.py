@@ -6,7 +6,7 @@ looks like a token's value is a program. So both texts are read, and have to sta
 
 from __future__ import annotations
 
-from paddock.journal.redact import Redactor
+from paddock.text.redact import Redactor
 
 
 def shown_command(text: str, redactor: Redactor, *, cwd: str) -> str:

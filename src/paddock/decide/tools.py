@@ -30,11 +30,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from paddock.decide.calls import BUILTIN_TOOLS, DESCRIPTIONS, Dialect, ToolCall, ToolSpec, wrong_arguments
 from paddock.decide.guess import Guess, guess
-from paddock.decide.paths import Kind, Located, PathError, folded, locate, normal
 from paddock.errors import PaddockError, PolicyError
 from paddock.policy.glob import Glob, GlobError
 from paddock.policy.model import Action, CommandRule, Effect, PathRule, Tools
-from paddock.way import follow
+from paddock.text.path_compare import Kind, Located, PathError, folded, locate, normal
+from paddock.text.path_walk import follow
 
 if TYPE_CHECKING:
     from paddock.decide.commands import Category, Reading

@@ -18,7 +18,6 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
-from paddock.decide.paths import Kind, PathError, folded, normal
 from paddock.errors import UsageError
 from paddock.executors.client import MARK, ClientProcess, new_mark, scripted, signalling, telling
 from paddock.executors.plain import PlainExecutor
@@ -34,6 +33,7 @@ from paddock.executors.seam import (
     dialect_of,
     shell_words,
 )
+from paddock.text.path_compare import Kind, PathError, folded, normal
 
 DISTRO = "paddock-sandbox"
 AUTOMOUNT = "/mnt"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from paddock.errors import PolicyError
 from paddock.policy.remembered import facts_of
-from paddock.way import follow
+from paddock.text.path_walk import follow
 
 SIZE_LIMIT = 1024 * 1024
 

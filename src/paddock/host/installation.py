@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from paddock import core
-from paddock.way import Place, Tree, follow
+from paddock.text.path_walk import Place, Tree, follow
 
 FRONT_DOOR = "paddock"
 _PROGRAMS = (FRONT_DOOR, "paddock-core", "paddock-python")

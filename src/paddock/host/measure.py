@@ -8,7 +8,7 @@ from paddock import core
 from paddock.errors import CoreError
 from paddock.host.installation import own_paths
 from paddock.host.model import Host, Probe, Usable
-from paddock.way import Tree
+from paddock.text.path_walk import Tree
 
 
 def measure(

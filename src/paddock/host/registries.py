@@ -24,7 +24,7 @@ from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Destination, Source, Sourced
 from paddock.policy.origin import Origin
 from paddock.policy.reach import Reach, in_private_temp
-from paddock.way import follow
+from paddock.text.path_walk import follow
 
 _LOCK_LIMIT = 64 * 1024 * 1024
 _URL = re.compile(r"https?://(?:[^/@\s\"']*@)?([^/\s\"'?#,|;)\]}]+)")

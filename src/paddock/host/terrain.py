@@ -23,7 +23,7 @@ from paddock.policy.load import reach_of
 from paddock.policy.model import Access, Grant, Policy, Workspace
 from paddock.policy.origin import Origin
 from paddock.policy.protected import protected
-from paddock.way import follow
+from paddock.text.path_walk import follow
 
 if TYPE_CHECKING:
     from paddock.host.registries import Registry

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from paddock.cli.text import printable
 from paddock.decide.shown import shown_command
 from paddock.journal.chain import Verdict
 from paddock.journal.query import action_of, rule_of, time_of
 from paddock.journal.reader import Event
-from paddock.journal.redact import Redactor
+from paddock.text.printable import printable
+from paddock.text.redact import Redactor
 
 MOST_ROWS = 1000  # of a table
 LONGEST = 400  # characters of a cell

@@ -23,7 +23,7 @@ from paddock.plan.grants import (
 from paddock.plan.model import Files, Level, Notice, Temp
 from paddock.plan.names import names_of, short_names
 from paddock.policy.model import Policy, Tier
-from paddock.way import Tree
+from paddock.text.path_walk import Tree
 
 # What the landlock tier leaves open where something can be written; SECURITY.md has the whole list.
 _UNPROTECTED = "names that are executed later outside (.git/hooks, .envrc, .vscode …)"

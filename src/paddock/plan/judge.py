@@ -25,7 +25,7 @@ from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE, WRITES
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.model import Tier
 from paddock.policy.protected import protected_because
-from paddock.way import Identity, Place, follow
+from paddock.text.path_walk import Identity, Place, follow
 
 # Made anew for each run of the full tier: what the host has there is not in them.
 PRIVATE = (TMP, "/var/tmp", "/dev", "/proc")

@@ -14,7 +14,7 @@ from typing import Any
 
 from paddock.canonical import canonical
 from paddock.policy.model import Action, CredentialKind, InjectMode, OnFailure, Published, Tier, Upstream
-from paddock.way import Tree
+from paddock.text.path_walk import Tree
 
 VERSION = 1
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from paddock.errors import Bug
 from paddock.plan.model import Http, Plan, ungrouped, ungrouped_hosts
-from paddock.way import Tree
+from paddock.text.path_walk import Tree
 
 
 def plan_of(canonical: bytes) -> Plan:

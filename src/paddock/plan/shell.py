@@ -47,7 +47,7 @@ from paddock.policy.model import (
     Tier,
 )
 from paddock.policy.origin import state_dir_of
-from paddock.way import Tree
+from paddock.text.path_walk import Tree
 
 # What a shell needs to go inside, and to be known there.
 NEEDED = frozenset(

@@ -13,7 +13,7 @@ from paddock.policy.origin import Origin
 from paddock.policy.search import Found, Search, read_text
 from paddock.policy.toml import read_toml
 from paddock.policy.trust import FileText, require_agreement
-from paddock.way import Place
+from paddock.text.path_walk import Place
 
 DEFAULT = "ai-agent"
 FLOOR = "base"

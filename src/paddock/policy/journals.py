@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from paddock.policy.remembered import Remembered, Store
-from paddock.way import follow
+from paddock.text.path_walk import follow
 
 STORE = "journals"
 YOUNG_S = 60  # a run that is just starting is remembered before it has made its journal

@@ -25,7 +25,7 @@ from paddock.policy.schema import RULE_PATHS
 from paddock.policy.search import Found, Search, exists
 from paddock.policy.syscalls import table
 from paddock.policy.trust import FileText, require_agreement
-from paddock.way import Way, follow
+from paddock.text.path_walk import Way, follow
 
 PROJECT_FILE = "paddock.toml"
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from paddock.policy.reach import Reach
-from paddock.way import follow
+from paddock.text.path_walk import follow
 
 CWD = "/"  # in which these commands run: a relative name is not looked for in the workspace
 _SCRIPTS_MAX = 5  # as many interpreters as the kernel follows

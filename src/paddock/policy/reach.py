@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from paddock.errors import PolicyError
 from paddock.policy.remembered import Store
-from paddock.way import Identity, Place, Tree, Way, follow
+from paddock.text.path_walk import Identity, Place, Tree, Way, follow
 
 STORE = "reach"
 

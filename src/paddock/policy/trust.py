@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
 from paddock.policy.remembered import facts_of
-from paddock.way import Identity, Way, follow
+from paddock.text.path_walk import Identity, Way, follow
 
 if TYPE_CHECKING:
     from paddock.policy.origin import Origin

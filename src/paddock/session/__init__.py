@@ -21,7 +21,7 @@ from paddock.session.journal import require_usable
 from paddock.session.making import make_missing, require_places_of_shells, to_make
 from paddock.session.own_places import make_lockable
 from paddock.session.spare import without_covered
-from paddock.way import follow
+from paddock.text.path_walk import follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from paddock.plan import Plan
 from paddock.plan.judge import PRIVATE, Cover, CoverKind, Judge, Judgement, Operation, existing
 from paddock.plan.paths import within
 from paddock.policy.model import Tier
-from paddock.way import Identity
+from paddock.text.path_walk import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

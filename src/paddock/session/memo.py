@@ -43,7 +43,7 @@ from paddock.policy.model import Tier
 from paddock.policy.protected import TABLE
 from paddock.policy.remembered import facts_of
 from paddock.session import Prepared
-from paddock.way import Way, follow
+from paddock.text.path_walk import Way, follow
 
 Facts = list[int] | None  # None: nothing is there
 

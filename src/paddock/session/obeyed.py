@@ -14,7 +14,7 @@ from paddock.git.looked import Looked
 from paddock.git.repository import Repository, repository_of
 from paddock.git.trusts import trusted_by
 from paddock.policy.protected import protected
-from paddock.way import follow
+from paddock.text.path_walk import follow
 
 
 def obeyed_in(workspace: str, is_protected: Protection, home: str) -> Iterator[str]:

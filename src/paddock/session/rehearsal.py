@@ -22,7 +22,7 @@ from paddock.session import Prepared
 from paddock.session.exec_answer import answer_exec
 from paddock.session.journal import require_usable
 from paddock.session.making import require_makeable
-from paddock.way import follow
+from paddock.text.path_walk import follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

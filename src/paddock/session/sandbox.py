@@ -17,7 +17,6 @@ from paddock.executors.run import CAP, Result, Stream, end, run
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.seam import Closable, Command, CommandExecutor, Process, Size
 from paddock.executors.shells import Shells
-from paddock.journal.redact import Redactor
 from paddock.journal.writer import Recorder
 from paddock.plan.paths import with_parents, within
 from paddock.policy import Origin, Request
@@ -26,6 +25,7 @@ from paddock.policy.model import Tier
 from paddock.session import Prepared, ending, prepare, remember_journal
 from paddock.session.tools import tools_of
 from paddock.session.worktree import make_worktree
+from paddock.text.redact import Redactor
 from paddock.tools import Tools
 from paddock.tools.commands import CommandResult, Commands
 from paddock.tools.dispatch import Handler

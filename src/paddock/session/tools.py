@@ -13,7 +13,6 @@ from paddock.changes.repositories import made_by
 from paddock.decide.tools import ToolPolicy
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.seam import CommandExecutor
-from paddock.journal.redact import Redactor
 from paddock.journal.writer import Recorder
 from paddock.plan.judge import PRIVATE, Operation, identities_above
 from paddock.plan.model import Plan
@@ -24,10 +23,11 @@ from paddock.policy.model import Access, Tier
 from paddock.policy.model import Tools as ToolSettings
 from paddock.session import Prepared, prepare, remember_journal
 from paddock.session.answer import judge_for
+from paddock.text.path_walk import Identity
+from paddock.text.redact import Redactor
 from paddock.tools import Limits, Tools
 from paddock.tools.commands import CommandRunner
 from paddock.tools.dispatch import Handler
-from paddock.way import Identity
 
 Place = str | os.PathLike[str]
 

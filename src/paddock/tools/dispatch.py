@@ -27,13 +27,13 @@ from paddock.decide.shown import shown_command
 from paddock.decide.tools import Decision, Step, ToolPolicy
 from paddock.errors import Bug, JournalError, PaddockError
 from paddock.executors.seam import CommandExecutor, Measured, dialect_in
-from paddock.journal.redact import Redactor
 from paddock.plan.judge import Operation
 from paddock.policy.model import Action, Effect
+from paddock.text.path_walk import Identity
+from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandResult, CommandRunner, Commands
 from paddock.tools.files import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
 from paddock.tools.result import FileText, FileWritten, ToolFailure, ToolOutcome, ToolResult
-from paddock.way import Identity
 
 if TYPE_CHECKING:
     from paddock.journal.writer import Recorder

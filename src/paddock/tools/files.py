@@ -14,11 +14,11 @@ from typing import Protocol
 from paddock.changes.text import Tag, unified
 from paddock.decide.beneath import open_straight
 from paddock.decide.calls import ToolCall
-from paddock.decide.paths import Located
+from paddock.text.path_compare import Located
+from paddock.text.path_walk import Identity
 from paddock.tools.place import Closed, Place, kind_of, real_path, require_open, told
 from paddock.tools.result import Entry, FileText, FileWritten, Listing, ToolFailure, ToolOutcome
 from paddock.tools.text import DEFAULT, Document, named
-from paddock.way import Identity
 
 _SHOWN_LINES = 5
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -18,7 +18,7 @@ from paddock.approve.always import keep, tool_for
 from paddock.approve.desk import ALWAYS, NOBODY, REMEMBERED, TIMEOUT, Desk
 from paddock.approve.elsewhere import Server, forward
 from paddock.approve.inbox import Inbox, Line
-from paddock.journal.redact import MARK, Redactor
+from paddock.text.redact import MARK, Redactor
 from tests.unit.approve.questions import connected, tool
 from tests.unit.policy.world import World
 

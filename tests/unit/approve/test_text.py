@@ -12,7 +12,7 @@ import pytest
 
 from paddock.approve.model import Parent
 from paddock.approve.text import _width, changed, command, quoted, shown
-from paddock.cli.text import printable
+from paddock.text.printable import printable
 from tests.unit.approve.questions import host_question, question, tool
 
 WIDE = 200

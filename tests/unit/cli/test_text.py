@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paddock.cli.text import printable
+from paddock.text.printable import printable
 
 UNSEEN_IN_BOTH_LANGUAGES = Path(__file__).parents[3] / "schema" / "examples" / "unseen.txt"
 

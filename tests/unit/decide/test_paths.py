@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddock import Action, Decision, Step, ToolCall, ToolPolicy
-from paddock.decide.paths import Kind, PathError, locate, normal
+from paddock.text.path_compare import Kind, PathError, locate, normal
 
 
 def at(written: str, platform: str = "linux") -> str:

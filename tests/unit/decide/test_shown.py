@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paddock import Redactor
 from paddock.decide.commands import read
 from paddock.decide.shown import shown_command
-from paddock.journal.redact import MARK
+from paddock.text.redact import MARK
 
 PIECES = (
     "evil", "./evil", "rm -rf x", "hunter2", "password=", "token: ", "token:", "--token ", "-secret ", "bearer ",

@@ -11,7 +11,7 @@ import pytest
 from paddock import core
 from paddock.host import installation
 from paddock.host.installation import entries_of, own_paths
-from paddock.way import Tree
+from paddock.text.path_walk import Tree
 
 
 def covered(path: str | Path, paths: tuple[str, ...]) -> bool:

@@ -13,7 +13,7 @@ from paddock.host.registries import Registry, discover, looked_at, named_in
 from paddock.policy import Origin
 from paddock.policy.reach import Reach
 from paddock.policy.trust import Trusted
-from paddock.way import Tree, follow
+from paddock.text.path_walk import Tree, follow
 from tests.unit.policy.world import World
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddock import Redactor
-from paddock.journal.redact import MARK, redact
+from paddock.text.redact import MARK, redact
 from tests.unit.journal.secrets import PLAIN, SECRETS
 
 GOLDEN = Path(__file__).parents[3] / "schema" / "examples" / "redaction.json"

@@ -8,7 +8,7 @@ import pytest
 
 from paddock.policy.outside import Planted, command
 from paddock.policy.reach import NOTHING_REACHED, Reach
-from paddock.way import follow
+from paddock.text.path_walk import follow
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.policy.reach import Reach, in_private_temp
-from paddock.way import Identity, Tree, follow
+from paddock.text.path_walk import Identity, Tree, follow
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from paddock.errors import PolicyError
 from paddock.policy.journals import YOUNG_S, Journals
 from paddock.policy.reach import Reach
 from paddock.policy.remembered import Store, facts_of
-from paddock.way import follow
+from paddock.text.path_walk import follow
 
 STRANGE = ["/a b", "/line\nbreak", "/back\\slash", "/\\n", "/\\\\n\n", "/caf\udce9"]
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any
 
-from paddock.journal.syntax import Syntax
+from paddock.text.shell_syntax import Syntax
 
 MARK = "[redacted]"
 OPAQUE = 32  # characters; shorter ones are names as often as secrets

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from paddock.errors import PaddockError
-from paddock.way import follow
+from paddock.text.path_walk import follow
 
 _DRIVE = re.compile(r"([A-Za-z]):(?=[\\/]|$)")
 _SHORT = re.compile(r"~[0-9]")
