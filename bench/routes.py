@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from bench.network import Through, mitmdump
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.network.credentials import injection
 from paddock.network.routes import Settings
 from paddock.network.server import serve

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.network.credentials import Injection, injection
 from paddock.network.inspection import Authority
 from paddock.network.routes import Settings

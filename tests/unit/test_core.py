@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from paddock import core
+from paddock.core import process as core
 from paddock.errors import HostError
 
 

@@ -7,9 +7,9 @@ import fcntl
 import os
 from collections.abc import Iterator
 
-from paddock import core
 from paddock.approve.model import Asked, HostQuestion, Question, ToolQuestion
-from paddock.canonical import canonical
+from paddock.core import process as core
+from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
 from paddock.policy import Origin
 from paddock.policy.approved import Approved, ToolApproval, load_approved, place, read_approved

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from paddock.approve import messages
 from paddock.approve.inbox import Inbox, Line
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.errors import CoreError, HostError
 
 MOST = 256  # runs at a time

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from paddock.approve.model import Asked, Caller, HostQuestion, Parent, Question, ToolQuestion, Verdict
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 
 LONGEST = 64 * 1024

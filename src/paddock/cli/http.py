@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.errors import EXIT_PADDOCK, Bug, PaddockError, UsageError
 from paddock.plan.read import http_of
 from paddock.policy.reach import Reach

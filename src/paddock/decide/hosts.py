@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paddock import core
-from paddock.canonical import canonical
+from paddock.core import process as core
+from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 from paddock.plan import Plan
 from paddock.plan.model import Reach

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.executors import tree
 from paddock.executors.denials import Denial, Denials
 from paddock.executors.seam import Failure, NotStarted, Size

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from paddock import core
+from paddock.core import process as core
 from paddock.executors.attendant import Attendant, AttendedProcess
 from paddock.executors.seam import Command, Size, checked_environment, checked_words, dialect_of, shell_here
 

@@ -14,9 +14,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from paddock import core
 from paddock.approve import Approver
 from paddock.approve.inbox import Line
+from paddock.core import process as core
 from paddock.errors import PaddockError
 from paddock.executors.attendant import Attendant, AttendedProcess
 from paddock.executors.denials import Denials

@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 
-from paddock import core
+from paddock.core import process as core
 from paddock.text.path_walk import Place, Tree, follow
 
 FRONT_DOOR = "paddock"

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from paddock import core
-from paddock.canonical import canonical
+from paddock.core import process as core
+from paddock.core.canonical import canonical
 from paddock.errors import JournalError, PaddockError
 from paddock.plan.model import Plan
 

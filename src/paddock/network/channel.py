@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 from paddock.network.routes import Kind
 

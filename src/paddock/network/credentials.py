@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
-from paddock import core
+from paddock.core import process as core
 from paddock.errors import EXIT_PADDOCK, PolicyError
 from paddock.network.scrub import SIZE_MIN, Scrubber, Search
 from paddock.policy import outside

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.network.channel import Channel, Handed
 from paddock.network.credentials import Injection
 from paddock.network.exchange import ClientGone, Event, Exchanges, event

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.policy.model import Action, CredentialKind, InjectMode, OnFailure, Published, Tier, Upstream
 from paddock.text.path_walk import Tree
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from paddock import core
+from paddock.core import process as core
 from paddock.errors import CoreError, JournalError
 from paddock.git import links
 from paddock.host import Host, Terrain, measure, survey

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Container
 from dataclasses import dataclass
 
-from paddock import core
+from paddock.core import process as core
 from paddock.errors import Bug, CoreError
 from paddock.plan import Plan
 from paddock.plan.judge import PRIVATE, Cover, CoverKind, Judge, Judgement, Operation, existing

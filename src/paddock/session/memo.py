@@ -30,8 +30,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paddock import __version__, core
-from paddock.canonical import canonical
+from paddock import __version__
+from paddock.core import process as core
+from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
 from paddock.git import layout
 from paddock.host.installation import FRONT_DOOR, entries_of

@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 from paddock.plan.judge import Judge, Judgement, Operation
 from paddock.plan.paths import within

@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paddock import core
-from paddock.canonical import canonical
+from paddock.core import process as core
+from paddock.core.canonical import canonical
 from paddock.errors import HostError, UsageError
 from paddock.host import measure
 from paddock.plan.compile import journals_of

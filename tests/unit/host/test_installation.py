@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock import core
+from paddock.core import process as core
 from paddock.host import installation
 from paddock.host.installation import entries_of, own_paths
 from paddock.text.path_walk import Tree

@@ -34,7 +34,7 @@ def program() -> str:
         )
     places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
     # Installed for one user: found from where this package lies, not from what the caller's environment says.
-    site = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    site = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     user = {"userbase": os.path.dirname(os.path.dirname(os.path.dirname(site)))}
     if sysconfig.get_path("purelib", "posix_user", user) == site:
         places.append(sysconfig.get_path("scripts", "posix_user", user))
