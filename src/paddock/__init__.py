@@ -15,6 +15,7 @@ from paddock.errors import (
     SessionError,
     UsageError,
 )
+from paddock.version import __version__
 
 if TYPE_CHECKING:
     from paddock.approve import HostQuestion, Question, Verdict
@@ -66,8 +67,6 @@ if TYPE_CHECKING:
     from paddock.session.tools import open_journal, open_tools
     from paddock.text.redact import Redactor
     from paddock.tools import CommandResult, FileText, FileWritten, Limits, Listing, ToolOutcome, ToolResult, Tools
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Action",

@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from paddock import __version__
 from paddock.cli.text import complain
 from paddock.core import caller_environment
 from paddock.errors import EXIT_PADDOCK, Bug, PaddockError, UsageError
+from paddock.version import __version__
 
 COMMANDS = MappingProxyType(
     {

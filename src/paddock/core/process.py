@@ -13,15 +13,23 @@ import sys
 import sysconfig
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from paddock.errors import CoreError, HostError
-from paddock.plan.model import Plan
 
 if TYPE_CHECKING:
     import subprocess
 
 NAME = "paddock-core"
+
+
+class CanonicalPlan(Protocol):
+    """A plan, by what this package needs of it: the directory it was made in, and its bytes."""
+
+    @property
+    def cwd(self) -> str: ...
+
+    def canonical(self) -> bytes: ...
 
 
 @cache
@@ -47,7 +55,7 @@ def program() -> str:
     )
 
 
-def ask(command: str, *arguments: str, plan: Plan | None = None, question: str | None = None) -> Any:
+def ask(command: str, *arguments: str, plan: CanonicalPlan | None = None, question: str | None = None) -> Any:
     """Run a command of the core that prints JSON; its refusal becomes a CoreError with the core's own words.
 
     ``question``: ASCII, for its stdin."""
@@ -92,7 +100,7 @@ def _answered(status: int, answer: int, complaint: int) -> Any:
     return json.loads(_content(answer))
 
 
-def become(plan: Plan, command: Sequence[str], *, quiet: bool) -> NoReturn:
+def become(plan: CanonicalPlan, command: Sequence[str], *, quiet: bool) -> NoReturn:
     """Replace this process by the core, which runs ``command`` behind the fence."""
     path = program()
     with _sealed(plan) as plan_fd:
@@ -119,7 +127,7 @@ def attend(stdin: int, environment: Mapping[str, str], *, grace_s: int) -> subpr
 
 
 def start_beside(
-    plan: Plan,
+    plan: CanonicalPlan,
     command: Sequence[str],
     *,
     cwd: str,
@@ -158,13 +166,12 @@ def start_beside(
 
 class Recording:
     """The core beside this process, writing events that come by ``line`` to the journal of a plan until that is closed.
-    Where the journal is shown on stderr, its complaints are there as well."""
+    ``on_stderr``: the journal is shown there, and so are its complaints."""
 
-    def __init__(self, plan: Plan, line: int) -> None:
+    def __init__(self, plan: CanonicalPlan, line: int, *, on_stderr: bool) -> None:
         self._complaint = os.memfd_create("paddock-complaint", os.MFD_CLOEXEC)
         plan_at, line_at = 3, 4
-        seen = plan.journal is not None and plan.journal.stderr
-        first = [] if seen else [(os.POSIX_SPAWN_DUP2, self._complaint, 2)]
+        first = [] if on_stderr else [(os.POSIX_SPAWN_DUP2, self._complaint, 2)]
         actions: list[tuple[int, int, int]] = []
         try:
             with _sealed(plan) as plan_fd:
@@ -209,7 +216,7 @@ def _out_of_the_way(fd: int) -> int:
 
 
 @contextlib.contextmanager
-def _sealed(plan: Plan | None) -> Any:
+def _sealed(plan: CanonicalPlan | None) -> Any:
     if plan is None:
         yield None
         return

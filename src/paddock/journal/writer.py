@@ -36,7 +36,8 @@ class Recorder:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                self._core = core.Recording(plan, theirs.fileno())
+                on_stderr = plan.journal is not None and plan.journal.stderr
+                self._core = core.Recording(plan, theirs.fileno(), on_stderr=on_stderr)
             except BaseException:
                 self._line.close()
                 raise

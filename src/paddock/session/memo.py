@@ -30,7 +30,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from paddock import __version__
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
@@ -45,6 +44,7 @@ from paddock.policy.protected import TABLE
 from paddock.policy.remembered import facts_of
 from paddock.session import Prepared
 from paddock.text.path_walk import Way, follow
+from paddock.version import __version__
 
 Facts = list[int] | None  # None: nothing is there
 
