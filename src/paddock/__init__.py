@@ -49,9 +49,8 @@ if TYPE_CHECKING:
     from paddock.executors.windows import WindowsExecutor
     from paddock.executors.wsl import WslExecutor
     from paddock.journal.writer import Recorder
-    from paddock.policy.config import Config, load_config
-    from paddock.policy.model import Action, CommandRule, Effect, PathRule
-    from paddock.policy.places import (
+    from paddock.policy.formats.config import Config, load_config
+    from paddock.policy.formats.executor_modes import (
         ContainerSandboxConfig,
         LinuxSandboxConfig,
         LocalSandboxConfig,
@@ -61,7 +60,8 @@ if TYPE_CHECKING:
         WindowsSandboxConfig,
         WslSandboxConfig,
     )
-    from paddock.policy.safety import SafetyConfig
+    from paddock.policy.formats.safety import SafetyConfig
+    from paddock.policy.model import Action, CommandRule, Effect, PathRule
     from paddock.session.beside import run_sync
     from paddock.session.sandbox import Sandbox
     from paddock.session.tools import open_journal, open_tools
@@ -152,9 +152,9 @@ _LAZY = {
     "CommandExecutor": "paddock.executors.seam",
     "CommandResult": "paddock.tools",
     "CommandRule": "paddock.policy.model",
-    "Config": "paddock.policy.config",
+    "Config": "paddock.policy.formats.config",
     "ContainerExecutor": "paddock.executors.container",
-    "ContainerSandboxConfig": "paddock.policy.places",
+    "ContainerSandboxConfig": "paddock.policy.formats.executor_modes",
     "Decision": "paddock.decide.tools",
     "Denial": "paddock.executors.denials",
     "Desk": "paddock.approve.desk",
@@ -165,11 +165,11 @@ _LAZY = {
     "HostQuestion": "paddock.approve",
     "Limits": "paddock.tools",
     "LinuxSandbox": "paddock.executors.modes",
-    "LinuxSandboxConfig": "paddock.policy.places",
+    "LinuxSandboxConfig": "paddock.policy.formats.executor_modes",
     "Listing": "paddock.tools",
     "LocalSandbox": "paddock.executors.modes",
-    "LocalSandboxConfig": "paddock.policy.places",
-    "Mode": "paddock.policy.places",
+    "LocalSandboxConfig": "paddock.policy.formats.executor_modes",
+    "Mode": "paddock.policy.formats.executor_modes",
     "Outcome": "paddock.executors.run",
     "PathRule": "paddock.policy.model",
     "Process": "paddock.executors.seam",
@@ -177,16 +177,16 @@ _LAZY = {
     "Recorder": "paddock.journal.writer",
     "Redactor": "paddock.text.redact",
     "Result": "paddock.executors.run",
-    "SafetyConfig": "paddock.policy.safety",
+    "SafetyConfig": "paddock.policy.formats.safety",
     "Sandbox": "paddock.session.sandbox",
-    "SandboxConfig": "paddock.policy.places",
+    "SandboxConfig": "paddock.policy.formats.executor_modes",
     "SandboxExecutor": "paddock.executors.sandbox",
     "Scope": "paddock.decide.tools",
     "Shell": "paddock.executors.shells",
     "Shells": "paddock.executors.shells",
     "Size": "paddock.executors.seam",
     "SshExecutor": "paddock.executors.ssh",
-    "SshSandboxConfig": "paddock.policy.places",
+    "SshSandboxConfig": "paddock.policy.formats.executor_modes",
     "Step": "paddock.decide.tools",
     "ToolCall": "paddock.decide.calls",
     "ToolOutcome": "paddock.tools",
@@ -196,17 +196,17 @@ _LAZY = {
     "Tools": "paddock.tools",
     "Verdict": "paddock.approve",
     "WindowsExecutor": "paddock.executors.windows",
-    "WindowsSandboxConfig": "paddock.policy.places",
+    "WindowsSandboxConfig": "paddock.policy.formats.executor_modes",
     "WindowsSubprocessSandbox": "paddock.executors.modes",
     "WslDistroSandbox": "paddock.executors.modes",
     "WslExecutor": "paddock.executors.wsl",
-    "WslSandboxConfig": "paddock.policy.places",
+    "WslSandboxConfig": "paddock.policy.formats.executor_modes",
     "download_rootfs": "paddock.executors.distro",
     "executor_for": "paddock.executors.modes",
     "import_distro": "paddock.executors.distro",
     "is_wsl_available": "paddock.executors.distro",
     "list_distros": "paddock.executors.distro",
-    "load_config": "paddock.policy.config",
+    "load_config": "paddock.policy.formats.config",
     "open_journal": "paddock.session.tools",
     "open_tools": "paddock.session.tools",
     "resolve_mode": "paddock.executors.modes",

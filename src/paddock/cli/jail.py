@@ -11,8 +11,8 @@ from paddock.cli.options import Parser, add_policy_options, request_of, split_co
 from paddock.cli.text import say
 from paddock.errors import UsageError
 from paddock.policy import Origin
+from paddock.policy.formats.schema import ID_MAPS
 from paddock.policy.request import DirectiveFlag, Request
-from paddock.policy.schema import ID_MAPS
 from paddock.session.container import prepare_container
 
 _USAGE = "paddock jail [options] -- COMMAND …"

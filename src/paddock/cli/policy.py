@@ -7,7 +7,7 @@ import json
 from paddock.cli.options import Parser, add_tool_options, tool_flags_of
 from paddock.cli.text import say
 from paddock.policy import Origin
-from paddock.policy.config import configured, shown
+from paddock.policy.formats.config import configured, shown
 
 
 def execute(arguments: list[str]) -> int:

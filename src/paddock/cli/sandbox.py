@@ -19,8 +19,8 @@ from paddock.executors.modes import HOLDS, executor_for, resolve_mode
 from paddock.executors.run import run
 from paddock.executors.seam import CommandExecutor
 from paddock.policy import Origin
-from paddock.policy.places import Mode, SandboxConfig, WslSandboxConfig, wsl_profile
-from paddock.policy.safety import read_safety_config
+from paddock.policy.formats.executor_modes import Mode, SandboxConfig, WslSandboxConfig, wsl_profile
+from paddock.policy.formats.safety import read_safety_config
 
 NOT_HERE = 2
 _ABOUT = "uname -r; python3 --version 2>/dev/null || true"
@@ -223,7 +223,7 @@ def _reset(config: WslSandboxConfig, *, sure: bool) -> int:
 def _named(path: str, origin: Origin) -> SandboxConfig:
     """It names programs that run outside of the fence: what a command could have written has to be trusted first."""
     if sys.platform != "win32":
-        from paddock.policy.config import load_config
+        from paddock.policy.formats.config import load_config
 
         return load_config(path, origin=origin).sandbox or SandboxConfig()
     try:

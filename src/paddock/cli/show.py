@@ -25,8 +25,8 @@ from paddock.plan.model import (
     Shell,
 )
 from paddock.plan.read import plan_of
+from paddock.policy.formats.schema import NOT
 from paddock.policy.model import Action, OnFailure, Tier, Tools
-from paddock.policy.schema import NOT
 from paddock.session import Preflight, Prepared
 
 _LABEL = 13

@@ -11,7 +11,7 @@ from paddock.cli.text import say
 from paddock.errors import UsageError
 from paddock.host.registries import agreement, named_in
 from paddock.policy import Origin, Request, load
-from paddock.policy.config import read_config
+from paddock.policy.formats.config import read_config
 from paddock.policy.model import Destination, Sourced
 from paddock.policy.trust import agree, read_policy, trust, untrust
 

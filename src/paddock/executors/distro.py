@@ -34,7 +34,7 @@ from paddock.executors.wsl import (
     in_distro,
     wsl_program,
 )
-from paddock.policy.places import WslSandboxConfig
+from paddock.policy.formats.executor_modes import WslSandboxConfig
 
 ROOTFS_MAX = 4 * 1024**3
 _ETC = "/etc"

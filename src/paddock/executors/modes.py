@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from paddock.errors import HostError, UsageError
 from paddock.executors.run import Result, run
 from paddock.executors.seam import Command, CommandExecutor, shell_here
-from paddock.policy.places import (
+from paddock.policy.formats.executor_modes import (
     LinuxSandboxConfig,
     LocalSandboxConfig,
     Mode,

@@ -10,16 +10,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from paddock.policy.expand import Expander
+from paddock.policy.formats.expand import Expander
+from paddock.policy.formats.table import Table
+from paddock.policy.formats.toml import document
+from paddock.policy.formats.values import Values
 from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Action, Destination, PolicyFile, Rule, Sourced
 from paddock.policy.origin import Origin
 from paddock.policy.rules import RuleReader
 from paddock.policy.search import APPROVED, exists
-from paddock.policy.table import Table
-from paddock.policy.toml import document
 from paddock.policy.trust import FileText, read_policy
-from paddock.policy.values import Values
 
 FILE = f"{APPROVED}.toml"
 

@@ -6,12 +6,12 @@ import os
 from dataclasses import dataclass, field, replace
 
 from paddock.errors import PolicyError
-from paddock.policy.conf import read_conf
-from paddock.policy.fragment import Fragment
+from paddock.policy.formats.conf import read_conf
+from paddock.policy.formats.fragment import Fragment
+from paddock.policy.formats.toml import read_toml
 from paddock.policy.model import Policy, PolicyFile, Source, Sourced
 from paddock.policy.origin import Origin
 from paddock.policy.search import Found, Search, read_text
-from paddock.policy.toml import read_toml
 from paddock.policy.trust import FileText, require_agreement
 from paddock.text.path_walk import Place
 

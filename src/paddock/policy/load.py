@@ -12,8 +12,9 @@ from functools import reduce
 
 from paddock.errors import PolicyError
 from paddock.policy.approved import Approved, load_approved
-from paddock.policy.expand import wrong
-from paddock.policy.flags import flag, from_command_line
+from paddock.policy.formats.expand import wrong
+from paddock.policy.formats.flags import flag, from_command_line
+from paddock.policy.formats.schema import RULE_PATHS
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
 from paddock.policy.merge import merge
@@ -21,7 +22,6 @@ from paddock.policy.model import Access, Action, Deny, Environment, Filesystem, 
 from paddock.policy.origin import Origin
 from paddock.policy.reach import Reach, in_private_temp
 from paddock.policy.request import Request
-from paddock.policy.schema import RULE_PATHS
 from paddock.policy.search import Found, Search, exists
 from paddock.policy.syscalls import table
 from paddock.policy.trust import FileText, require_agreement

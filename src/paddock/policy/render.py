@@ -16,7 +16,8 @@ from typing import TypeVar
 
 from paddock.errors import PolicyError
 from paddock.policy.approved import ToolApproval
-from paddock.policy.expand import CWD_TOKEN
+from paddock.policy.formats.expand import CWD_TOKEN
+from paddock.policy.formats.schema import GRANT_KEYS, KEYS, LIMITS, NOT, RULE_PATHS, VERSION
 from paddock.policy.inherit import FLOOR
 from paddock.policy.model import (
     Audit,
@@ -37,7 +38,6 @@ from paddock.policy.model import (
     Syscalls,
     Tools,
 )
-from paddock.policy.schema import GRANT_KEYS, KEYS, LIMITS, NOT, RULE_PATHS, VERSION
 
 _BARE_KEY = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 

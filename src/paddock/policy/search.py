@@ -11,10 +11,10 @@ import os
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
-from paddock.policy.expand import Expander
+from paddock.policy.formats.expand import Expander
+from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.model import COMMAND_LINE, Source
 from paddock.policy.origin import Origin
-from paddock.policy.suggest import did_you_mean
 from paddock.policy.trust import FileText, read_builtin, read_policy
 
 SUFFIXES = (".toml", ".conf")

@@ -20,7 +20,7 @@ from paddock.executors.shells import Shells
 from paddock.journal.writer import Recorder
 from paddock.plan.paths import with_parents, within
 from paddock.policy import Origin, Request
-from paddock.policy.config import configured
+from paddock.policy.formats.config import configured
 from paddock.policy.model import Tier
 from paddock.session import Prepared, ending, prepare, remember_journal
 from paddock.session.tools import tools_of

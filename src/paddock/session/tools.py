@@ -18,7 +18,7 @@ from paddock.plan.judge import PRIVATE, Operation, identities_above
 from paddock.plan.model import Plan
 from paddock.plan.paths import within
 from paddock.policy import GrantFlag, Origin, Request, load
-from paddock.policy.config import Config, configured
+from paddock.policy.formats.config import Config, configured
 from paddock.policy.model import Access, Tier
 from paddock.policy.model import Tools as ToolSettings
 from paddock.session import Prepared, prepare, remember_journal

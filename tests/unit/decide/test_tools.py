@@ -23,10 +23,10 @@ from paddock import (
 )
 from paddock.decide.guess import guess
 from paddock.decide.tools import default_denied_paths
-from paddock.policy.config import configured, tool_flags
+from paddock.policy.formats.config import configured, tool_flags
+from paddock.policy.formats.safety import read_safety_config
 from paddock.policy.merge import merge
 from paddock.policy.model import Policy
-from paddock.policy.safety import read_safety_config
 from tests.unit.policy.world import World
 
 ALLOW, DENY, ASK = Action.ALLOW, Action.DENY, Action.ASK

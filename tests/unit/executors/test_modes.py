@@ -21,7 +21,7 @@ from paddock.executors.seam import CommandExecutor
 from paddock.executors.ssh import SshExecutor
 from paddock.executors.windows import WindowsExecutor
 from paddock.executors.wsl import WslExecutor
-from paddock.policy.places import ContainerSandboxConfig, Mode, SandboxConfig, SshSandboxConfig
+from paddock.policy.formats.executor_modes import ContainerSandboxConfig, Mode, SandboxConfig, SshSandboxConfig
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paddock.policy.conf import DIRECTIVES
+from paddock.policy.formats.conf import DIRECTIVES
 from paddock.policy.model import Access
 from tests.unit.policy.world import World
 

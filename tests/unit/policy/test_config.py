@@ -11,8 +11,17 @@ import pytest
 
 import paddock
 from paddock import PolicyError, ToolCall, ToolPolicy
-from paddock.policy.config import INITIAL, Config, configured, load_config, read_config, shown, tightened, tool_flags
-from paddock.policy.safety import read_safety_config
+from paddock.policy.formats.config import (
+    INITIAL,
+    Config,
+    configured,
+    load_config,
+    read_config,
+    shown,
+    tightened,
+    tool_flags,
+)
+from paddock.policy.formats.safety import read_safety_config
 from paddock.session.tools import limits_of
 from tests.unit.policy.world import World
 

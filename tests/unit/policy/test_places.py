@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from paddock.errors import PolicyError, UsageError
-from paddock.policy.places import (
+from paddock.policy.formats.executor_modes import (
     LinuxSandboxConfig,
     LocalSandboxConfig,
     Mode,
@@ -18,7 +18,7 @@ from paddock.policy.places import (
     builtin_distros,
     wsl_profile,
 )
-from paddock.policy.safety import SafetyConfig, read_safety_config
+from paddock.policy.formats.safety import SafetyConfig, read_safety_config
 from tests.unit.policy.world import World
 
 DIGEST = "ab" * 32

@@ -10,8 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paddock.errors import PolicyError
-from paddock.policy.expand import Expander, wrong
-from paddock.policy.fragment import Fragment
+from paddock.policy.formats.expand import Expander, wrong
+from paddock.policy.formats.fragment import Fragment
+from paddock.policy.formats.schema import CONTAINER_LISTS, LIMIT_MAX, LIMITS
+from paddock.policy.formats.sections import Sections
+from paddock.policy.formats.suggest import did_you_mean
+from paddock.policy.formats.values import Values
 from paddock.policy.model import (
     Access,
     Audit,
@@ -27,10 +31,6 @@ from paddock.policy.model import (
     Syscalls,
 )
 from paddock.policy.origin import Origin
-from paddock.policy.schema import CONTAINER_LISTS, LIMIT_MAX, LIMITS
-from paddock.policy.sections import Sections
-from paddock.policy.suggest import did_you_mean
-from paddock.policy.values import Values
 
 LINE_LIMIT = 4096
 

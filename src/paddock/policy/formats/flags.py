@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from paddock.errors import UsageError
-from paddock.policy.expand import Expander
+from paddock.policy.formats.expand import Expander
+from paddock.policy.formats.schema import CONTAINER_LISTS
+from paddock.policy.formats.sections import Sections
+from paddock.policy.formats.values import Values
 from paddock.policy.hosts import allowed_host, read_host
 from paddock.policy.model import (
     COMMAND_LINE,
@@ -28,9 +31,6 @@ from paddock.policy.model import (
 )
 from paddock.policy.origin import Origin
 from paddock.policy.request import DirectiveFlag, Request
-from paddock.policy.schema import CONTAINER_LISTS
-from paddock.policy.sections import Sections
-from paddock.policy.values import Values
 
 _SESSION = frozenset("0123456789abcdef")
 

@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from paddock.policy.expand import wrong
+from paddock.policy.formats.expand import wrong
+from paddock.policy.formats.schema import (
+    CAPABILITIES,
+    GRANT_KEYS,
+    GRANT_TABLE_KEYS,
+    HOSTNAME_LIMIT,
+    ID_MAPS,
+    KEYS,
+    LIMIT_MAX,
+    LIMITS,
+    SHELL_ENV_KEYS,
+    VERSION,
+)
+from paddock.policy.formats.suggest import did_you_mean
+from paddock.policy.formats.table import Table
+from paddock.policy.formats.values import Values
 from paddock.policy.glob import Glob
 from paddock.policy.hosts import allowed_host, read_host
 from paddock.policy.model import (
@@ -28,21 +43,6 @@ from paddock.policy.model import (
     Widen,
     Workspace,
 )
-from paddock.policy.schema import (
-    CAPABILITIES,
-    GRANT_KEYS,
-    GRANT_TABLE_KEYS,
-    HOSTNAME_LIMIT,
-    ID_MAPS,
-    KEYS,
-    LIMIT_MAX,
-    LIMITS,
-    SHELL_ENV_KEYS,
-    VERSION,
-)
-from paddock.policy.suggest import did_you_mean
-from paddock.policy.table import Table
-from paddock.policy.values import Values
 
 # What `reads = "all"` opens. Not /run, where sockets of services lie: a connection needs no right to write. Not /tmp
 # and /dev, which the run has for itself; not /boot and the homes of others, which nobody else can list.

@@ -8,10 +8,10 @@ from enum import Enum
 from typing import TypeVar
 
 from paddock.errors import PolicyError
-from paddock.policy.expand import wrong
+from paddock.policy.formats.expand import wrong
+from paddock.policy.formats.position import Path
+from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.model import Source, Sourced
-from paddock.policy.position import Path
-from paddock.policy.suggest import did_you_mean
 
 E = TypeVar("E", bound=Enum)
 

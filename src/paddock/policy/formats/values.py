@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from paddock.policy.expand import CWD_TOKEN, Expander, wrong
+from paddock.policy.formats.expand import CWD_TOKEN, Expander, wrong
+from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.glob import ANY_DEPTH, Glob, GlobError
 from paddock.policy.model import COMMAND_LINE, SOCKETS, Access, Deny, Grant, Source, Sourced
-from paddock.policy.suggest import did_you_mean
 
 _ENV_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 

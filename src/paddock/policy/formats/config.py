@@ -16,14 +16,14 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from paddock.errors import PolicyError
+from paddock.policy.formats.executor_modes import SandboxConfig
+from paddock.policy.formats.safety import read_safety_config
+from paddock.policy.formats.table import Table
 from paddock.policy.load import require_agreement_to_what_a_command_could_rewrite
 from paddock.policy.merge import merge
 from paddock.policy.model import COMMAND_LINE, Policy, Source, Sourced, Tools
 from paddock.policy.origin import Origin
-from paddock.policy.places import SandboxConfig
-from paddock.policy.safety import read_safety_config
 from paddock.policy.search import exists
-from paddock.policy.table import Table
 from paddock.policy.trust import read_policy
 
 FILE = "config.json"

@@ -15,12 +15,12 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from paddock.errors import PolicyError, UsageError
-from paddock.policy.expand import Expander
+from paddock.policy.formats.expand import Expander
+from paddock.policy.formats.table import Table
 from paddock.policy.origin import Origin
-from paddock.policy.table import Table
 from paddock.policy.trust import read_policy
 
-BUILTIN_DISTROS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "distros")
+BUILTIN_DISTROS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "distros")
 PACKAGES = "{packages}"
 _ALPINE_URL = "https://dl-cdn.alpinelinux.org/alpine/v3.20/releases/x86_64/alpine-minirootfs-3.20.3-x86_64.tar.gz"
 _ALPINE_SHA256 = "d4e6fd67dcf75e40c451560ac7265166c2b72a0f38ddc9aae756a7de3d1efa0c"

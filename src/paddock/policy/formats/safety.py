@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from paddock.policy.expand import Expander
+from paddock.policy.formats.executor_modes import SandboxConfig, json_table, read_sandbox
+from paddock.policy.formats.expand import Expander
+from paddock.policy.formats.schema import KEYS
+from paddock.policy.formats.table import Table
+from paddock.policy.formats.values import Values
 from paddock.policy.model import Tools
 from paddock.policy.origin import Origin
-from paddock.policy.places import SandboxConfig, json_table, read_sandbox
 from paddock.policy.rules import RuleReader
-from paddock.policy.schema import KEYS
-from paddock.policy.table import Table
-from paddock.policy.values import Values
 
 # The agent's own settings, which stand in the same file and are nobody's business here.
 _BESIDES = ("provider", "max_steps", "timeout")

@@ -6,8 +6,13 @@ import tomllib
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
-from paddock.policy.expand import Expander
-from paddock.policy.fragment import Fragment
+from paddock.policy.formats.expand import Expander
+from paddock.policy.formats.fragment import Fragment
+from paddock.policy.formats.position import positions
+from paddock.policy.formats.schema import SECTIONS
+from paddock.policy.formats.sections import Sections
+from paddock.policy.formats.table import Table
+from paddock.policy.formats.values import Values
 from paddock.policy.model import (
     Audit,
     Environment,
@@ -18,12 +23,7 @@ from paddock.policy.model import (
     Tools,
 )
 from paddock.policy.origin import Origin
-from paddock.policy.position import positions
 from paddock.policy.rules import RuleReader
-from paddock.policy.schema import SECTIONS
-from paddock.policy.sections import Sections
-from paddock.policy.table import Table
-from paddock.policy.values import Values
 
 MOST_PARTS = 100
 
