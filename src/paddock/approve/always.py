@@ -1,4 +1,7 @@
-"""Always: an answer becomes a rule, or a host, in the person's own ``approved.toml`` (policy/approved.py reads it)."""
+"""Always: an answer becomes a rule, or a host, in the person's own ``approved.toml``.
+
+policy/trust/approved.py reads that file.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
 from paddock.policy import Origin
-from paddock.policy.approved import Approved, ToolApproval, load_approved, place, read_approved
 from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Action, Destination, Match, Rule, Source
 from paddock.policy.render import approval_to_toml, host_to_toml, rule_to_toml
+from paddock.policy.trust.approved import Approved, ToolApproval, load_approved, place, read_approved
 
 SIZE_LIMIT = 256 * 1024  # every plan with rules carries all of it
 _ID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._+-")

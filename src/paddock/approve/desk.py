@@ -22,7 +22,7 @@ from paddock.approve.model import Approver, ToolQuestion, Verdict
 from paddock.decide.shown import shown_command
 from paddock.errors import PolicyError
 from paddock.policy import Origin
-from paddock.policy.approved import ToolApproval, load_approved
+from paddock.policy.trust.approved import ToolApproval, load_approved
 from paddock.text.redact import Redactor
 
 NOBODY = "nobody"  # could be asked

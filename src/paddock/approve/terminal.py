@@ -39,7 +39,7 @@ from paddock.approve.text import (
 )
 from paddock.errors import PaddockError
 from paddock.policy import Origin
-from paddock.policy.approved import place
+from paddock.policy.trust.approved import place
 
 BY = "terminal"
 TTY = "/dev/tty"

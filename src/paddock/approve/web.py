@@ -27,7 +27,7 @@ from paddock.approve.queue import Pending, Queue, Settled
 from paddock.approve.text import Shown, words
 from paddock.errors import PaddockError
 from paddock.policy import Origin
-from paddock.policy.approved import place
+from paddock.policy.trust.approved import place
 
 BY = "web"
 HOST = "127.0.0.1"

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Mapping
 
 from paddock.errors import PolicyError
-from paddock.policy.remembered import facts_of
+from paddock.policy.trust.path_list import facts_of
 from paddock.text.path_walk import follow
 
 SIZE_LIMIT = 1024 * 1024

@@ -22,8 +22,8 @@ from paddock.errors import PolicyError
 from paddock.git.looked import Looked
 from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Destination, Source, Sourced
-from paddock.policy.origin import Origin
-from paddock.policy.reach import Reach, in_private_temp
+from paddock.policy.trust.origin import Origin
+from paddock.policy.trust.writable_history import Reach, in_private_temp
 from paddock.text.path_walk import follow
 
 _LOCK_LIMIT = 64 * 1024 * 1024
@@ -103,7 +103,7 @@ def named_in(path: str) -> tuple[Sourced[Destination], ...] | None:
 
 
 def agreement(host: Destination) -> str:
-    """What is kept of a person's word for one host in one file (policy/trust.py)."""
+    """What is kept of a person's word for one host in one file (policy/trust/file_trust.py)."""
     return hashlib.sha256(str(host).encode()).hexdigest()
 
 

@@ -21,8 +21,8 @@ from paddock.policy.glob import Glob
 from paddock.policy.hosts import DISCOVERED
 from paddock.policy.load import reach_of
 from paddock.policy.model import Access, Grant, Policy, Workspace
-from paddock.policy.origin import Origin
 from paddock.policy.protected import protected
+from paddock.policy.trust.origin import Origin
 from paddock.text.path_walk import follow
 
 if TYPE_CHECKING:

@@ -36,8 +36,7 @@ class Recorder:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                on_stderr = plan.journal is not None and plan.journal.stderr
-                self._core = core.Recording(plan, theirs.fileno(), on_stderr=on_stderr)
+                self._core = core.Recording(plan, theirs.fileno(), on_stderr=plan.journal.stderr)
             except BaseException:
                 self._line.close()
                 raise

@@ -19,9 +19,9 @@ from urllib.parse import quote
 from paddock.core import process as core
 from paddock.errors import EXIT_PADDOCK, PolicyError
 from paddock.network.scrub import SIZE_MIN, Scrubber, Search
-from paddock.policy import outside
 from paddock.policy.model import Credential, CredentialKind, InjectMode, Route
-from paddock.policy.reach import NOTHING_REACHED, Reach
+from paddock.policy.trust import host_commands
+from paddock.policy.trust.writable_history import NOTHING_REACHED, Reach
 
 COMMAND_TIMEOUT_S = 60
 SIZE_MAX = 4096
@@ -132,7 +132,7 @@ def _file(credential: Credential, environ: Mapping[str, str], reach: Reach) -> b
     if real != credential.place:
         raise _missing(credential, f"{credential.place} is reached through a link", hint=f"write file:{real}")
     # The secret decides whose account a request is for.
-    if planted := outside.planted(real, environ, reach):
+    if planted := host_commands.planted(real, environ, reach):
         raise _planted(credential, f"{planted} lies where a command could have put it")
     try:
         descriptor = os.open(credential.place, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
@@ -160,7 +160,7 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Reach) -
     for variable, fallback in (("XDG_CONFIG_HOME", "~/.config"), ("XDG_DATA_HOME", "~/.local/share")):
         # It names the Python module that is asked.
         settings = os.path.join(environ.get(variable) or os.path.expanduser(fallback), "python_keyring/keyringrc.cfg")
-        if os.path.lexists(settings) and (planted := outside.planted(settings, environ, reach)):
+        if os.path.lexists(settings) and (planted := host_commands.planted(settings, environ, reach)):
             raise _planted(credential, f"{planted} lies where a command could have put it")
     try:
         keyring = importlib.import_module("keyring")
@@ -178,8 +178,8 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Reach) -
 def _command(credential: Credential, environ: Mapping[str, str], reach: Reach, plan_fd: int | None) -> bytes:
     words = shlex.split(credential.place)
     try:
-        command = outside.command(words, environ, reach)
-    except outside.Planted as planted:
+        command = host_commands.command(words, environ, reach)
+    except host_commands.Planted as planted:
         raise _planted(credential, f"{planted} lies where a command could have put it") from None
     except FileNotFoundError:
         raise _missing(credential, f"{words[0]}: there is no such program") from None
@@ -196,7 +196,7 @@ def _command(credential: Credential, environ: Mapping[str, str], reach: Reach, p
         try:
             done = subprocess.run(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=complaint, timeout=COMMAND_TIMEOUT_S,
-                cwd=outside.CWD, env=command.environ, pass_fds=passed,
+                cwd=host_commands.CWD, env=command.environ, pass_fds=passed,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise _missing(credential, f"{program} did not answer in {COMMAND_TIMEOUT_S} s") from None
@@ -219,7 +219,7 @@ def require_trusted(environ: Mapping[str, str], reach: Reach) -> None:
     """Refuse certificates and settings of TLS that a command could have written: they say which upstreams are genuine,
     and those get the secrets."""
     for name in _TLS_VARIABLES:
-        if name in environ and (found := outside.planted(environ[name], environ, reach)):
+        if name in environ and (found := host_commands.planted(environ[name], environ, reach)):
             raise PolicyError(
                 f"{name}: {found} lies where a command could have put it, and says which upstreams are genuine",
                 hint=f"unset {name}, or let it name a file that no command can write",

@@ -37,7 +37,7 @@ from paddock.plan.shell import shell_of, summary_of_shells
 from paddock.plan.tier import USEFUL_ABI, choose_tier, lacking, remedy
 from paddock.plan.workspace import workspace_of
 from paddock.policy.model import TMP_TOKEN, NetworkMode, Policy, Switch, Tier
-from paddock.policy.origin import state_dir_of
+from paddock.policy.trust.origin import state_dir_of
 
 NOTHING_SURVEYED = Terrain()
 

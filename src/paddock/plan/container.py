@@ -44,7 +44,7 @@ from paddock.plan.paths import touch
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
 from paddock.policy.glob import Glob
 from paddock.policy.model import TMP_TOKEN, Action, Policy, Setting, Source, Switch, Tier, Workspace
-from paddock.policy.origin import state_dir_of
+from paddock.policy.trust.origin import state_dir_of
 
 HOSTNAME = "paddock"
 NETNS_DIR = "/run/netns"

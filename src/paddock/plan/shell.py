@@ -46,7 +46,7 @@ from paddock.policy.model import (
     Sourced,
     Tier,
 )
-from paddock.policy.origin import state_dir_of
+from paddock.policy.trust.origin import state_dir_of
 from paddock.text.path_walk import Tree
 
 # What a shell needs to go inside, and to be known there.

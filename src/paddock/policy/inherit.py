@@ -10,9 +10,9 @@ from paddock.policy.formats.conf import read_conf
 from paddock.policy.formats.fragment import Fragment
 from paddock.policy.formats.toml import read_toml
 from paddock.policy.model import Policy, PolicyFile, Source, Sourced
-from paddock.policy.origin import Origin
-from paddock.policy.search import Found, Search, read_text
-from paddock.policy.trust import FileText, require_agreement
+from paddock.policy.trust.file_trust import FileText, require_agreement
+from paddock.policy.trust.origin import Origin
+from paddock.policy.trust.search import Found, Search, read_text
 from paddock.text.path_walk import Place
 
 DEFAULT = "ai-agent"

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from paddock.errors import PolicyError
 from paddock.policy.load import load
 from paddock.policy.model import COMMAND_LINE, Source
-from paddock.policy.origin import Origin
 from paddock.policy.request import Request
-from paddock.policy.search import Found, Search, read_text
+from paddock.policy.trust.origin import Origin
+from paddock.policy.trust.search import Found, Search, read_text
 
 _ASKED = Source(file=COMMAND_LINE, key="profile")
 

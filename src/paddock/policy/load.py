@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import reduce
 
 from paddock.errors import PolicyError
-from paddock.policy.approved import Approved, load_approved
 from paddock.policy.formats.expand import wrong
 from paddock.policy.formats.flags import flag, from_command_line
 from paddock.policy.formats.schema import RULE_PATHS
@@ -19,12 +18,13 @@ from paddock.policy.glob import Glob, component_matches
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
 from paddock.policy.merge import merge
 from paddock.policy.model import Access, Action, Deny, Environment, Filesystem, Match, Policy, Rule
-from paddock.policy.origin import Origin
-from paddock.policy.reach import Reach, in_private_temp
 from paddock.policy.request import Request
-from paddock.policy.search import Found, Search, exists
 from paddock.policy.syscalls import table
-from paddock.policy.trust import FileText, require_agreement
+from paddock.policy.trust.approved import Approved, load_approved
+from paddock.policy.trust.file_trust import FileText, require_agreement
+from paddock.policy.trust.origin import Origin
+from paddock.policy.trust.search import Found, Search, exists
+from paddock.policy.trust.writable_history import Reach, in_private_temp
 from paddock.text.path_walk import Way, follow
 
 PROJECT_FILE = "paddock.toml"

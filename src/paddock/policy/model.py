@@ -459,7 +459,7 @@ class Policy:
     limits: tuple[Limit, ...] = ()
     audit: Audit = Audit()
     rules: tuple[Rule, ...] = ()
-    approved: tuple[Rule, ...] = ()  # answers of earlier runs (policy/approved.py); only to questions
+    approved: tuple[Rule, ...] = ()  # answers of earlier runs (policy/trust/approved.py); only to questions
     approved_hosts: tuple[Sourced[Destination], ...] = ()
     tools: Tools = Tools()
     shell: Shell | None = None  # None: shells are as any other program

@@ -15,7 +15,6 @@ from enum import Enum
 from typing import TypeVar
 
 from paddock.errors import PolicyError
-from paddock.policy.approved import ToolApproval
 from paddock.policy.formats.expand import CWD_TOKEN
 from paddock.policy.formats.schema import GRANT_KEYS, KEYS, LIMITS, NOT, RULE_PATHS, VERSION
 from paddock.policy.inherit import FLOOR
@@ -38,6 +37,7 @@ from paddock.policy.model import (
     Syscalls,
     Tools,
 )
+from paddock.policy.trust.approved import ToolApproval
 
 _BARE_KEY = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 

@@ -13,10 +13,10 @@ from paddock.host import Host, Terrain, measure, survey
 from paddock.plan import Plan, compile_plan
 from paddock.plan.tier import choose_tier
 from paddock.policy import Origin, Policy, Request, load
-from paddock.policy.journals import Journals
 from paddock.policy.load import writable_trees
 from paddock.policy.model import Tier
-from paddock.policy.reach import Reach
+from paddock.policy.trust.journal_history import Journals
+from paddock.policy.trust.writable_history import Reach
 from paddock.session.journal import require_usable
 from paddock.session.making import make_missing, require_places_of_shells, to_make
 from paddock.session.own_places import make_lockable

@@ -9,7 +9,7 @@ from paddock.host.accounts import look_up
 from paddock.plan.container import Asked, compile_container
 from paddock.policy import Origin, Request, load
 from paddock.policy.load import writable_trees
-from paddock.policy.reach import Reach
+from paddock.policy.trust.writable_history import Reach
 from paddock.session import Prepared, remember_journal
 
 

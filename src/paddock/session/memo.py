@@ -35,13 +35,14 @@ from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
 from paddock.git import layout
 from paddock.host.installation import FRONT_DOOR, entries_of
-from paddock.policy import Origin, Policy, journals, reach
+from paddock.policy import Origin, Policy
 from paddock.policy.glob import Glob
 from paddock.policy.hosts import GROUPS
 from paddock.policy.load import rule_paths, writable_trees
 from paddock.policy.model import Tier
 from paddock.policy.protected import TABLE
-from paddock.policy.remembered import facts_of
+from paddock.policy.trust import journal_history, writable_history
+from paddock.policy.trust.path_list import facts_of
 from paddock.session import Prepared
 from paddock.text.path_walk import Way, follow
 from paddock.version import __version__
@@ -119,8 +120,8 @@ class Memo:
         if prepared.reach.including(trees) != prepared.reach:
             return
         stores: dict[str, Facts] = {
-            os.path.join(self.origin.state_dir, reach.STORE): list(prepared.reach.facts) or None,
-            os.path.join(self.origin.state_dir, journals.STORE): list(prepared.journals.facts) or None,
+            os.path.join(self.origin.state_dir, writable_history.STORE): list(prepared.reach.facts) or None,
+            os.path.join(self.origin.state_dir, journal_history.STORE): list(prepared.journals.facts) or None,
         }
         text = canonical(
             {

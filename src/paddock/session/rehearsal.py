@@ -17,7 +17,7 @@ from paddock.plan.paths import within
 from paddock.policy import Origin
 from paddock.policy.load import writable_trees
 from paddock.policy.model import Action
-from paddock.policy.reach import Reach
+from paddock.policy.trust.writable_history import Reach
 from paddock.session import Prepared
 from paddock.session.exec_answer import answer_exec
 from paddock.session.journal import require_usable

@@ -9,8 +9,8 @@ import pytest
 
 from paddock.approve.always import SIZE_LIMIT, approval_for, keep, rule_for, written
 from paddock.errors import PolicyError
-from paddock.policy.approved import load_approved, place
 from paddock.policy.model import Action
+from paddock.policy.trust.approved import load_approved, place
 from tests.unit.approve.questions import host_question, question
 from tests.unit.policy.world import World
 

@@ -11,8 +11,8 @@ from paddock.cli import trust as trust_command
 from paddock.errors import PolicyError
 from paddock.host.registries import Registry, discover, looked_at, named_in
 from paddock.policy import Origin
-from paddock.policy.reach import Reach
-from paddock.policy.trust import Trusted
+from paddock.policy.trust.file_trust import Trusted
+from paddock.policy.trust.writable_history import Reach
 from paddock.text.path_walk import Tree, follow
 from tests.unit.policy.world import World
 

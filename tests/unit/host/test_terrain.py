@@ -13,7 +13,7 @@ from paddock.git.links import remember
 from paddock.host.terrain import Terrain, survey
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.model import Access
-from paddock.policy.reach import Reach
+from paddock.policy.trust.writable_history import Reach
 from paddock.text.path_walk import Tree
 from tests.unit.git.ground import repository, worktree
 from tests.unit.policy.world import World

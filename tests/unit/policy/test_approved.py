@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.policy.approved import load_approved
 from paddock.policy.request import Request
+from paddock.policy.trust.approved import load_approved
 from tests.unit.policy.world import World
 
 ASKS = '[meta]\ndefault_action = "ask"\n'

@@ -14,9 +14,9 @@ from paddock.policy.formats.toml import read_toml
 from paddock.policy.formats.values import Values
 from paddock.policy.glob import Glob
 from paddock.policy.model import Source
-from paddock.policy.origin import BUILTIN_DIR
 from paddock.policy.render import to_toml
-from paddock.policy.trust import decode
+from paddock.policy.trust.file_trust import decode
+from paddock.policy.trust.origin import BUILTIN_DIR
 from tests.unit.policy.test_conf import EVERY_DIRECTIVE
 from tests.unit.policy.world import World
 

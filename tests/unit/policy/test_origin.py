@@ -10,7 +10,7 @@ import pytest
 
 from paddock.errors import UsageError
 from paddock.policy import Origin
-from paddock.policy.origin import checked_home, current_directory
+from paddock.policy.trust.origin import checked_home, current_directory
 
 
 def passwd(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paddock.policy.outside import Planted, command
-from paddock.policy.reach import NOTHING_REACHED, Reach
+from paddock.policy.trust.host_commands import Planted, command
+from paddock.policy.trust.writable_history import NOTHING_REACHED, Reach
 from paddock.text.path_walk import follow
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.policy.reach import Reach, in_private_temp
+from paddock.policy.trust.writable_history import Reach, in_private_temp
 from paddock.text.path_walk import Identity, Tree, follow
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.policy.journals import YOUNG_S, Journals
-from paddock.policy.reach import Reach
-from paddock.policy.remembered import Store, facts_of
+from paddock.policy.trust.journal_history import YOUNG_S, Journals
+from paddock.policy.trust.path_list import Store, facts_of
+from paddock.policy.trust.writable_history import Reach
 from paddock.text.path_walk import follow
 
 STRANGE = ["/a b", "/line\nbreak", "/back\\slash", "/\\n", "/\\\\n\n", "/caf\udce9"]

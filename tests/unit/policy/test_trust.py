@@ -14,7 +14,7 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.policy import Request, load
-from paddock.policy.trust import SIZE_LIMIT, Trusted, is_trusted, read_policy, trust, untrust
+from paddock.policy.trust.file_trust import SIZE_LIMIT, Trusted, is_trusted, read_policy, trust, untrust
 from tests.support.features import need
 from tests.unit.policy.world import World
 

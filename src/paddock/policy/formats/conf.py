@@ -30,7 +30,7 @@ from paddock.policy.model import (
     Switch,
     Syscalls,
 )
-from paddock.policy.origin import Origin
+from paddock.policy.trust.origin import Origin
 
 LINE_LIMIT = 4096
 

@@ -22,9 +22,9 @@ from paddock.policy.formats.table import Table
 from paddock.policy.load import require_agreement_to_what_a_command_could_rewrite
 from paddock.policy.merge import merge
 from paddock.policy.model import COMMAND_LINE, Policy, Source, Sourced, Tools
-from paddock.policy.origin import Origin
-from paddock.policy.search import exists
-from paddock.policy.trust import read_policy
+from paddock.policy.trust.file_trust import read_policy
+from paddock.policy.trust.origin import Origin
+from paddock.policy.trust.search import exists
 
 FILE = "config.json"
 DEFAULT_TIMEOUT_S = 120.0

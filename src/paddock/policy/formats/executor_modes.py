@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from paddock.errors import PolicyError, UsageError
 from paddock.policy.formats.expand import Expander
 from paddock.policy.formats.table import Table
-from paddock.policy.origin import Origin
-from paddock.policy.trust import read_policy
+from paddock.policy.trust.file_trust import read_policy
+from paddock.policy.trust.origin import Origin
 
 BUILTIN_DISTROS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "distros")
 PACKAGES = "{packages}"

@@ -1,6 +1,6 @@
 """Expand ``~``, ``$NAME``, ``${NAME}`` and ``<cwd>`` in written values, once, at load.
 
-``HOME``, ``USER`` and ``UID`` are those of the person (see origin.py), every other name comes from the
+``HOME``, ``USER`` and ``UID`` are those of the person (see trust/origin.py), every other name comes from the
 environment. A name that is unset is an error: an empty string in its place would grant something else. What a
 variable brings in is text, never syntax: a value with a wildcard or with ``<tmp>`` in it is refused, for
 otherwise whoever sets the variable would write the policy. ``$$`` is a dollar sign.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from paddock.errors import PolicyError
 from paddock.policy.model import COMMAND_LINE, TMP_TOKEN, Source
-from paddock.policy.origin import Origin
+from paddock.policy.trust.origin import Origin
 
 CWD_TOKEN = "<cwd>"
 _NAME_START = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_")

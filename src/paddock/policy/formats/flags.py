@@ -29,8 +29,8 @@ from paddock.policy.model import (
     Widen,
     Workspace,
 )
-from paddock.policy.origin import Origin
 from paddock.policy.request import DirectiveFlag, Request
+from paddock.policy.trust.origin import Origin
 
 _SESSION = frozenset("0123456789abcdef")
 

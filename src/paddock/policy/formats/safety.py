@@ -11,8 +11,8 @@ from paddock.policy.formats.schema import KEYS
 from paddock.policy.formats.table import Table
 from paddock.policy.formats.values import Values
 from paddock.policy.model import Tools
-from paddock.policy.origin import Origin
 from paddock.policy.rules import RuleReader
+from paddock.policy.trust.origin import Origin
 
 # The agent's own settings, which stand in the same file and are nobody's business here.
 _BESIDES = ("provider", "max_steps", "timeout")

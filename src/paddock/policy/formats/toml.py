@@ -22,8 +22,8 @@ from paddock.policy.model import (
     Syscalls,
     Tools,
 )
-from paddock.policy.origin import Origin
 from paddock.policy.rules import RuleReader
+from paddock.policy.trust.origin import Origin
 
 MOST_PARTS = 100
 

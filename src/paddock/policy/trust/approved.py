@@ -2,7 +2,7 @@
 
 Rules and hosts that are allowed, and tool calls by what exactly they were about; nothing else. They are no policy: they
 only answer what the policy of a run asks, so they never beat a rule that denies. The file is believed like any policy
-file (trust.py), and no run can write it: Paddock's own configuration is closed to every command.
+file (file_trust.py), and no run can write it: Paddock's own configuration is closed to every command.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from paddock.policy.formats.toml import document
 from paddock.policy.formats.values import Values
 from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Action, Destination, PolicyFile, Rule, Sourced
-from paddock.policy.origin import Origin
 from paddock.policy.rules import RuleReader
-from paddock.policy.search import APPROVED, exists
-from paddock.policy.trust import FileText, read_policy
+from paddock.policy.trust.file_trust import FileText, read_policy
+from paddock.policy.trust.origin import Origin
+from paddock.policy.trust.search import APPROVED, exists
 
 FILE = f"{APPROVED}.toml"
 

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paddock.policy.reach import Reach
+from paddock.policy.trust.writable_history import Reach
 from paddock.text.path_walk import follow
 
 CWD = "/"  # in which these commands run: a relative name is not looked for in the workspace

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from paddock.policy.remembered import Remembered, Store
+from paddock.policy.trust.path_list import Remembered, Store
 from paddock.text.path_walk import follow
 
 STORE = "journals"

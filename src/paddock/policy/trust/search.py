@@ -14,8 +14,8 @@ from paddock.errors import PolicyError
 from paddock.policy.formats.expand import Expander
 from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.model import COMMAND_LINE, Source
-from paddock.policy.origin import Origin
-from paddock.policy.trust import FileText, read_builtin, read_policy
+from paddock.policy.trust.file_trust import FileText, read_builtin, read_policy
+from paddock.policy.trust.origin import Origin
 
 SUFFIXES = (".toml", ".conf")
 BUILTIN_RUNG = 2

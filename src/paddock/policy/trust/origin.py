@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paddock.errors import UsageError
-from paddock.policy.journals import NO_JOURNALS, Journals
-from paddock.policy.reach import NOTHING_REACHED, Reach
-from paddock.policy.trust import Trusted
+from paddock.policy.trust.file_trust import Trusted
+from paddock.policy.trust.journal_history import NO_JOURNALS, Journals
+from paddock.policy.trust.writable_history import NOTHING_REACHED, Reach
 
-BUILTIN_DIR = os.path.join(os.path.dirname(os.path.abspath(__file__)), "profiles")
+BUILTIN_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "profiles")
 SYSTEM_DIR = "/etc/paddock"
 NOTHING_TRUSTED = Trusted()
 

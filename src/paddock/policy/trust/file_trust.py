@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
-from paddock.policy.remembered import facts_of
+from paddock.policy.trust.path_list import facts_of
 from paddock.text.path_walk import Identity, Way, follow
 
 if TYPE_CHECKING:
-    from paddock.policy.origin import Origin
+    from paddock.policy.trust.origin import Origin
 
 SIZE_LIMIT = 1024 * 1024
 STORE = "trusted"

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from paddock.errors import PolicyError
-from paddock.policy.remembered import Store
+from paddock.policy.trust.path_list import Store
 from paddock.text.path_walk import Identity, Place, Tree, Way, follow
 
 STORE = "reach"
