@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paddock.changes.model import ROOT
-from paddock.git.layout import is_branch
+from paddock.policy.git_layout import is_branch
 from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
 
 _GIT = ".git"

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from paddock.errors import PolicyError
-from paddock.git.looked import Looked
+from paddock.host.git.file_snapshot import Looked
 from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Destination, Source, Sourced
 from paddock.policy.trust.origin import Origin

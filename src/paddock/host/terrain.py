@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
-from paddock.git.links import Links
-from paddock.git.looked import Facts, Looked
-from paddock.git.repository import repository_around, repository_of
-from paddock.git.trusts import trusted_by
-from paddock.git.worktree import Opening, opening_of
+from paddock.host.git.file_snapshot import Facts, Looked
+from paddock.host.git.repository import repository_around, repository_of
+from paddock.host.git.trusted_paths import trusted_by
+from paddock.host.git.worktree import Opening, opening_of
+from paddock.host.git.worktree_links import Links
 from paddock.policy.glob import Glob
 from paddock.policy.hosts import DISCOVERED
 from paddock.policy.load import reach_of

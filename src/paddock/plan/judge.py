@@ -17,11 +17,11 @@ from enum import Enum
 from functools import lru_cache
 
 from paddock.errors import PolicyError
-from paddock.git.layout import directories_above, is_branch, is_part
 from paddock.plan.grants import TMP
 from paddock.plan.model import Files, PathGrant, Plan
 from paddock.plan.paths import with_parents, within
 from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE, WRITES
+from paddock.policy.git_layout import directories_above, is_branch, is_part
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.model import Tier
 from paddock.policy.protected import protected_because

@@ -8,8 +8,8 @@ from typing import NoReturn
 
 from paddock.core import process as core
 from paddock.errors import CoreError, JournalError
-from paddock.git import links
 from paddock.host import Host, Terrain, measure, survey
+from paddock.host.git import worktree_links
 from paddock.plan import Plan, compile_plan
 from paddock.plan.tier import choose_tier
 from paddock.policy import Origin, Policy, Request, load
@@ -95,7 +95,7 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
     if to_run:
         # Only now: what is refused gets to write nowhere, and is not remembered as if it had.
         for opening in terrain.openings:
-            links.remember(origin.state_dir, origin.uid, opening.top, opening.git_dir)
+            worktree_links.remember(origin.state_dir, origin.uid, opening.top, opening.git_dir)
         reach = Reach.record(origin.state_dir, writable)
         if tier is Tier.FULL:
             make_lockable(origin, [way.end.path for way in writable])

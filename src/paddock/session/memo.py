@@ -33,9 +33,8 @@ from pathlib import Path
 from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
-from paddock.git import layout
 from paddock.host.installation import FRONT_DOOR, entries_of
-from paddock.policy import Origin, Policy
+from paddock.policy import Origin, Policy, git_layout
 from paddock.policy.glob import Glob
 from paddock.policy.hosts import GROUPS
 from paddock.policy.load import rule_paths, writable_trees
@@ -165,7 +164,7 @@ def _surroundings(origin: Origin) -> Iterator[str]:
     yield from ("/etc/passwd", "/etc/group", origin.builtin_dir)
     for directory in (origin.config_dir, origin.system_dir):
         yield from (directory, f"{directory}/.")  # a link, and the directory that it leads to
-    yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml", TABLE, layout.TABLE, GROUPS)
+    yield from (f"{origin.state_dir}/trusted", f"{origin.cwd}/paddock.toml", TABLE, git_layout.TABLE, GROUPS)
     yield from (entry.path for entry in os.scandir(origin.builtin_dir))
 
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from paddock.changes.protection import Protection
 from paddock.errors import PolicyError
-from paddock.git.layout import GIT, make_one
-from paddock.git.looked import Looked
-from paddock.git.repository import Repository, repository_of
-from paddock.git.trusts import trusted_by
+from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.repository import Repository, repository_of
+from paddock.host.git.trusted_paths import trusted_by
+from paddock.policy.git_layout import GIT, make_one
 from paddock.policy.protected import protected
 from paddock.text.path_walk import follow
 

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from paddock.git.layout import Key, is_branch, is_part, is_written, key_of, layout, make_one
+from paddock.policy.git_layout import Key, is_branch, is_part, is_written, key_of, layout, make_one
 from tests.support.features import need_program
 
 # What a key is called that names a program, a file or a directory.

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.git.looked import SIZE_LIMIT, Looked
-from paddock.git.repository import Repository, repository_of
+from paddock.host.git.file_snapshot import SIZE_LIMIT, Looked
+from paddock.host.git.repository import Repository, repository_of
 
 from .ground import git, repository, worktree
 

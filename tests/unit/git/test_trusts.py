@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from paddock.git import trusts
-from paddock.git.looked import Looked
-from paddock.git.repository import repository_of
-from paddock.git.trusts import MOST_FILES, trusted_by
+from paddock.host.git import trusted_paths
+from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.repository import repository_of
+from paddock.host.git.trusted_paths import MOST_FILES, trusted_by
 
 from .ground import repository
 
 
 @pytest.fixture(autouse=True)
 def no_system_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trusts, "SYSTEM_CONFIG", str(tmp_path / "gitconfig"))
+    monkeypatch.setattr(trusted_paths, "SYSTEM_CONFIG", str(tmp_path / "gitconfig"))
 
 
 @pytest.fixture(name="top")
@@ -28,7 +28,7 @@ def _top(tmp_path: Path) -> Path:
 def trusted(top: Path) -> set[str]:
     looked = Looked()
     home = str(top.parent / "home")
-    own = {trusts.SYSTEM_CONFIG, f"{home}/.gitconfig", f"{home}/.config/git/config"}
+    own = {trusted_paths.SYSTEM_CONFIG, f"{home}/.gitconfig", f"{home}/.config/git/config"}
     found = {one.path for one in trusted_by(repository_of(str(top), looked), str(top), home, looked)}
     assert own <= found, "the person's own configuration is obeyed everywhere"
     return found - own

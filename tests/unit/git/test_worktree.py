@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from paddock.git.links import Links, remember
-from paddock.git.looked import Looked
-from paddock.git.repository import repository_of
-from paddock.git.worktree import Opening, opening_of
+from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.repository import repository_of
+from paddock.host.git.worktree import Opening, opening_of
+from paddock.host.git.worktree_links import Links, remember
 
 from .ground import git, repository, worktree
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from paddock.git import trusts
-from paddock.git.links import remember
+from paddock.host.git import trusted_paths
+from paddock.host.git.worktree_links import remember
 from paddock.host.terrain import Terrain, survey
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.model import Access
@@ -21,7 +21,7 @@ from tests.unit.policy.world import World
 
 @pytest.fixture(autouse=True)
 def no_system_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trusts, "SYSTEM_CONFIG", str(tmp_path / "gitconfig"))
+    monkeypatch.setattr(trusted_paths, "SYSTEM_CONFIG", str(tmp_path / "gitconfig"))
 
 
 @pytest.fixture(name="world")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.git.worktree import Opening
+from paddock.host.git.worktree import Opening
 from paddock.host.terrain import Terrain
 from paddock.plan import Plan, compile_plan
 from paddock.plan.model import Files, Level

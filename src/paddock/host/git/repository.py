@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
-from paddock.git.looked import Looked
+from paddock.host.git.file_snapshot import Looked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ The ``.git`` file says where that is, and a fenced command may have written such
 
 - the repository belongs to the person, lists this very worktree, and no link is on the way to it;
 - either the ``.git`` file or the list lies where no earlier run could write, or the two were seen to agree before any
-  could (``links.py`` remembers).
+  could (``worktree_links.py`` remembers).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from paddock.git.looked import Looked
-from paddock.git.repository import Repository
+from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.repository import Repository
 
 # What add, commit, checkout, stash, rebase and fetch write beside the worktree's own entry. Not packed-refs: git
 # replaces it by a new file, for which it would need the directory; `git gc` and `pack-refs` are for outside.

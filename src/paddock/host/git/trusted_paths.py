@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from paddock.errors import PolicyError
-from paddock.git.config import Entry, entries
-from paddock.git.layout import Key, key_of
-from paddock.git.looked import Looked
-from paddock.git.repository import Repository
+from paddock.host.git.config import Entry, entries
+from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.repository import Repository
+from paddock.policy.git_layout import Key, key_of
 
 SYSTEM_CONFIG = "/etc/gitconfig"
 CONFIG_VARIABLES = ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM")
