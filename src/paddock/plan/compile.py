@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.model import Host
-from paddock.host.terrain import Terrain
+from paddock.host.surroundings import Terrain
 from paddock.plan.calls import nests, reaches_services, seccomp_of
 from paddock.plan.files import Laid, lay_out
 from paddock.plan.gate import asks_for_gate, gate_of

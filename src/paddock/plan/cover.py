@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from paddock.errors import PolicyError
-from paddock.host.terrain import Terrain
+from paddock.host.surroundings import Terrain
 from paddock.plan.carve import refuse_closed
 from paddock.plan.closed import Closed
 from paddock.plan.grants import TMP, Asked

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from paddock.host.model import Host
-from paddock.host.terrain import Terrain
+from paddock.host.surroundings import Terrain
 from paddock.plan.carve import Carving
 from paddock.plan.closed import Closed, closed_by
 from paddock.plan.cover import SERVICES, grants_for

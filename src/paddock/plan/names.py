@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paddock.host.model import Host
-from paddock.host.terrain import Terrain
+from paddock.host.surroundings import Terrain
 from paddock.plan.closed import Closed
 from paddock.plan.grants import Asked
 from paddock.plan.model import Level, Notice, Protected

@@ -8,7 +8,7 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.host.git.worktree import Opening
-from paddock.host.terrain import Terrain
+from paddock.host.surroundings import Terrain
 from paddock.plan import Plan, compile_plan
 from paddock.plan.model import Files, Level
 from paddock.policy.model import Access, Audit, Sourced

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from paddock.host.terrain import Place, Terrain
+from paddock.host.surroundings import Place, Terrain
 from paddock.plan import Plan, compile_plan
 from paddock.plan.model import Files, Level
 from paddock.policy.glob import Glob

@@ -12,7 +12,7 @@ import pytest
 from paddock.cli.show import _network as shown
 from paddock.errors import HostError, PolicyError
 from paddock.host.registries import Registry
-from paddock.host.terrain import Terrain
+from paddock.host.surroundings import Terrain
 from paddock.plan import Plan, compile_plan
 from paddock.plan.model import Network, Reach
 from paddock.policy import Policy, Request
