@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from paddock.errors import HostError, PolicyError
 from paddock.host.model import Host
 from paddock.host.surroundings import Terrain
-from paddock.plan.calls import nests, reaches_services, seccomp_of
 from paddock.plan.files import Laid, lay_out
 from paddock.plan.gate import asks_for_gate, gate_of
 from paddock.plan.grants import TMP
@@ -33,6 +32,7 @@ from paddock.plan.model import (
 from paddock.plan.network import PROXY_VARIABLES, network_notices, network_of, summary
 from paddock.plan.paths import within
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
+from paddock.plan.seccomp import nests, reaches_services, seccomp_of
 from paddock.plan.shell import shell_of, summary_of_shells
 from paddock.plan.tier import USEFUL_ABI, choose_tier, lacking, remedy
 from paddock.plan.workspace import workspace_of

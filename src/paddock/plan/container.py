@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from paddock.errors import HostError, PolicyError
 from paddock.host.accounts import Accounts
 from paddock.host.model import Host
-from paddock.plan.calls import nests, seccomp_of
 from paddock.plan.compile import (
     LOST,
     is_strict,
@@ -42,6 +41,7 @@ from paddock.plan.model import (
 )
 from paddock.plan.paths import touch
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
+from paddock.plan.seccomp import nests, seccomp_of
 from paddock.policy.glob import Glob
 from paddock.policy.model import TMP_TOKEN, Action, Policy, Setting, Source, Switch, Tier, Workspace
 from paddock.policy.trust.origin import state_dir_of

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from paddock.host.model import Host
 from paddock.host.surroundings import Terrain
-from paddock.plan.carve import Carving
-from paddock.plan.closed import Closed, closed_by
-from paddock.plan.cover import SERVICES, grants_for
+from paddock.plan.denied_paths import Closed, closed_by
 from paddock.plan.execution import hold_off
+from paddock.plan.full_tier_files import SERVICES, grants_for
 from paddock.plan.grants import (
     TMP,
     Asked,
@@ -20,6 +19,7 @@ from paddock.plan.grants import (
     refuse_workspace,
     temp_access,
 )
+from paddock.plan.landlock_files import Carving
 from paddock.plan.model import Files, Level, Notice, Temp
 from paddock.plan.names import names_of, short_names
 from paddock.policy.model import Policy, Tier

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from paddock.host.model import Host
 from paddock.host.surroundings import Terrain
-from paddock.plan.closed import Closed
+from paddock.plan.denied_paths import Closed
 from paddock.plan.grants import Asked
 from paddock.plan.model import Level, Notice, Protected
 from paddock.plan.paths import outermost, with_parents, within

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
-from paddock.plan.closed import Closed
+from paddock.plan.denied_paths import Closed
 from paddock.plan.grants import Asked
 from paddock.plan.model import Level, Notice, PathGrant
 from paddock.plan.paths import carved_directories, outermost, touch, within

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from paddock.errors import PolicyError
 from paddock.host.surroundings import Terrain
-from paddock.plan.carve import refuse_closed
-from paddock.plan.closed import Closed
+from paddock.plan.denied_paths import Closed
 from paddock.plan.grants import TMP, Asked
+from paddock.plan.landlock_files import refuse_closed
 from paddock.plan.model import Level, Notice, PathGrant
 from paddock.plan.paths import within
 
