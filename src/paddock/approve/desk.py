@@ -19,10 +19,10 @@ from dataclasses import replace
 from paddock.approve.inbox import Inbox
 from paddock.approve.messages import Message, Withdrawn
 from paddock.approve.model import Approver, ToolQuestion, Verdict
-from paddock.decide.shown import shown_command
 from paddock.errors import PolicyError
 from paddock.policy import Origin
 from paddock.policy.trust.approved import ToolApproval, load_approved
+from paddock.shell.redacted_command import shown_command
 from paddock.text.redact import Redactor
 
 NOBODY = "nobody"  # could be asked

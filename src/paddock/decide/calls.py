@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from paddock.policy.model import Effect
-
-
-class Dialect(Enum):
-    """Which shell runs a command. ``SH`` is any shell of the POSIX kind that is not known to be bash: dash, busybox, or
-    bash in POSIX mode. Text that these read differently than bash can not be judged for them."""
-
-    BASH = "bash"
-    SH = "sh"
+from paddock.shell.dialect import Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,17 +28,18 @@ from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from paddock.decide.calls import BUILTIN_TOOLS, DESCRIPTIONS, Dialect, ToolCall, ToolSpec, wrong_arguments
+from paddock.decide.calls import BUILTIN_TOOLS, DESCRIPTIONS, ToolCall, ToolSpec, wrong_arguments
 from paddock.decide.guess import Guess, guess
 from paddock.errors import PaddockError, PolicyError
 from paddock.policy.glob import Glob, GlobError
 from paddock.policy.model import Action, CommandRule, Effect, PathRule, Tools
+from paddock.shell.dialect import Dialect
 from paddock.text.path_compare import Kind, Located, PathError, folded, locate, normal
 from paddock.text.path_walk import follow
 
 if TYPE_CHECKING:
-    from paddock.decide.commands import Category, Reading
-    from paddock.decide.programs import Command
+    from paddock.shell.denied_commands import Category, Reading
+    from paddock.shell.programs import Command
 
 CWD_TOKEN = "<cwd>"
 BOUNDARY = (f"{CWD_TOKEN}/**",)
@@ -255,8 +256,8 @@ class ToolPolicy:
     def _command(self, judging: _Judging, spec: ToolSpec) -> Decision | None:
         if spec.command is None:
             return None
-        from paddock.decide.commands import default_categories, findings
-        from paddock.decide.commands import read as read_command
+        from paddock.shell.denied_commands import default_categories, findings
+        from paddock.shell.denied_commands import read as read_command
 
         text = str(judging.call.arguments[spec.command])
         reading = read_command(text, cwd=judging.cwd, home=self.home, dialect=self.dialect)
@@ -479,7 +480,7 @@ def _written(arguments: object) -> str:
 
 
 def _doubts(reading: Reading) -> Iterator[str]:
-    from paddock.decide.words import unknown
+    from paddock.shell.words import unknown
 
     if reading.line is None:
         yield f"the command can not be read: {reading.error}"
@@ -493,7 +494,7 @@ def _own_commands(written: Sequence[str]) -> Iterator[Category]:
     texts = _texts(written, "denied_commands")
     if not texts:
         return
-    from paddock.decide.commands import Category, own_command
+    from paddock.shell.denied_commands import Category, own_command
 
     for command in texts:
         yield Category(name="own", why=f"denied by {command!r}", patterns=(own_command(command),))

@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from paddock.decide.calls import Dialect
 from paddock.executors.attendant import AttendedProcess
 from paddock.executors.client import MARK, ClientProcess, new_mark, signalling
 from paddock.executors.held import HeldNames, held_names, volumes
@@ -34,6 +33,7 @@ from paddock.executors.seam import (
     shell_words,
 )
 from paddock.policy import Request
+from paddock.shell.dialect import Dialect
 
 ENGINES = ("podman", "docker")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
 
-from paddock.decide.calls import Dialect
 from paddock.errors import ExecutorError
 from paddock.executors.denials import Denial
+from paddock.shell.dialect import Dialect
 
 # By number: not every system that commands are started from has the second.
 TERM, KILL = 15, 9

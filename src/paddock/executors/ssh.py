@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from paddock.decide.calls import Dialect
 from paddock.executors.attendant import AttendedProcess
 from paddock.executors.client import MARK, ClientProcess, new_mark, scripted, signalling, telling
 from paddock.executors.host import HostExecutor
@@ -31,6 +30,7 @@ from paddock.executors.seam import (
     dialect_of,
     shell_words,
 )
+from paddock.shell.dialect import Dialect
 
 _PASSED = ("PATH", "HOME", "SSH_AUTH_SOCK", "USER", "LOGNAME", "LANG")
 _CONNECT_S = 30.0

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from paddock.decide.shown import shown_command
 from paddock.journal.chain import Verdict
 from paddock.journal.query import action_of, rule_of, time_of
 from paddock.journal.reader import Event
+from paddock.shell.redacted_command import shown_command
 from paddock.text.printable import printable
 from paddock.text.redact import Redactor
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from paddock.decide.calls import Dialect
 from paddock.errors import ExecutorError
 from paddock.executors.run import run
 from paddock.executors.seam import CommandExecutor, Measured, dialect_in
+from paddock.shell.dialect import Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

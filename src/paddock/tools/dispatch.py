@@ -23,12 +23,12 @@ from paddock.approve.desk import NOBODY, Desk
 from paddock.approve.model import ToolQuestion, Verdict
 from paddock.decide.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
 from paddock.decide.guess import annotated_paths, takes_a_call
-from paddock.decide.shown import shown_command
 from paddock.decide.tools import Decision, Step, ToolPolicy
 from paddock.errors import Bug, JournalError, PaddockError
 from paddock.executors.seam import CommandExecutor, Measured, dialect_in
 from paddock.plan.judge import Operation
 from paddock.policy.model import Action, Effect
+from paddock.shell.redacted_command import shown_command
 from paddock.text.path_walk import Identity
 from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandResult, CommandRunner, Commands

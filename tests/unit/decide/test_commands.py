@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddock import Action, Decision, PolicyError, Step, ToolCall, ToolPolicy
-from paddock.decide.commands import default_categories, own_command
-from paddock.decide.wrappers import wrappers
+from paddock.shell.denied_commands import default_categories, own_command
+from paddock.shell.wrappers import wrappers
 from tests.unit.decide.lines import ALLOWED, ASKED, CWD, DENIED, HOME
 
 OPEN = ToolPolicy(
@@ -44,7 +44,7 @@ def test_it_is_denied(category: str, line: str) -> None:
 
 
 def _categories(line: str) -> set[str]:
-    from paddock.decide.commands import findings, read
+    from paddock.shell.denied_commands import findings, read
 
     reading = read(line, cwd=CWD, home=HOME)
     return {found.category for found in findings(reading, default_categories()) if found.sure}

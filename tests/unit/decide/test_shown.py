@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from paddock import Redactor
-from paddock.decide.commands import read
-from paddock.decide.shown import shown_command
+from paddock.shell.denied_commands import read
+from paddock.shell.redacted_command import shown_command
 from paddock.text.redact import MARK
 
 PIECES = (

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from paddock.decide.calls import Dialect
-from paddock.decide.commands import Reading, read
-from paddock.decide.words import unknown
 from paddock.executors.seam import shell_words
+from paddock.shell.denied_commands import Reading, read
+from paddock.shell.dialect import Dialect
+from paddock.shell.words import unknown
 from tests.support.features import need_program
 
 SHELLS = [("bash", Dialect.BASH), ("dash", Dialect.SH)]

@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from paddock.decide.grammar import is_verbatim, nodes, text_of
+from paddock.shell.grammar import is_verbatim, nodes, text_of
 
 if TYPE_CHECKING:
     from tree_sitter import Node
 
-    from paddock.decide.programs import Command
+    from paddock.shell.programs import Command
 
 _HARMLESS = frozenset(
     (

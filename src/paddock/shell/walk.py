@@ -5,7 +5,7 @@ what is piped, substituted, written to a file and run again is followed, wrapper
 ``xargs`` …: wrappers.toml) are taken off. Every branch counts, also one that would not be taken. What the text does
 not tell is ``UNKNOWN``; a shell that is given text nobody can see is a doubt.
 
-Nothing here decides. ``commands.py`` has the rules.
+Nothing here decides. ``denied_commands.py`` has the rules.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from paddock.decide.assigns import command_assigns, text_assigns
-from paddock.decide.calls import Dialect
-from paddock.decide.effects import code_of, dialect_for, effect_of, other_code, unwrapped
-from paddock.decide.expansion import Expansion
-from paddock.decide.gaps import lost_dash
-from paddock.decide.grammar import (
+from paddock.shell.assignments import command_assigns, text_assigns
+from paddock.shell.dialect import Dialect
+from paddock.shell.effects import code_of, dialect_for, effect_of, other_code, unwrapped
+from paddock.shell.expansion import Expansion
+from paddock.shell.grammar import (
     Unparsed,
     evaluates_literals,
     is_statement,
@@ -29,9 +28,10 @@ from paddock.decide.grammar import (
     text_of,
     transforms,
 )
-from paddock.decide.programs import Command, Redirect, Stream, copies_descriptor, joined
-from paddock.decide.state import State
-from paddock.decide.words import (
+from paddock.shell.programs import Command, Redirect, Stream, copies_descriptor, joined
+from paddock.shell.state import State
+from paddock.shell.unparsed_text import lost_dash
+from paddock.shell.words import (
     MOST_WAYS,
     SOMETHING,
     UNKNOWN,
@@ -69,7 +69,7 @@ class Line:
     doubts: list[str] = field(default_factory=list)
     bombs: list[str] = field(default_factory=list)  # functions that start themselves twice
     texts: list[str] = field(default_factory=list)  # code of other languages, which may start anything
-    assigns: bool = False  # a variable, or a name's meaning: see assigns.py
+    assigns: bool = False  # a variable, or a name's meaning: see assignments.py
 
 
 def read_line(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH) -> Line:

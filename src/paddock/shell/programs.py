@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from paddock.decide.words import MOST_WAYS, SOMETHING, UNKNOWN
-from paddock.decide.wrappers import Wrapper
+from paddock.shell.words import MOST_WAYS, SOMETHING, UNKNOWN
+from paddock.shell.wrappers import Wrapper
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[.*\])?\+?=")
 _PLAIN = re.compile(r"[\w\s./=:,@%+-]*")

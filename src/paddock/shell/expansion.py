@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import chain, product
 from typing import TYPE_CHECKING
 
-from paddock.decide.grammar import decoded, text_of
-from paddock.decide.programs import Stream
-from paddock.decide.state import State
-from paddock.decide.words import (
+from paddock.shell.grammar import decoded, text_of
+from paddock.shell.programs import Stream
+from paddock.shell.state import State
+from paddock.shell.words import (
     MOST_WAYS,
     SOMETHING,
     UNKNOWN,

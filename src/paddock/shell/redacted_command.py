@@ -18,7 +18,7 @@ def shown_command(text: str, redactor: Redactor, *, cwd: str) -> str:
 
 def _started(text: str, cwd: str) -> tuple[str, ...] | None:
     """None: nobody can tell."""
-    from paddock.decide.commands import read
+    from paddock.shell.denied_commands import read
 
     line = read(text, cwd=cwd, home="/").line
     return None if line is None else tuple(command.words[0] for command in line.commands if command.words)

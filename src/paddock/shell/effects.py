@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from paddock.decide.calls import Dialect
-from paddock.decide.programs import (
+from paddock.shell.dialect import Dialect
+from paddock.shell.programs import (
     SHELLS,
     Command,
     Stream,
@@ -27,9 +27,9 @@ from paddock.decide.programs import (
     unwrap,
     written_by,
 )
-from paddock.decide.state import State
-from paddock.decide.words import UNKNOWN, Piece, printed
-from paddock.decide.wrappers import wrapper_of
+from paddock.shell.state import State
+from paddock.shell.words import UNKNOWN, Piece, printed
+from paddock.shell.wrappers import wrapper_of
 
 # Run what they read: now, later or elsewhere.
 _READERS = frozenset({"at", "batch", "newgrp", "crontab"})

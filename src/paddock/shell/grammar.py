@@ -13,9 +13,9 @@ from functools import cache
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
-from paddock.decide.calls import Dialect
-from paddock.decide.gaps import unaccounted
-from paddock.decide.posix import beyond_posix
+from paddock.shell.dialect import Dialect
+from paddock.shell.posix_differences import beyond_posix
+from paddock.shell.unparsed_text import unaccounted
 
 LONGEST = 128 * 1024  # what the kernel takes as one argument (MAX_ARG_STRLEN): no shell is ever given more
 DEEPEST = 200  # what nobody writes by hand, and no recursion here survives much more of

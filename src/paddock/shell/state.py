@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from paddock.decide.programs import Stream
-from paddock.decide.words import SOMETHING, UNKNOWN, Piece, hidden, unknown
+from paddock.shell.programs import Stream
+from paddock.shell.words import SOMETHING, UNKNOWN, Piece, hidden, unknown
 
 if TYPE_CHECKING:
     from tree_sitter import Node

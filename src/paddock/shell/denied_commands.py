@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from paddock.decide.calls import Dialect
-from paddock.decide.grammar import Unparsed, parse, tokens
-from paddock.decide.programs import Command
-from paddock.decide.shell import Line, read_line
-from paddock.decide.words import SOMETHING, UNKNOWN, unknown
 from paddock.errors import PolicyError
 from paddock.policy.glob import component_matches
+from paddock.shell.dialect import Dialect
+from paddock.shell.grammar import Unparsed, parse, tokens
+from paddock.shell.programs import Command
+from paddock.shell.walk import Line, read_line
+from paddock.shell.words import SOMETHING, UNKNOWN, unknown
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "denied_commands.toml")
 _GLOB = frozenset("*?[")
