@@ -15,11 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paddock.core.canonical import canonical
-from paddock.network.credentials import Injection, injection
-from paddock.network.inspection import Authority
-from paddock.network.routes import Settings
-from paddock.network.server import Server
-from paddock.network.upstream import Patience
+from paddock.http.credentials import Injection, injection
+from paddock.http.inspection import Authority
+from paddock.http.routes import Settings
+from paddock.http.server import Server
+from paddock.http.upstream import Patience
 from paddock.policy.model import (
     Credential,
     CredentialKind,

@@ -20,8 +20,8 @@ import h2.connection
 import h2.events
 import pytest
 
-from paddock.network.inspection import Authority
-from paddock.network.routes import Settings
+from paddock.http.inspection import Authority
+from paddock.http.routes import Settings
 from tests.network.certificates import TestAuthority
 from tests.network.relay import Relay, a_route, serving
 from tests.network.upstreams import Asked, answer, read_head, upstream, websocket_accept

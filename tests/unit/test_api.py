@@ -50,5 +50,5 @@ def test_what_speaks_http_is_not_loaded_on_the_way_of_a_run() -> None:
     )
     loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
     assert "paddock.cli.run" in loaded
-    heavy = {"h2", "cryptography", "asyncio", "ssl", "paddock.network"}
+    heavy = {"h2", "cryptography", "asyncio", "ssl", "paddock.http"}
     assert not heavy & set(loaded)

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on loopback, for one person's browser: one request a connection. network/message.py reads and writes the
+"""HTTP/1.1 on loopback, for one person's browser: one request a connection. http/message.py reads and writes the
 protocol; this carries the bytes, and lets nobody wait or fill memory for ever."""
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 
-from paddock.network.message import Answer, Malformed, Reader, Writer, answer_bytes, request_extent
+from paddock.http.message import Answer, Malformed, Reader, Writer, answer_bytes, request_extent
 
 MOST_SILENT = 256  # connections that have said nothing yet: a command that has a network can make as many as it likes
 MOST = 64  # that are answered at a time

@@ -51,8 +51,8 @@ def _keep_secrets() -> None:
 
 def _ready(line: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket.socket], None]:
     """Reads the secrets, and says that it did."""
-    from paddock.network.credentials import injections, require_trusted
-    from paddock.network.routes import Settings
+    from paddock.http.credentials import injections, require_trusted
+    from paddock.http.routes import Settings
 
     http, reached = http_of(os.pread(plan_fd, os.fstat(plan_fd).st_size, 0))
     settings = Settings.of(http)
@@ -62,7 +62,7 @@ def _ready(line: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket
     ready = canonical({"error": None, "hint": None}).encode("ascii")
     authority = None
     if hosts := settings.inspected_hosts():
-        from paddock.network.inspection import Authority
+        from paddock.http.inspection import Authority
 
         authority = Authority(hosts)
         bundle = os.memfd_create("bundle", os.MFD_CLOEXEC)
@@ -72,6 +72,6 @@ def _ready(line: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket
             socket.send_fds(line, [ready], [bundle])
     else:
         line.send(ready)
-    from paddock.network.server import serve
+    from paddock.http.server import serve
 
     return partial(serve, settings=settings, injections=secrets, authority=authority)

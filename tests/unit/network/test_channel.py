@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from paddock.network.channel import Channel, NotDialled
+from paddock.http.channel import Channel, NotDialled
 
 MANY = 3000  # more than a line holds
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.network.credentials import injection, injections, read
+from paddock.http.credentials import injection, injections, read
 from paddock.policy.model import Credential, CredentialKind, InjectMode, Route, Source, Upstream
 
 

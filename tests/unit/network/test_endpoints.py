@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from paddock.network.endpoints import AmbiguousPath, allowed_by, normalise
+from paddock.http.endpoints import AmbiguousPath, allowed_by, normalise
 from paddock.policy.model import EndpointRule, Source
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paddock.network.http import request_of
-from paddock.network.message import (
+from paddock.http.headers import request_of
+from paddock.http.message import (
     CHUNKED,
     HEAD_MAX,
     UNTIL_CLOSE,

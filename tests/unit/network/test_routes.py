@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from paddock.network.credentials import injection
-from paddock.network.http import BadAnswer, Denied, backward, onward, request_of, target_of
-from paddock.network.message import Answer, Reader, RequestHead
-from paddock.network.routes import Kind, NoSite, Settings, judge
+from paddock.http.credentials import injection
+from paddock.http.headers import BadAnswer, Denied, backward, onward, request_of, target_of
+from paddock.http.message import Answer, Reader, RequestHead
+from paddock.http.routes import Kind, NoSite, Settings, judge
 from paddock.policy.model import Credential, CredentialKind, EndpointRule, InjectMode, Route, Source, Sourced, Upstream
 
 LINE = Source(file="p.toml", line=5)

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from paddock.network.scrub import Scrubber, Search
+from paddock.http.secret_scrubber import Scrubber, Search
 
 ODD = "sk-a/b+c\"d:0123456789 <&>'\\}"
 ORDINARY = "q8V+zR3/Xy7!kLm2Pw"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import unquote_plus
 
-from paddock.network.credentials import Injection
-from paddock.network.endpoints import AmbiguousPath, Target, normalise
-from paddock.network.message import (
+from paddock.http.credentials import Injection
+from paddock.http.endpoints import AmbiguousPath, Target, normalise
+from paddock.http.message import (
     CHUNKED,
     Answer,
     Headers,
@@ -22,7 +22,7 @@ from paddock.network.message import (
     request_extent,
     tokens_of,
 )
-from paddock.network.routes import Site
+from paddock.http.routes import Site
 from paddock.policy.model import BODILESS_METHODS
 
 # RFC 9110, 7.6.1, and what older proxies mean by it.

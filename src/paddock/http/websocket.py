@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from paddock.network.message import Malformed
-from paddock.network.scrub import Scrubber
+from paddock.http.message import Malformed
+from paddock.http.secret_scrubber import Scrubber
 
 _LAST, _RESERVED, _OPCODE, _CONTROL = 0x80, 0x70, 0x0F, 0x08
 _MASKED, _SIZE = 0x80, 0x7F

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from paddock.network.credentials import Injection, searched_at
-from paddock.network.endpoints import Target
-from paddock.network.http import (
+from paddock.http.connection import Wire
+from paddock.http.credentials import Injection, searched_at
+from paddock.http.endpoints import Target
+from paddock.http.headers import (
     BadAnswer,
     Denied,
     Request,
@@ -27,11 +28,10 @@ from paddock.network.http import (
     unexpected_body,
     words,
 )
-from paddock.network.message import Answer, Headers, Malformed, Unsayable, may_begin_a_request
-from paddock.network.routes import Site, judge
-from paddock.network.upstream import Connection, Forbidden, Patience, Unreachable, Upstreams
-from paddock.network.websocket import Frames
-from paddock.network.wire import Wire
+from paddock.http.message import Answer, Headers, Malformed, Unsayable, may_begin_a_request
+from paddock.http.routes import Site, judge
+from paddock.http.upstream import Connection, Forbidden, Patience, Unreachable, Upstreams
+from paddock.http.websocket import Frames
 
 _PATH_MAX, _METHOD_MAX, _REASON_MAX = 1024, 32, 512  # of what an event holds: it has to fit into one message
 # Of these a repetition changes nothing (RFC 9110, 9.2.2); a kept connection may turn out to be closed.

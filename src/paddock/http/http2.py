@@ -18,12 +18,12 @@ import h2.events
 import h2.exceptions
 import h2.settings
 
-from paddock.network.exchange import ClientGone, Exchanges, event
-from paddock.network.http import Denied, Request, words
-from paddock.network.message import HEAD_MAX, Answer, Headers
-from paddock.network.routes import Site
-from paddock.network.upstream import Patience
-from paddock.network.wire import Wire
+from paddock.http.connection import Wire
+from paddock.http.exchange import ClientGone, Exchanges, event
+from paddock.http.headers import Denied, Request, words
+from paddock.http.message import HEAD_MAX, Answer, Headers
+from paddock.http.routes import Site
+from paddock.http.upstream import Patience
 
 _STREAMS = 100
 _WINDOW = 256 * 1024  # of one stream; and so much of a body waits here at most

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 
-from paddock.network.exchange import ClientGone, Exchanges, event
-from paddock.network.http import Denied, Request, request_of, words
-from paddock.network.message import Answer, Headers, Malformed, Reader, Writer, answer_bytes, lasts, tokens_of
-from paddock.network.routes import Site
-from paddock.network.upstream import Patience
-from paddock.network.wire import Wire
+from paddock.http.connection import Wire
+from paddock.http.exchange import ClientGone, Exchanges, event
+from paddock.http.headers import Denied, Request, request_of, words
+from paddock.http.message import Answer, Headers, Malformed, Reader, Writer, answer_bytes, lasts, tokens_of
+from paddock.http.routes import Site
+from paddock.http.upstream import Patience
 
 _DISCARDED = 1024 * 1024  # of a body that nobody wants, so that its sender reads the answer
 

@@ -8,8 +8,9 @@ supervisor ◄════════════════════ each 
 
 - ``routes.py`` knows where a connection leads and which requests may go there; ``endpoints.py`` how paths are compared.
 - ``credentials.py`` reads the secrets and takes them out of answers.
-- ``message.py`` is the grammar of HTTP/1.1, and ``http.py`` what happens to a message on its way, both without sockets;
-  ``http1.py`` and ``http2.py`` the client's side of each version; ``wire.py`` a socket without HTTP.
+- ``message.py`` is the grammar of HTTP/1.1, and ``headers.py`` what happens to a message on its way.
+  Neither has sockets.
+  ``http1.py`` and ``http2.py`` the client's side of each version; ``connection.py`` a socket without HTTP.
 - ``inspection.py`` makes the certificates with which the TLS of an inspected host ends here.
 
 It is imported only where a session has routes or inspected hosts.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from paddock.network.endpoints import allowed_by
+from paddock.http.endpoints import allowed_by
 from paddock.plan.http import DOMAIN
 from paddock.plan.model import Http
 from paddock.policy.model import Credential, EndpointRule, Route, Source, Sourced, Upstream

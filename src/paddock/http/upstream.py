@@ -12,9 +12,9 @@ import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from paddock.network.channel import NotDialled
-from paddock.network.message import UNTIL_CLOSE, Answer, Reader, Writer, answer_extent, lasts
-from paddock.network.wire import Wire
+from paddock.http.channel import NotDialled
+from paddock.http.connection import Wire
+from paddock.http.message import UNTIL_CLOSE, Answer, Reader, Writer, answer_extent, lasts
 from paddock.policy.model import Upstream
 
 Dialler = Callable[[str, int], Awaitable[tuple[socket.socket, str]]]

@@ -19,7 +19,7 @@ from typing import Any
 
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
-from paddock.network.routes import Kind
+from paddock.http.routes import Kind
 
 _MESSAGE_MAX = 128 * 1024
 _DIALLED_S = 60  # the relay answers long before

@@ -1,4 +1,4 @@
-"""Secrets: where they are read, and what stands for them inside. Answers are searched for them (scrub.py).
+"""Secrets: where they are read, and what stands for them inside. Answers are searched for them (secret_scrubber.py).
 
 The sandbox gets a placeholder from the core: a random text that means nothing anywhere. No table leads from it to the
 secret, so it is useless at every host; a route puts the secret in by itself, whatever the request carries there.
@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from paddock.core import process as core
 from paddock.errors import EXIT_PADDOCK, PolicyError
-from paddock.network.scrub import SIZE_MIN, Scrubber, Search
+from paddock.http.secret_scrubber import SIZE_MIN, Scrubber, Search
 from paddock.policy.model import Credential, CredentialKind, InjectMode, Route
 from paddock.policy.trust import host_commands
 from paddock.policy.trust.writable_history import NOTHING_REACHED, Reach

@@ -15,17 +15,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from paddock.core.canonical import canonical
-from paddock.network.channel import Channel, Handed
-from paddock.network.credentials import Injection
-from paddock.network.exchange import ClientGone, Event, Exchanges, event
-from paddock.network.http1 import Http1
-from paddock.network.routes import NoSite, Settings, Site
-from paddock.network.upstream import Patience, Upstreams, verified
-from paddock.network.wire import Wire
+from paddock.http.channel import Channel, Handed
+from paddock.http.connection import Wire
+from paddock.http.credentials import Injection
+from paddock.http.exchange import ClientGone, Event, Exchanges, event
+from paddock.http.http1 import Http1
+from paddock.http.routes import NoSite, Settings, Site
+from paddock.http.upstream import Patience, Upstreams, verified
 from paddock.policy.model import Upstream
 
 if TYPE_CHECKING:
-    from paddock.network.inspection import Authority
+    from paddock.http.inspection import Authority
 
 _CONNECTIONS = 1024  # at once, so that what each may keep in memory stays bearable
 _WAITING = 4096  # others, until one of them ends; more are cut off
@@ -166,7 +166,7 @@ class Server:
         try:
             ssl_object = wire.transport.get_extra_info("ssl_object")
             if ssl_object is not None and ssl_object.selected_alpn_protocol() == "h2":
-                from paddock.network.http2 import Http2
+                from paddock.http.http2 import Http2
 
                 await Http2(wire, site, self._exchanges, self._patience).run()
             else:
