@@ -19,7 +19,7 @@ from paddock.version import __version__
 
 if TYPE_CHECKING:
     from paddock.approve import HostQuestion, Question, Verdict
-    from paddock.approve.desk import Desk
+    from paddock.approve.approvals import Desk
     from paddock.decide.calls import ToolCall, ToolSpec
     from paddock.decide.tools import Decision, Scope, Step, ToolPolicy
     from paddock.executors.container import ContainerExecutor
@@ -157,7 +157,7 @@ _LAZY = {
     "ContainerSandboxConfig": "paddock.policy.formats.executor_modes",
     "Decision": "paddock.decide.tools",
     "Denial": "paddock.executors.denials",
-    "Desk": "paddock.approve.desk",
+    "Desk": "paddock.approve.approvals",
     "Effect": "paddock.policy.model",
     "FileText": "paddock.tools",
     "FileWritten": "paddock.tools",

@@ -23,9 +23,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paddock.approve.always import approval_for, keep, written
 from paddock.approve.inbox import Inbox
 from paddock.approve.model import Asked, Verdict
+from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.approve.text import (
     ANSWER,
     EXPLAINED,

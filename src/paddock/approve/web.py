@@ -20,10 +20,10 @@ from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
-from paddock.approve.always import approval_for, keep, written
 from paddock.approve.http import HttpServer, Request, Response
 from paddock.approve.model import Verdict
 from paddock.approve.queue import Pending, Queue, Settled
+from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.approve.text import Shown, words
 from paddock.errors import PaddockError
 from paddock.policy import Origin

@@ -23,8 +23,8 @@ def execute(arguments: list[str]) -> int:
 
 
 async def _serve(port: int) -> int:
-    from paddock.approve.meeting import Meeting
     from paddock.approve.queue import Queue
+    from paddock.approve.server_socket import Meeting
     from paddock.approve.web import Web
 
     over = asyncio.Event()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from paddock.approve import Approver, Asked, Callback, Verdict
-from paddock.approve.desk import Desk
+from paddock.approve.approvals import Desk
 from paddock.errors import UsageError
 from paddock.executors.run import CAP, Result, Stream, end, run
 from paddock.executors.sandbox import SandboxExecutor

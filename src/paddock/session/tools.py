@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from paddock.approve.desk import Desk
+from paddock.approve.approvals import Desk
 from paddock.approve.model import Approver
 from paddock.changes.repositories import made_by
 from paddock.decide.tools import ToolPolicy

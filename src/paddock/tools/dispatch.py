@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
-from paddock.approve.desk import NOBODY, Desk
+from paddock.approve.approvals import NOBODY, Desk
 from paddock.approve.model import ToolQuestion, Verdict
 from paddock.decide.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
 from paddock.decide.guess import annotated_paths, takes_a_call

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from paddock.approve.always import SIZE_LIMIT, approval_for, keep, rule_for, written
+from paddock.approve.remember_answer import SIZE_LIMIT, approval_for, keep, rule_for, written
 from paddock.errors import PolicyError
 from paddock.policy.model import Action
 from paddock.policy.trust.approved import load_approved, place

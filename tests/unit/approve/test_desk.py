@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from paddock.approve import Callback, DenyAll, ToolQuestion, Verdict, messages
-from paddock.approve.always import keep, tool_for
-from paddock.approve.desk import ALWAYS, NOBODY, REMEMBERED, TIMEOUT, Desk
-from paddock.approve.elsewhere import Server, forward
+from paddock.approve.approvals import ALWAYS, NOBODY, REMEMBERED, TIMEOUT, Desk
+from paddock.approve.forwarded import Server, forward
 from paddock.approve.inbox import Inbox, Line
+from paddock.approve.remember_answer import keep, tool_for
 from paddock.text.redact import MARK, Redactor
 from tests.unit.approve.questions import connected, tool
 from tests.unit.policy.world import World
@@ -274,13 +274,13 @@ def test_the_end_of_the_other_process_denies() -> None:
 
 
 def test_where_nobody_is_elsewhere_everything_is_denied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("paddock.approve.meeting.place", lambda uid: str(tmp_path))
+    monkeypatch.setattr("paddock.approve.server_socket.place", lambda uid: str(tmp_path))
     with Desk(Server()) as desk:
         assert answers(desk, tool()) == [(Verdict.DENY, NOBODY)]
         assert isinstance(desk.failure, FileNotFoundError)
     script = (
-        "import asyncio; from paddock.approve import ToolQuestion; from paddock.approve.desk import Desk;"
-        "from paddock.approve.elsewhere import AtTerminal\n"
+        "import asyncio; from paddock.approve import ToolQuestion; from paddock.approve.approvals import Desk;"
+        "from paddock.approve.forwarded import AtTerminal\n"
         "with Desk(AtTerminal()) as desk:\n"
         "    question = ToolQuestion(tool='t', subject=('x',), lines=('x',), cwd='/', rule=None, reason=None)\n"
         "    print(asyncio.run(desk.ask(question)))"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paddock import Redactor, ToolCall, ToolPolicy, ToolSpec
-from paddock.approve.desk import Desk
+from paddock.approve.approvals import Desk
 from paddock.approve.model import Verdict
 from paddock.approve.text import words
 from paddock.errors import ExecutorError, JournalError

@@ -9,8 +9,8 @@ import sys
 
 from paddock.approve import messages
 from paddock.approve.inbox import Inbox
-from paddock.approve.meeting import knock
 from paddock.approve.model import Asked, Verdict
+from paddock.approve.server_socket import knock
 
 _PASSED = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES")  # how to speak
 
