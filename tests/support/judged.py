@@ -10,9 +10,9 @@ import json
 import sys
 
 from paddock.cli.options import Parser, add_policy_options, request_of
+from paddock.launch.prepare import prepare
 from paddock.plan.judge import Operation
 from paddock.policy import Origin
-from paddock.session import prepare
 from paddock.session.answer import judge_for
 
 

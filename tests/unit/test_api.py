@@ -46,7 +46,8 @@ def test_importing_it_costs_no_start_of_the_command_line() -> None:
 
 def test_what_speaks_http_is_not_loaded_on_the_way_of_a_run() -> None:
     shown = (
-        "import sys, paddock.cli.run, paddock.session, paddock.plan, paddock.policy.formats.toml; print(*sys.modules)"
+        "import sys, paddock.cli.run, paddock.launch.prepare, paddock.plan, paddock.policy.formats.toml;"
+        "print(*sys.modules)"
     )
     loaded = subprocess.run([sys.executable, "-c", shown], capture_output=True, text=True, check=True).stdout.split()
     assert "paddock.cli.run" in loaded

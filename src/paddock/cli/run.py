@@ -8,10 +8,10 @@ from dataclasses import replace
 from paddock.cli.options import Parser, add_policy_options, request_of, split_command
 from paddock.cli.text import complain, say
 from paddock.errors import UsageError
+from paddock.launch.memo import Memo, watched
+from paddock.launch.prepare import prepare
 from paddock.policy import Origin
-from paddock.session import prepare
 from paddock.session.leavings import sweep
-from paddock.session.memo import Memo, watched
 
 
 def execute(arguments: list[str]) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 from paddock.cli.text import say
+from paddock.launch.prepare import Preflight, Prepared
 from paddock.plan.http import DOMAIN
 from paddock.plan.listing import lost_as_held
 from paddock.plan.model import (
@@ -27,7 +28,6 @@ from paddock.plan.model import (
 from paddock.plan.read import plan_of
 from paddock.policy.formats.schema import NOT
 from paddock.policy.model import Action, OnFailure, Tier, Tools
-from paddock.session import Preflight, Prepared
 
 _LABEL = 13
 _WIDTH = 110

@@ -9,8 +9,8 @@ from dataclasses import fields
 
 from paddock.cli.text import say
 from paddock.errors import Bug
+from paddock.launch.prepare import Preflight
 from paddock.plan.model import Container, IdRange, Level, Plan
-from paddock.session import Preflight
 
 _WIDTH = 110
 _MARGIN = " " * 4

@@ -14,13 +14,13 @@ from paddock.cli.options import Parser, add_policy_options, add_tool_options, re
 from paddock.cli.text import say
 from paddock.decide.hosts import LOOPBACK, judge_host
 from paddock.errors import PolicyError, UsageError
+from paddock.launch.prepare import prepare
 from paddock.plan.http import DOMAIN
 from paddock.plan.judge import Operation
 from paddock.plan.model import Reach
 from paddock.policy import Origin, load
 from paddock.policy.hosts import allowed_host, read_host
 from paddock.policy.model import COMMAND_LINE, Action, Source
-from paddock.session import prepare
 from paddock.session.answer import Tried, answer
 from paddock.session.exec_answer import answer_exec
 

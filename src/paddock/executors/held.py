@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from paddock.errors import HostError, PaddockError
 from paddock.executors.seam import Failure, NotStarted
-from paddock.plan.judge import Cover, CoverKind
+from paddock.launch.covers import Cover, CoverKind, covers_of
 from paddock.plan.paths import within
 from paddock.policy import Origin, Request
 from paddock.policy.model import Tier
@@ -51,14 +51,13 @@ class HeldNames:
 def held_names(request: Request, workspace: str, inside: str, *, to_run: bool) -> HeldNames:
     """``inside``: what the place calls the workspace. What belongs to a linked worktree, and lies elsewhere, keeps its
     name: the worktree's ``.git`` says it."""
-    from paddock.session import prepare
-    from paddock.session.answer import found_by
+    from paddock.launch.prepare import prepare
 
     try:
         prepared = prepare(request, replace(Origin.of_process(), cwd=workspace), to_run=to_run)
         if prepared.plan.tier is not Tier.FULL or prepared.plan.files is None:
             return HeldNames(unheld="the search needs user namespaces, which this machine does not give")
-        searched = found_by(prepared.plan)
+        searched = covers_of(prepared.plan)
     except HostError as error:
         return HeldNames(unheld=error.message)
     except PaddockError as error:

@@ -30,11 +30,11 @@ from paddock.executors.seam import (
     dialect_of,
     shell_here,
 )
+from paddock.launch.prepare import Prepared, prepare
 from paddock.plan.model import EnvironmentRules, GateMatch, GateRule, Plan
 from paddock.policy import Origin, Request
 from paddock.policy.model import Access, Action, Tier
 from paddock.policy.request import GrantFlag
-from paddock.session import Prepared, prepare
 
 _SAID = 64 * 1024  # of what the core said
 

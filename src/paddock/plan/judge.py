@@ -17,6 +17,7 @@ from enum import Enum
 from functools import lru_cache
 
 from paddock.errors import PolicyError
+from paddock.launch.covers import Cover, CoverKind
 from paddock.plan.grants import TMP
 from paddock.plan.model import Files, PathGrant, Plan
 from paddock.plan.paths import with_parents, within
@@ -47,21 +48,6 @@ class Operation(Enum):
     def names(self) -> bool:
         """The act is on the name itself: a link of that name is not followed."""
         return self in (Operation.MAKE, Operation.REMOVE)
-
-
-class CoverKind(Enum):
-    MASK = "mask"
-    LOCK = "lock"
-    PIN = "pin"
-
-
-@dataclass(frozen=True, slots=True)
-class Cover:
-    """A mount that the core lays over a name inside (core/src/cover.rs). ``identity``: the object that has the name."""
-
-    path: str
-    kind: CoverKind
-    identity: Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 from paddock.core import process as core
 from paddock.errors import Bug, CoreError
+from paddock.launch.covers import covers_of
 from paddock.plan import Plan
-from paddock.plan.judge import PRIVATE, Cover, CoverKind, Judge, Judgement, Operation, existing
+from paddock.plan.judge import PRIVATE, Judge, Judgement, Operation, existing
 from paddock.plan.paths import within
 from paddock.policy.model import Tier
-from paddock.text.path_walk import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,33 +40,7 @@ def judge_for(plan: Plan, *, to_make: Container[str] = ()) -> Judge:
     """The reasoning, with the core's word on what it lays over the names that are there now."""
     if plan.tier is not Tier.FULL or plan.files is None:
         return Judge(plan, to_make=to_make)
-    return Judge(plan, covers=found_by(plan).covers, to_make=to_make)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """``links``: the symlinks in git directories, which nothing is laid over, and what they say."""
-
-    covers: list[Cover]
-    links: frozenset[tuple[str, str]]
-
-
-def found_by(plan: Plan) -> Found:
-    """What the core would lay over names that are there now, in the full tier."""
-    try:
-        told = core.ask("covers", plan=plan)
-        covers = [
-            Cover(
-                path=str(one["path"]),
-                kind=CoverKind(one["kind"]),
-                identity=Identity(int(one["device"]), int(one["inode"])),
-            )
-            for one in told["covers"]
-        ]
-        links = frozenset((str(one["path"]), str(one["said"])) for one in told["links"])
-        return Found(covers=covers, links=links)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
+    return Judge(plan, covers=covers_of(plan).covers, to_make=to_make)
 
 
 def answer(plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()) -> Answer:

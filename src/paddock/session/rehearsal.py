@@ -13,15 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paddock.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
+from paddock.launch.create_missing import require_makeable
+from paddock.launch.journal_check import require_usable
+from paddock.launch.prepare import Prepared
 from paddock.plan.paths import within
 from paddock.policy import Origin
 from paddock.policy.load import writable_trees
 from paddock.policy.model import Action
 from paddock.policy.trust.writable_history import Reach
-from paddock.session import Prepared
 from paddock.session.exec_answer import answer_exec
-from paddock.session.journal import require_usable
-from paddock.session.making import require_makeable
 from paddock.text.path_walk import follow
 
 

@@ -18,11 +18,12 @@ from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.seam import Closable, Command, CommandExecutor, Process, Size
 from paddock.executors.shells import Shells
 from paddock.journal.writer import Recorder
+from paddock.launch.prepare import Prepared, prepare, remember_journal
 from paddock.plan.paths import with_parents, within
 from paddock.policy import Origin, Request
 from paddock.policy.formats.config import configured
 from paddock.policy.model import Tier
-from paddock.session import Prepared, ending, prepare, remember_journal
+from paddock.session import ending
 from paddock.session.tools import tools_of
 from paddock.session.worktree import make_worktree
 from paddock.text.redact import Redactor

@@ -14,6 +14,7 @@ from paddock.decide.tools import ToolPolicy
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.seam import CommandExecutor
 from paddock.journal.writer import Recorder
+from paddock.launch.prepare import Prepared, prepare, remember_journal
 from paddock.plan.judge import PRIVATE, Operation, identities_above
 from paddock.plan.model import Plan
 from paddock.plan.paths import within
@@ -21,7 +22,6 @@ from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.formats.config import Config, configured
 from paddock.policy.model import Access, Tier
 from paddock.policy.model import Tools as ToolSettings
-from paddock.session import Prepared, prepare, remember_journal
 from paddock.session.answer import judge_for
 from paddock.text.path_walk import Identity
 from paddock.text.redact import Redactor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from paddock.session.own_places import make_lockable
+from paddock.launch.own_dirs import make_lockable
 from tests.unit.policy.world import World
 
 

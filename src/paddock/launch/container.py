@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from paddock.host import Terrain, measure
 from paddock.host.accounts import look_up
+from paddock.launch.prepare import Prepared, remember_journal
 from paddock.plan.container import Asked, compile_container
 from paddock.policy import Origin, Request, load
 from paddock.policy.load import writable_trees
 from paddock.policy.trust.writable_history import Reach
-from paddock.session import Prepared, remember_journal
 
 
 def prepare_container(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:

@@ -34,6 +34,7 @@ from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
 from paddock.host.installation import FRONT_DOOR, entries_of
+from paddock.launch.prepare import Prepared
 from paddock.policy import Origin, Policy, git_layout
 from paddock.policy.glob import Glob
 from paddock.policy.hosts import GROUPS
@@ -42,7 +43,6 @@ from paddock.policy.model import Tier
 from paddock.policy.protected import TABLE
 from paddock.policy.trust import journal_history, writable_history
 from paddock.policy.trust.path_list import facts_of
-from paddock.session import Prepared
 from paddock.text.path_walk import Way, follow
 from paddock.version import __version__
 
