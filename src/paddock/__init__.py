@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         unregister_distro,
     )
     from paddock.executors.host import HostExecutor
+    from paddock.executors.interface import CommandExecutor, Process, Size
     from paddock.executors.modes import (
         LinuxSandbox,
         LocalSandbox,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     )
     from paddock.executors.run import Outcome, Result
     from paddock.executors.sandbox import SandboxExecutor
-    from paddock.executors.seam import CommandExecutor, Process, Size
     from paddock.executors.shells import Shell, Shells
     from paddock.executors.ssh import SshExecutor
     from paddock.executors.windows import WindowsExecutor
@@ -149,7 +149,7 @@ __all__ = [
 # Imported when they are asked for: the command line, which starts anew for every run, has no use for them.
 _LAZY = {
     "Action": "paddock.policy.model",
-    "CommandExecutor": "paddock.executors.seam",
+    "CommandExecutor": "paddock.executors.interface",
     "CommandResult": "paddock.tools",
     "CommandRule": "paddock.policy.model",
     "Config": "paddock.policy.formats.config",
@@ -172,7 +172,7 @@ _LAZY = {
     "Mode": "paddock.policy.formats.executor_modes",
     "Outcome": "paddock.executors.run",
     "PathRule": "paddock.policy.model",
-    "Process": "paddock.executors.seam",
+    "Process": "paddock.executors.interface",
     "Question": "paddock.approve",
     "Recorder": "paddock.journal.writer",
     "Redactor": "paddock.text.redact",
@@ -184,7 +184,7 @@ _LAZY = {
     "Scope": "paddock.decide.tools",
     "Shell": "paddock.executors.shells",
     "Shells": "paddock.executors.shells",
-    "Size": "paddock.executors.seam",
+    "Size": "paddock.executors.interface",
     "SshExecutor": "paddock.executors.ssh",
     "SshSandboxConfig": "paddock.policy.formats.executor_modes",
     "Step": "paddock.decide.tools",

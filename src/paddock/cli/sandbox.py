@@ -15,9 +15,9 @@ from dataclasses import asdict, replace
 from paddock.cli.options import Parser
 from paddock.cli.text import complain, say
 from paddock.errors import EXIT_PADDOCK, ExecutorError, PaddockError, UsageError
+from paddock.executors.interface import CommandExecutor
 from paddock.executors.modes import HOLDS, executor_for, resolve_mode
 from paddock.executors.run import run
-from paddock.executors.seam import CommandExecutor
 from paddock.policy import Origin
 from paddock.policy.formats.executor_modes import Mode, SandboxConfig, WslSandboxConfig, wsl_profile
 from paddock.policy.formats.safety import read_safety_config

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from paddock.errors import ExecutorError
-from paddock.executors.client import scripted
+from paddock.executors.remote_client import scripted
 from paddock.executors.wsl import (
     AUTOMOUNT,
     Workspace,

@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 from paddock.core import process as core
-from paddock.executors.attendant import Attendant, AttendedProcess
-from paddock.executors.seam import Command, Size, checked_environment, checked_words, dialect_of, shell_here
+from paddock.executors.exec_server import Attendant, AttendedProcess
+from paddock.executors.interface import Command, Size, checked_environment, checked_words, dialect_of, shell_here
 
 
 class HostExecutor:

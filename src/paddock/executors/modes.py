@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paddock.errors import HostError, UsageError
+from paddock.executors.interface import Command, CommandExecutor, shell_here
 from paddock.executors.run import Result, run
-from paddock.executors.seam import Command, CommandExecutor, shell_here
 from paddock.policy.formats.executor_modes import (
     LinuxSandboxConfig,
     LocalSandboxConfig,
@@ -155,7 +155,7 @@ def _local(here: str) -> CommandExecutor:
         from paddock.executors.host import HostExecutor
 
         return HostExecutor()
-    from paddock.executors.plain import PlainExecutor
+    from paddock.executors.asyncio_process import PlainExecutor
 
     return PlainExecutor(shell=None if here == "windows" else shell_here())
 

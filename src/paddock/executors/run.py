@@ -16,8 +16,18 @@ from typing import IO, Literal
 
 from paddock.errors import UsageError
 from paddock.executors.denials import Denial, Judged
+from paddock.executors.interface import (
+    KILL,
+    TERM,
+    Closable,
+    Command,
+    CommandExecutor,
+    Failure,
+    NotStarted,
+    Process,
+    Size,
+)
 from paddock.executors.output import Capture, Captured
-from paddock.executors.seam import KILL, TERM, Closable, Command, CommandExecutor, Failure, NotStarted, Process, Size
 
 CAP = 1024 * 1024
 GRACE_S = 5.0

@@ -18,9 +18,9 @@ from paddock.approve import Approver
 from paddock.approve.inbox import Line
 from paddock.core import process as core
 from paddock.errors import PaddockError
-from paddock.executors.attendant import Attendant, AttendedProcess
 from paddock.executors.denials import Denials
-from paddock.executors.seam import (
+from paddock.executors.exec_server import Attendant, AttendedProcess
+from paddock.executors.interface import (
     Command,
     Failure,
     NotStarted,

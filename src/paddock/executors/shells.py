@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from paddock.errors import UsageError
+from paddock.executors.interface import Closable, Command, CommandExecutor, NotStarted, Process, Resizable, Size
 from paddock.executors.run import GRACE_S, end
-from paddock.executors.seam import Closable, Command, CommandExecutor, NotStarted, Process, Resizable, Size
 
 RING = 1024 * 1024
 _CHUNK = 64 * 1024

@@ -15,11 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from paddock.executors.attendant import AttendedProcess
-from paddock.executors.client import MARK, ClientProcess, new_mark, scripted, signalling, telling
+from paddock.executors.exec_server import AttendedProcess
 from paddock.executors.host import HostExecutor
-from paddock.executors.run import run
-from paddock.executors.seam import (
+from paddock.executors.interface import (
     FIND_SHELL,
     Command,
     Failure,
@@ -30,6 +28,8 @@ from paddock.executors.seam import (
     dialect_of,
     shell_words,
 )
+from paddock.executors.remote_client import MARK, ClientProcess, new_mark, scripted, signalling, telling
+from paddock.executors.run import run
 from paddock.shell.dialect import Dialect
 
 _PASSED = ("PATH", "HOME", "SSH_AUTH_SOCK", "USER", "LOGNAME", "LANG")

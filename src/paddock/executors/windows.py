@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from paddock.errors import HostError
 from paddock.executors import win32
-from paddock.executors.seam import (
+from paddock.executors.interface import (
     KILL,
     Command,
     Failure,

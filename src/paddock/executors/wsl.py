@@ -19,10 +19,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from paddock.errors import UsageError
-from paddock.executors.client import MARK, ClientProcess, new_mark, scripted, signalling, telling
-from paddock.executors.plain import PlainExecutor
-from paddock.executors.run import run
-from paddock.executors.seam import (
+from paddock.executors.asyncio_process import PlainExecutor
+from paddock.executors.interface import (
     KILL,
     Command,
     Failure,
@@ -33,6 +31,8 @@ from paddock.executors.seam import (
     dialect_of,
     shell_words,
 )
+from paddock.executors.remote_client import MARK, ClientProcess, new_mark, scripted, signalling, telling
+from paddock.executors.run import run
 from paddock.text.path_compare import Kind, PathError, folded, normal
 
 DISTRO = "paddock-sandbox"

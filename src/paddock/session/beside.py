@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from paddock.approve import Asked, Callback, Verdict
 from paddock.errors import UsageError
+from paddock.executors.interface import Command, CommandExecutor, Size
 from paddock.executors.run import CAP, Result, Stream
-from paddock.executors.seam import Command, CommandExecutor, Size
 from paddock.policy.model import Tier
 from paddock.session.sandbox import Sandbox
 

@@ -13,9 +13,9 @@ from types import TracebackType
 from paddock.approve import Approver, Asked, Callback, Verdict
 from paddock.approve.approvals import Desk
 from paddock.errors import UsageError
+from paddock.executors.interface import Closable, Command, CommandExecutor, Process, Size
 from paddock.executors.run import CAP, Result, Stream, end, run
 from paddock.executors.sandbox import SandboxExecutor
-from paddock.executors.seam import Closable, Command, CommandExecutor, Process, Size
 from paddock.executors.shells import Shells
 from paddock.journal.writer import Recorder
 from paddock.launch.prepare import Prepared, prepare, remember_journal

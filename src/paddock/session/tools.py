@@ -11,8 +11,8 @@ from paddock.approve.approvals import Desk
 from paddock.approve.model import Approver
 from paddock.changes.repositories import made_by
 from paddock.decide.tools import ToolPolicy
+from paddock.executors.interface import CommandExecutor
 from paddock.executors.sandbox import SandboxExecutor
-from paddock.executors.seam import CommandExecutor
 from paddock.journal.writer import Recorder
 from paddock.launch.prepare import Prepared, prepare, remember_journal
 from paddock.plan.judge import PRIVATE, Operation, identities_above

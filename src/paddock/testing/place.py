@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paddock.executors.interface import Command, CommandExecutor, NotStarted
 from paddock.executors.run import Result, run
-from paddock.executors.seam import Command, CommandExecutor, NotStarted
 from paddock.executors.shells import Shells
 
 PATIENCE_S = 60.0

@@ -11,7 +11,7 @@ import pytest
 
 from paddock.decide.calls import ToolCall
 from paddock.decide.tools import ToolPolicy, _doubts
-from paddock.executors.seam import shell_words
+from paddock.executors.interface import shell_words
 from paddock.policy.model import Action
 from paddock.shell.denied_commands import read
 from paddock.shell.dialect import Dialect

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.executors.seam import shell_words
+from paddock.executors.interface import shell_words
 from paddock.shell.denied_commands import Reading, read
 from paddock.shell.dialect import Dialect
 from paddock.shell.words import unknown

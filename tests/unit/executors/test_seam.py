@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from paddock import Action, ToolCall, ToolPolicy, Tools, UsageError
+from paddock.executors.interface import KILL, TERM, Command, Failure, Input, NotStarted, Size
 from paddock.executors.run import Outcome, run
-from paddock.executors.seam import KILL, TERM, Command, Failure, Input, NotStarted, Size
 from paddock.executors.shells import Shells, State
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from paddock.errors import UsageError
+from paddock.executors.interface import Failure, NotStarted
 from paddock.executors.run import Outcome, Result, run
-from paddock.executors.seam import Failure, NotStarted
 from paddock.executors.wsl import Workspace, WslExecutor, decoded
 from tests.support.wsl import FakeWsl
 

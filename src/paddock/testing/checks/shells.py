@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddock.executors.seam import Size
+from paddock.executors.interface import Size
 from paddock.executors.shells import Shells, State
 from paddock.testing.place import PATIENCE_S, Place, beating, beats, check, shells_of, still, until
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from paddock.errors import HostError, PaddockError
-from paddock.executors.seam import Failure, NotStarted
+from paddock.executors.interface import Failure, NotStarted
 from paddock.launch.covers import Cover, CoverKind, covers_of
 from paddock.plan.paths import within
 from paddock.policy import Origin, Request

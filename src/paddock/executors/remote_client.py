@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from paddock.executors.seam import KILL, Input, Process, Size
+from paddock.executors.interface import KILL, Input, Process, Size
 
 MARK = "PADDOCK_COMMAND"
 # Numbers of Linux, which is what runs there; the client's own system may not have them.
@@ -31,8 +31,8 @@ def new_mark(session: str = "") -> str:
 
 
 def signalling(mark: str, number: int) -> str:
-    """The line of shell, for a command or for all of a session. As tree.py: who is to be killed is stopped first, so
-    that he makes no others."""
+    """The line of shell, for a command or for all of a session. As in process_tree.py, a process is stopped before it
+    is killed, so that it starts no others."""
     numbers = [_STOP] * _STOP_ROUNDS + [number] if number == KILL else [number]
     wanted = f"{MARK}={mark}"
     at_once = f"grep -lsF {wanted} /proc/[0-9]*/environ"

@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from paddock.core.canonical import canonical
-from paddock.executors import tree
+from paddock.executors import process_tree
 from paddock.executors.denials import Denial, Denials
-from paddock.executors.seam import Failure, NotStarted, Size
+from paddock.executors.interface import Failure, NotStarted, Size
 
 _LONGEST = 4096  # of what a warden says
 _ANCILLARY = socket.CMSG_SPACE(struct.calcsize("iII")) + socket.CMSG_SPACE(struct.calcsize("i"))
@@ -203,7 +203,7 @@ class AttendedProcess:
 
     def send_signal(self, signal: int) -> None:
         if self._warden is not None and not self._gone.is_set():
-            tree.send(self._warden, signal)
+            process_tree.send(self._warden, signal)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)

@@ -1,6 +1,6 @@
 """Processes as asyncio starts them, on any system: clients of other places, and commands where there is no core.
 
-What a command leaves behind when it goes into another session is out of reach here (attendant.py reaches it).
+What a command leaves behind when it goes into another session is out of reach here (exec_server.py reaches it).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from paddock.executors.seam import (
+from paddock.executors.interface import (
     KILL,
     Command,
     Failure,

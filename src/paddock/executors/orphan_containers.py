@@ -12,8 +12,8 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
+from paddock.executors.interface import CommandExecutor
 from paddock.executors.run import run
-from paddock.executors.seam import CommandExecutor
 
 LABEL = "paddock.owner"
 _TIME_S = 60.0
