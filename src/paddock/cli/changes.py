@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paddock.changes.model import Change, Entry, Kind, Obstacle, Type
-from paddock.changes.settle import Roots
-from paddock.changes.text import Line, Tag, count, is_binary, unified
-from paddock.changes.tree import opened_file, parent_of
 from paddock.policy.protected import is_flagged
 from paddock.text.printable import printable
+from paddock.workspace.model import Change, Entry, Kind, Obstacle, Type
+from paddock.workspace.replace_file import Roots
+from paddock.workspace.text import Line, Tag, count, is_binary, unified
+from paddock.workspace.tree import opened_file, parent_of
 
 FILE_LIMIT = 1 << 20  # bytes of one text
 LINE_LIMIT = 4096  # characters shown of one line

@@ -9,7 +9,7 @@ from paddock.cli.chosen import Words, check_named
 from paddock.cli.options import Parser, split_command
 from paddock.cli.text import complain, say
 from paddock.policy import Origin
-from paddock.session.review import reviewed
+from paddock.workspace.review import reviewed
 
 
 def execute(arguments: list[str]) -> int:

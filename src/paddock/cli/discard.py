@@ -9,8 +9,8 @@ from paddock.cli.options import Parser
 from paddock.cli.text import complain, say
 from paddock.errors import SessionError
 from paddock.policy import Origin
-from paddock.session.review import recovered
-from paddock.session.sessions import Broken, Session, Taken, discard, look, store_of
+from paddock.workspace.review import recovered
+from paddock.workspace.sessions import Broken, Session, Taken, discard, look, store_of
 
 
 def execute(arguments: list[str]) -> int:

@@ -11,7 +11,7 @@ from paddock.errors import UsageError
 from paddock.launch.memo import Memo, watched
 from paddock.launch.prepare import prepare
 from paddock.policy import Origin
-from paddock.session.leavings import sweep
+from paddock.workspace.stale_temp import sweep
 
 
 def execute(arguments: list[str]) -> int:

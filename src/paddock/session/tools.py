@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from paddock.approve.approvals import Desk
 from paddock.approve.model import Approver
-from paddock.changes.repositories import made_by
 from paddock.decide.tools import ToolPolicy
 from paddock.executors.interface import CommandExecutor
 from paddock.executors.sandbox import SandboxExecutor
@@ -28,6 +27,7 @@ from paddock.text.redact import Redactor
 from paddock.tools import Limits, Tools
 from paddock.tools.commands import CommandRunner
 from paddock.tools.dispatch import Handler
+from paddock.workspace.repositories import made_by
 
 Place = str | os.PathLike[str]
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from paddock.changes.text import Tag, unified
 from paddock.decide.beneath import open_straight
 from paddock.decide.calls import ToolCall
 from paddock.text.path_compare import Located
@@ -19,6 +18,7 @@ from paddock.text.path_walk import Identity
 from paddock.tools.place import Closed, Place, kind_of, real_path, require_open, told
 from paddock.tools.result import Entry, FileText, FileWritten, Listing, ToolFailure, ToolOutcome
 from paddock.tools.text import DEFAULT, Document, named
+from paddock.workspace.text import Tag, unified
 
 _SHOWN_LINES = 5
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

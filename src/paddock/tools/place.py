@@ -17,11 +17,11 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from paddock.changes.kernel import exchange, rename_new
 from paddock.decide.beneath import open_straight
 from paddock.text.path_compare import Located
 from paddock.text.path_walk import Identity
 from paddock.tools.result import Kind, ToolFailure, ToolOutcome, failure
+from paddock.workspace.kernel import exchange, rename_new
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC

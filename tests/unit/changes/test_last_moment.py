@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from paddock.changes import kernel
-from paddock.changes.apply import Outcome, apply
-from paddock.changes.judge import Selection, Terms, judge
-from paddock.changes.model import Obstacle
-from paddock.changes.record import NAME, Record
-from paddock.changes.scan import scan
-from paddock.changes.settle import Roots, recover
+from paddock.workspace import kernel
+from paddock.workspace.apply import Outcome, apply
+from paddock.workspace.conflicts import Selection, Terms, judge
+from paddock.workspace.model import Obstacle
+from paddock.workspace.record import NAME, Record
+from paddock.workspace.replace_file import Roots, recover
+from paddock.workspace.scan import scan
 
 
 class Ground:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.changes.scan import _marks_of
+from paddock.workspace.scan import _marks_of
 
 
 def test_attributes_that_can_not_be_read_are_an_error(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from paddock.changes.protection import Protection
+from paddock.workspace.protection import Protection
 
 WORKSPACE = "/home/ada/.config/project"
 PROTECTION = Protection.of(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from paddock.changes.model import Identity, Type
-from paddock.changes.record import NAME, Intent, Record, Step
 from paddock.errors import SessionError
+from paddock.workspace.model import Identity, Type
+from paddock.workspace.record import NAME, Intent, Record, Step
 
 OLD = Identity(type=Type.FILE, inode=1, mode=0o644, size=3, mtime_ns=5)
 NEW = Identity(type=Type.FILE, inode=2, mode=0o600, size=4, mtime_ns=6)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from paddock.changes.text import MOST_EDITS, Line, Tag, count, is_binary, unified
+from paddock.workspace.text import MOST_EDITS, Line, Tag, count, is_binary, unified
 
 
 def shown(old: bytes, new: bytes) -> list[str]:

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from paddock import Action, ToolCall, ToolPolicy
-from paddock.changes.kernel import exchange
 from paddock.decide import beneath
 from paddock.decide.beneath import open_straight
+from paddock.workspace.kernel import exchange
 from tests.support.features import need
 from tests.support.waiting import NeverHappened
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from paddock import ToolCall
-from paddock.changes import kernel
 from paddock.plan.judge import Operation
 from paddock.text.path_walk import Identity
 from paddock.tools import FileText, FileWritten, Limits, Listing, ToolOutcome, Tools
 from paddock.tools import place as place_module
+from paddock.workspace import kernel
 from tests.unit.decide.test_beneath import race, swapping, swaps
 from tests.unit.tools.calls import call, lenient
 

@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from paddock.changes.model import ROOT
 from paddock.policy.git_layout import is_branch
 from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
+from paddock.workspace.model import ROOT
 
 _GIT = ".git"
 

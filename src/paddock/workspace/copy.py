@@ -6,8 +6,8 @@ import contextlib
 import errno
 import os
 
-from paddock.changes.model import PERMISSIONS, Type
-from paddock.changes.tree import BLOCK, entry, opened_file
+from paddock.workspace.model import PERMISSIONS, Type
+from paddock.workspace.tree import BLOCK, entry, opened_file
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)

@@ -24,13 +24,13 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from paddock.changes import kernel
-from paddock.changes.copy import copy_entry
-from paddock.changes.judge import Terms, is_clean
-from paddock.changes.model import ROOT, Change, Entry, Identity, Kind, Obstacle, Type, above, inside
-from paddock.changes.record import TEMPORARY, Intent, Record, Step
-from paddock.changes.settle import LeftError, Roots, recover, settle
-from paddock.changes.tree import entry, handle, opened_directory, parent_of, set_mode
+from paddock.workspace import kernel
+from paddock.workspace.conflicts import Terms, is_clean
+from paddock.workspace.copy import copy_entry
+from paddock.workspace.model import ROOT, Change, Entry, Identity, Kind, Obstacle, Type, above, inside
+from paddock.workspace.record import TEMPORARY, Intent, Record, Step
+from paddock.workspace.replace_file import LeftError, Roots, recover, settle
+from paddock.workspace.tree import entry, handle, opened_directory, parent_of, set_mode
 
 _OWNER = 0o700
 # Whatever is next would fail the same way.

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from paddock.changes.hidden import Hidden
-from paddock.changes.model import ROOT, Change, Entry, Kind, Obstacle, Type, above, inside
-from paddock.changes.record import Record
-from paddock.changes.repositories import Repositories
+from paddock.workspace.masked_names import Hidden
+from paddock.workspace.model import ROOT, Change, Entry, Kind, Obstacle, Type, above, inside
+from paddock.workspace.record import Record
+from paddock.workspace.repositories import Repositories
 
 _HOST_CHANGED = "changed on the host since the session started"
 

@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paddock.changes.model import Entry, Identity, Type
 from paddock.errors import SessionError
+from paddock.workspace.model import Entry, Identity, Type
 
 NAME = "applied.jsonl"
 TEMPORARY = ".paddock-"

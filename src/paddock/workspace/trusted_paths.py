@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from paddock.changes.protection import Protection
 from paddock.errors import PolicyError
 from paddock.host.git.file_snapshot import Looked
 from paddock.host.git.repository import Repository, repository_of
@@ -15,6 +14,7 @@ from paddock.host.git.trusted_paths import trusted_by
 from paddock.policy.git_layout import GIT, make_one
 from paddock.policy.protected import protected
 from paddock.text.path_walk import follow
+from paddock.workspace.protection import Protection
 
 
 def obeyed_in(workspace: str, is_protected: Protection, home: str) -> Iterator[str]:

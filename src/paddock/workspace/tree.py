@@ -8,8 +8,8 @@ import os
 import stat
 from collections.abc import Iterator
 
-from paddock.changes import kernel
-from paddock.changes.model import Entry, Type
+from paddock.workspace import kernel
+from paddock.workspace.model import Entry, Type
 
 MAX_DEPTH = 200  # each level of a walk holds two descriptors
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

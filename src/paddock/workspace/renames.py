@@ -9,8 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from paddock.changes.model import Change, Kind, Type
-from paddock.changes.tree import BLOCK, opened_file, parent_of
+from paddock.workspace.model import Change, Kind, Type
+from paddock.workspace.tree import BLOCK, opened_file, parent_of
 
 
 def with_renames(changes: list[Change], upper: int, lower: int) -> list[Change]:

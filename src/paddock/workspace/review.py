@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from paddock.changes.apply import Outcome, apply
-from paddock.changes.judge import Selection, Terms, judge
-from paddock.changes.model import Change
-from paddock.changes.record import Record
-from paddock.changes.renames import with_renames
-from paddock.changes.repositories import repositories_in
-from paddock.changes.scan import scan
-from paddock.changes.settle import Roots, recover
-from paddock.session.obeyed import obeyed_in
-from paddock.session.sessions import Session, directories_of
+from paddock.workspace.apply import Outcome, apply
+from paddock.workspace.conflicts import Selection, Terms, judge
+from paddock.workspace.model import Change
+from paddock.workspace.record import Record
+from paddock.workspace.renames import with_renames
+from paddock.workspace.replace_file import Roots, recover
+from paddock.workspace.repositories import repositories_in
+from paddock.workspace.scan import scan
+from paddock.workspace.sessions import Session, directories_of
+from paddock.workspace.trusted_paths import obeyed_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ import os
 import shutil
 from dataclasses import dataclass
 
-from paddock.changes import kernel
-from paddock.changes.copy import copy_entry
-from paddock.changes.model import Identity, Type
-from paddock.changes.record import Record, Step
-from paddock.changes.tree import DIRECTORY, entry, parent_of, remove
+from paddock.workspace import kernel
+from paddock.workspace.copy import copy_entry
+from paddock.workspace.model import Identity, Type
+from paddock.workspace.record import Record, Step
+from paddock.workspace.tree import DIRECTORY, entry, parent_of, remove
 
 KEPT = "kept"
 

@@ -20,8 +20,8 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paddock.changes.model import ROOT, Change, Entry, Kind, Obstacle, Type, Way
-from paddock.changes.tree import BLOCK, MAX_DEPTH, entry, opened_directory, opened_file
+from paddock.workspace.model import ROOT, Change, Entry, Kind, Obstacle, Type, Way
+from paddock.workspace.tree import BLOCK, MAX_DEPTH, entry, opened_directory, opened_file
 
 _PREFIX = "user.overlay."
 _UNKNOWN_FORMS = frozenset({"redirect", "metacopy"})  # a kernel that follows other rules made this

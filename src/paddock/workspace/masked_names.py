@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from paddock.changes.model import inside
-from paddock.changes.protection import Names
+from paddock.workspace.model import inside
+from paddock.workspace.protection import Names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from paddock.changes.hidden import Hidden
-from paddock.changes.protection import Protection
-from paddock.changes.settle import Roots
-from paddock.changes.tree import DIRECTORY, remove_all
 from paddock.errors import SessionError
 from paddock.policy.glob import GlobError
+from paddock.workspace.masked_names import Hidden
+from paddock.workspace.protection import Protection
+from paddock.workspace.replace_file import Roots
+from paddock.workspace.tree import DIRECTORY, remove_all
 
 STORE = "sessions"
 VERSION = 1
