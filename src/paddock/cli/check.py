@@ -5,7 +5,7 @@ from __future__ import annotations
 from paddock.cli.options import Parser
 from paddock.cli.text import complain, say
 from paddock.errors import PolicyError, UsageError
-from paddock.plan.listing import lost_as_written
+from paddock.explain.unlistable import lost_as_written
 from paddock.policy import Origin, Request, load, weak_points
 
 

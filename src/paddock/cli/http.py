@@ -14,7 +14,7 @@ from functools import partial
 
 from paddock.core.canonical import canonical
 from paddock.errors import EXIT_PADDOCK, Bug, PaddockError, UsageError
-from paddock.plan.read import http_of
+from paddock.explain.read_plan import http_of
 from paddock.policy.trust.writable_history import Reach
 
 _PR_SET_DUMPABLE = 4

@@ -54,7 +54,7 @@ def execute(arguments: list[str]) -> int:
         memo.keep(prepared, consulted, quiet=parsed.quiet)
         sweep(origin.uid)
         prepared.run(command, quiet=parsed.quiet)
-    from paddock.session.rehearsal import rehearse
+    from paddock.explain.dry_run import rehearse
 
     preflight = prepared.preflight()
     not_started = rehearse(prepared, command, origin)

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
 from paddock.cli.text import say
+from paddock.explain.read_plan import plan_of
+from paddock.explain.unlistable import lost_as_held
 from paddock.launch.prepare import Preflight, Prepared
 from paddock.plan.http import DOMAIN
-from paddock.plan.listing import lost_as_held
 from paddock.plan.model import (
     Files,
     Gate,
@@ -25,7 +26,6 @@ from paddock.plan.model import (
     Seccomp,
     Shell,
 )
-from paddock.plan.read import plan_of
 from paddock.policy.formats.schema import NOT
 from paddock.policy.model import Action, OnFailure, Tier, Tools
 

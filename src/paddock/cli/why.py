@@ -12,17 +12,17 @@ from dataclasses import asdict
 
 from paddock.cli.options import Parser, add_policy_options, add_tool_options, request_of, tool_flags_of
 from paddock.cli.text import say
-from paddock.decide.hosts import LOOPBACK, judge_host
 from paddock.errors import PolicyError, UsageError
+from paddock.explain.ask_host_table import LOOPBACK, judge_host
+from paddock.explain.exec_answer import answer_exec
+from paddock.explain.file_answer import Tried, answer
+from paddock.explain.file_rules import Operation
 from paddock.launch.prepare import prepare
 from paddock.plan.http import DOMAIN
-from paddock.plan.judge import Operation
 from paddock.plan.model import Reach
 from paddock.policy import Origin, load
 from paddock.policy.hosts import allowed_host, read_host
 from paddock.policy.model import COMMAND_LINE, Action, Source
-from paddock.session.answer import Tried, answer
-from paddock.session.exec_answer import answer_exec
 
 _QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"])*["]""", re.DOTALL)
 _FLAG_HOST = Source(file=COMMAND_LINE, key="--host")

@@ -12,16 +12,16 @@ from paddock.approve.model import Approver
 from paddock.decide.tools import ToolPolicy
 from paddock.executors.interface import CommandExecutor
 from paddock.executors.sandbox import SandboxExecutor
+from paddock.explain.file_answer import judge_for
+from paddock.explain.file_rules import PRIVATE, Operation, identities_above
 from paddock.journal.writer import Recorder
 from paddock.launch.prepare import Prepared, prepare, remember_journal
-from paddock.plan.judge import PRIVATE, Operation, identities_above
 from paddock.plan.model import Plan
 from paddock.plan.paths import within
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.formats.config import Config, configured
 from paddock.policy.model import Access, Tier
 from paddock.policy.model import Tools as ToolSettings
-from paddock.session.answer import judge_for
 from paddock.text.path_walk import Identity
 from paddock.text.redact import Redactor
 from paddock.tools import Limits, Tools

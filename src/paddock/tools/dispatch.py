@@ -26,7 +26,7 @@ from paddock.decide.guess import annotated_paths, takes_a_call
 from paddock.decide.tools import Decision, Step, ToolPolicy
 from paddock.errors import Bug, JournalError, PaddockError
 from paddock.executors.interface import CommandExecutor, Measured, dialect_in
-from paddock.plan.judge import Operation
+from paddock.explain.file_rules import Operation
 from paddock.policy.model import Action, Effect
 from paddock.shell.redacted_command import shown_command
 from paddock.text.path_walk import Identity

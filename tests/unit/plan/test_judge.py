@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from paddock.explain.file_rules import Judge, Judgement, Operation
 from paddock.host.model import Host
 from paddock.plan import compile_plan
-from paddock.plan.judge import Judge, Judgement, Operation
 from paddock.plan.model import Plan
 from paddock.policy.model import Access, Sourced, Switch
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from paddock.explain.unlistable import lost_as_held, lost_as_written
 from paddock.plan import compile_plan
-from paddock.plan.listing import lost_as_held, lost_as_written
 from paddock.policy.model import Access
 
 from .worlds import FULL, HOST, deny, files, grant, policy

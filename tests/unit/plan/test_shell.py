@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from paddock.errors import HostError, PolicyError
+from paddock.explain.read_plan import plan_of
 from paddock.plan import compile_plan
-from paddock.plan.read import plan_of
 from paddock.plan.shell import outside
 from paddock.policy.model import (
     Access,

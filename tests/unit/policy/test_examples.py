@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.decide import Exec, judge_exec
+from paddock.explain.ask_gate import Exec, judge_exec
 from paddock.plan import compile_plan
 from paddock.plan.gate import gate_of
 from paddock.plan.model import User

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import CoreError
+from paddock.explain.file_rules import Judge
+from paddock.explain.observer import Observed, read, refusal, serve
+from paddock.explain.read_plan import plan_of
 from paddock.plan import compile_plan
-from paddock.plan.judge import Judge
-from paddock.plan.read import plan_of
 from paddock.policy.model import Access
-from paddock.session.observer import Observed, read, refusal, serve
 from tests.unit.plan.worlds import FULL, HOST, files, grant, policy
 
 SCHEMA = Path(__file__).parents[3] / "schema"

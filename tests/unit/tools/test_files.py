@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from paddock import ToolCall
-from paddock.plan.judge import Operation
+from paddock.explain.file_rules import Operation
 from paddock.text.path_walk import Identity
 from paddock.tools import FileText, FileWritten, Limits, Listing, ToolOutcome, Tools
 from paddock.tools import place as place_module

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from paddock.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
+from paddock.explain.exec_answer import answer_exec
 from paddock.launch.create_missing import require_makeable
 from paddock.launch.journal_check import require_usable
 from paddock.launch.prepare import Prepared
@@ -21,7 +22,6 @@ from paddock.policy import Origin
 from paddock.policy.load import writable_trees
 from paddock.policy.model import Action
 from paddock.policy.trust.writable_history import Reach
-from paddock.session.exec_answer import answer_exec
 from paddock.text.path_walk import follow
 
 

@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paddock.decide import Decision, RuleOf
+from paddock.explain.ask_gate import Decision, RuleOf
+from paddock.explain.find_program import locate
 from paddock.plan import Plan
 from paddock.policy.model import Action
-from paddock.session.locate import locate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
-from paddock.plan.judge import Judge, Judgement, Operation
+from paddock.explain.file_rules import Judge, Judgement, Operation
 from paddock.plan.paths import within
 
 LONGEST = 64 * 1024

@@ -7,13 +7,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paddock.decide import Exec, Judged, judge_exec
+from paddock.explain.ask_gate import Exec, Judged, judge_exec
+from paddock.explain.file_answer import answer
+from paddock.explain.file_rules import Operation
 from paddock.plan import Plan
-from paddock.plan.judge import Operation
 from paddock.plan.model import EnvironmentRules
 from paddock.policy.glob import component_matches
 from paddock.policy.model import Action
-from paddock.session.answer import answer
 
 _DEFAULT_PATH = "/bin:/usr/bin"  # where execvp(3) looks when there is no PATH
 
