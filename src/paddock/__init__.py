@@ -20,8 +20,6 @@ from paddock.version import __version__
 if TYPE_CHECKING:
     from paddock.approve import HostQuestion, Question, Verdict
     from paddock.approve.approvals import Desk
-    from paddock.decide.calls import ToolCall, ToolSpec
-    from paddock.decide.tools import Decision, Scope, Step, ToolPolicy
     from paddock.executors.container import ContainerExecutor
     from paddock.executors.denials import Denial
     from paddock.executors.distro import (
@@ -67,6 +65,8 @@ if TYPE_CHECKING:
     from paddock.session.tools import open_journal, open_tools
     from paddock.text.redact import Redactor
     from paddock.tools import CommandResult, FileText, FileWritten, Limits, Listing, ToolOutcome, ToolResult, Tools
+    from paddock.tools.policy.calls import ToolCall, ToolSpec
+    from paddock.tools.policy.policy import Decision, Scope, Step, ToolPolicy
 
 __all__ = [
     "Action",
@@ -155,7 +155,7 @@ _LAZY = {
     "Config": "paddock.policy.formats.config",
     "ContainerExecutor": "paddock.executors.container",
     "ContainerSandboxConfig": "paddock.policy.formats.executor_modes",
-    "Decision": "paddock.decide.tools",
+    "Decision": "paddock.tools.policy.policy",
     "Denial": "paddock.executors.denials",
     "Desk": "paddock.approve.approvals",
     "Effect": "paddock.policy.model",
@@ -181,18 +181,18 @@ _LAZY = {
     "Sandbox": "paddock.session.sandbox",
     "SandboxConfig": "paddock.policy.formats.executor_modes",
     "SandboxExecutor": "paddock.executors.sandbox",
-    "Scope": "paddock.decide.tools",
+    "Scope": "paddock.tools.policy.policy",
     "Shell": "paddock.executors.shells",
     "Shells": "paddock.executors.shells",
     "Size": "paddock.executors.interface",
     "SshExecutor": "paddock.executors.ssh",
     "SshSandboxConfig": "paddock.policy.formats.executor_modes",
-    "Step": "paddock.decide.tools",
-    "ToolCall": "paddock.decide.calls",
+    "Step": "paddock.tools.policy.policy",
+    "ToolCall": "paddock.tools.policy.calls",
     "ToolOutcome": "paddock.tools",
-    "ToolPolicy": "paddock.decide.tools",
+    "ToolPolicy": "paddock.tools.policy.policy",
     "ToolResult": "paddock.tools",
-    "ToolSpec": "paddock.decide.calls",
+    "ToolSpec": "paddock.tools.policy.calls",
     "Tools": "paddock.tools",
     "Verdict": "paddock.approve",
     "WindowsExecutor": "paddock.executors.windows",

@@ -23,7 +23,7 @@ def execute(arguments: list[str]) -> int:
         policy = load(Request(policies=(file,), trust_required=False), origin)
         if any(policy.tools.given()):
             # Imported here: few policies speak of tools, and judging commands needs a grammar.
-            from paddock.decide.tools import ToolPolicy
+            from paddock.tools.policy.policy import ToolPolicy
 
             ToolPolicy.of(policy.tools, cwd=origin.cwd, home=origin.home)
         weak = list(weak_points(policy))

@@ -18,7 +18,7 @@ def execute(arguments: list[str]) -> int:
     add_tool_options(parser)
     options = parser.parse_args(arguments)
     # Imported here: the lists are a part of what judges.
-    from paddock.decide.tools import default_denied_paths
+    from paddock.tools.policy.policy import default_denied_paths
 
     builtin = [pattern for _, _, patterns in default_denied_paths() for pattern in patterns]
     found = list(shown(configured(Origin.of_process(), options.config, flags=tool_flags_of(options))))

@@ -16,7 +16,7 @@ __all__ = ["GrantFlag", "Origin", "Policy", "Request", "load", "weak_points"]
 def __getattr__(name: str) -> Any:
     """The names that other agents use. Imported when they are asked for: no run needs them."""
     if name == "SafetyPolicy":
-        from paddock.decide.tools import ToolPolicy
+        from paddock.tools.policy.policy import ToolPolicy
 
         return ToolPolicy
     if name == "PolicyConfig":

@@ -390,8 +390,8 @@ class CommandRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """Tool calls made through Paddock; decide/tools.py gives it its meaning. ``allowed_paths`` None: absent, which is
-    the current directory."""
+    """Tool calls made through Paddock; tools/policy/policy.py gives it its meaning. ``allowed_paths`` None: absent,
+    which is the current directory."""
 
     read_only: Sourced[bool] | None = None
     allowed_paths: tuple[Sourced[str], ...] | None = None

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from paddock.approve.approvals import Desk
 from paddock.approve.model import Approver
-from paddock.decide.tools import ToolPolicy
 from paddock.executors.interface import CommandExecutor
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.explain.file_answer import judge_for
@@ -27,6 +26,7 @@ from paddock.text.redact import Redactor
 from paddock.tools import Limits, Tools
 from paddock.tools.commands import CommandRunner
 from paddock.tools.dispatch import Handler
+from paddock.tools.policy.policy import ToolPolicy
 from paddock.workspace.repositories import made_by
 
 Place = str | os.PathLike[str]

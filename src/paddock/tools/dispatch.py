@@ -21,9 +21,6 @@ from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
 from paddock.approve.approvals import NOBODY, Desk
 from paddock.approve.model import ToolQuestion, Verdict
-from paddock.decide.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
-from paddock.decide.guess import annotated_paths, takes_a_call
-from paddock.decide.tools import Decision, Step, ToolPolicy
 from paddock.errors import Bug, JournalError, PaddockError
 from paddock.executors.interface import CommandExecutor, Measured, dialect_in
 from paddock.explain.file_rules import Operation
@@ -33,6 +30,9 @@ from paddock.text.path_walk import Identity
 from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandResult, CommandRunner, Commands
 from paddock.tools.files import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
+from paddock.tools.policy.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
+from paddock.tools.policy.path_arguments import annotated_paths, takes_a_call
+from paddock.tools.policy.policy import Decision, Step, ToolPolicy
 from paddock.tools.result import FileText, FileWritten, ToolFailure, ToolOutcome, ToolResult
 
 if TYPE_CHECKING:

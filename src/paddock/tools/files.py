@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from paddock.decide.beneath import open_straight
-from paddock.decide.calls import ToolCall
 from paddock.text.path_compare import Located
 from paddock.text.path_walk import Identity
 from paddock.tools.place import Closed, Place, kind_of, real_path, require_open, told
+from paddock.tools.policy.calls import ToolCall
+from paddock.tools.policy.open_judged import open_straight
 from paddock.tools.result import Entry, FileText, FileWritten, Listing, ToolFailure, ToolOutcome
 from paddock.tools.text import DEFAULT, Document, named
 from paddock.workspace.text import Tag, unified

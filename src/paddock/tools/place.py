@@ -1,8 +1,8 @@
 """A name in a directory that is held open.
 
-The directory is opened by the path that was judged, through no link (decide/beneath.py), before anybody is asked; all
-that follows is done by its descriptor. Whatever happens to the names above meanwhile, it is the judged directory that
-is read and written, and a link in the place of the file is never followed.
+The directory is opened by the path that was judged, through no link (policy/open_judged.py), before anybody is asked;
+all that follows is done by its descriptor. Whatever happens to the names above meanwhile, it is the judged directory
+that is read and written, and a link in the place of the file is never followed.
 
 A command may rename a directory on the way between the judgement and the opening. So each object that was opened, and
 each directory above it, is judged once more by what it is.
@@ -17,9 +17,9 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from paddock.decide.beneath import open_straight
 from paddock.text.path_compare import Located
 from paddock.text.path_walk import Identity
+from paddock.tools.policy.open_judged import open_straight
 from paddock.tools.result import Kind, ToolFailure, ToolOutcome, failure
 from paddock.workspace.kernel import exchange, rename_new
 

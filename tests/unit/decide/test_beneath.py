@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from paddock import Action, ToolCall, ToolPolicy
-from paddock.decide import beneath
-from paddock.decide.beneath import open_straight
+from paddock.tools.policy import open_judged
+from paddock.tools.policy.open_judged import open_straight
 from paddock.workspace.kernel import exchange
 from tests.support.features import need
 from tests.support.waiting import NeverHappened
@@ -24,9 +24,9 @@ SWAPS, OPENS = 10_000, 2_000
 @pytest.fixture(params=["openat2", "walk"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "walk":
-        monkeypatch.setattr(beneath, "_has_openat2", lambda: False)
+        monkeypatch.setattr(open_judged, "_has_openat2", lambda: False)
     else:
-        need("openat2", beneath._has_openat2(), "this kernel has none")
+        need("openat2", open_judged._has_openat2(), "this kernel has none")
     return str(request.param)
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from paddock.decide.calls import ToolCall
-from paddock.decide.tools import ToolPolicy, _doubts
 from paddock.executors.interface import shell_words
 from paddock.policy.model import Action
 from paddock.shell.denied_commands import read
 from paddock.shell.dialect import Dialect
+from paddock.tools.policy.calls import ToolCall
+from paddock.tools.policy.policy import ToolPolicy, _doubts
 from tests.support.features import need_program
 
 PROGRAMS = ("p0", "p1", "p2", "p3", "]", "[[", "((p1))", "function", "{p1,p2}", "p1,p2", "time", "source", "select")

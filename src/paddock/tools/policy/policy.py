@@ -28,14 +28,14 @@ from enum import IntEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from paddock.decide.calls import BUILTIN_TOOLS, DESCRIPTIONS, ToolCall, ToolSpec, wrong_arguments
-from paddock.decide.guess import Guess, guess
 from paddock.errors import PaddockError, PolicyError
 from paddock.policy.glob import Glob, GlobError
 from paddock.policy.model import Action, CommandRule, Effect, PathRule, Tools
 from paddock.shell.dialect import Dialect
 from paddock.text.path_compare import Kind, Located, PathError, folded, locate, normal
 from paddock.text.path_walk import follow
+from paddock.tools.policy.calls import BUILTIN_TOOLS, DESCRIPTIONS, ToolCall, ToolSpec, wrong_arguments
+from paddock.tools.policy.path_arguments import Guess, guess
 
 if TYPE_CHECKING:
     from paddock.shell.denied_commands import Category, Reading

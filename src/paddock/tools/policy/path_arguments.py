@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from paddock.decide.calls import ToolCall
+from paddock.tools.policy.calls import ToolCall
 
 _NAMED = re.compile(
     r"(?:^|_)(?:path|file|filename|filepath|dir|directory|folder|root|cwd|workdir|src|dst|dest|destination)s?$"
