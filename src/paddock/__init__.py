@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     )
     from paddock.policy.formats.safety import SafetyConfig
     from paddock.policy.model import Action, CommandRule, Effect, PathRule
-    from paddock.session.beside import run_sync
+    from paddock.session.run_sync import run_sync
     from paddock.session.sandbox import Sandbox
     from paddock.session.tools import open_journal, open_tools
     from paddock.text.redact import Redactor
@@ -211,7 +211,7 @@ _LAZY = {
     "open_tools": "paddock.session.tools",
     "resolve_mode": "paddock.executors.modes",
     "run_in_distro": "paddock.executors.distro",
-    "run_sync": "paddock.session.beside",
+    "run_sync": "paddock.session.run_sync",
     "unregister_distro": "paddock.executors.distro",
 }
 

@@ -23,7 +23,7 @@ from paddock.plan.paths import with_parents, within
 from paddock.policy import Origin, Request
 from paddock.policy.formats.config import configured
 from paddock.policy.model import Tier
-from paddock.session import ending
+from paddock.session import shutdown
 from paddock.session.tools import tools_of
 from paddock.session.worktree import make_worktree
 from paddock.text.redact import Redactor
@@ -101,7 +101,7 @@ class Sandbox:
             recorder = await asyncio.to_thread(Recorder, self._prepared.plan)
         desk = Desk(self._approver, redactor=self._redactor, origin=self._origin)
         self._parts = _Parts(executor=executor, shells=Shells(executor), desk=desk, recorder=recorder)
-        ending.hold(id(self._parts), self._parts.dispose)
+        shutdown.hold(id(self._parts), self._parts.dispose)
         return self
 
     async def __aexit__(
@@ -262,7 +262,7 @@ class _Parts:
             except Exception as error:  # the next is ended all the same
                 said = (f"{name}: {error}",)
             left += said if isinstance(said, tuple) else ()
-        ending.release(id(self), self.loop)
+        shutdown.release(id(self), self.loop)
         return tuple(left)
 
     async def _dispose_of_executor(self) -> tuple[str, ...]:
