@@ -216,9 +216,14 @@ _LAZY = {
 }
 
 
+# By the names that other agents use.
+_ALIASES = {"SafetyPolicy": ("paddock.tools.policy.policy", "ToolPolicy")}
+
+
 def __getattr__(name: str) -> object:
-    if name not in _LAZY:
+    if name not in _LAZY and name not in _ALIASES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    module, attribute = _ALIASES.get(name) or (_LAZY[name], name)
+    return getattr(importlib.import_module(module), attribute)

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from concurrent.futures import Future, InvalidStateError
 from dataclasses import replace
 
-from paddock.approve.inbox import Inbox
+from paddock.approve.inbox import Approver, Inbox
 from paddock.approve.messages import Message, Withdrawn
-from paddock.approve.model import Approver, ToolQuestion, Verdict
+from paddock.approve.model import ToolQuestion, Verdict
 from paddock.errors import PolicyError
 from paddock.policy import Origin
 from paddock.policy.trust.approved import ToolApproval, load_approved

@@ -8,6 +8,7 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from paddock.approve import messages
 from paddock.approve.model import Asked, Verdict
@@ -84,6 +85,12 @@ class Inbox(ABC):
                 del self._open[number]
                 self._reply(number, verdict, by)
             return answered
+
+
+class Approver(Protocol):
+    """Answers the questions of an inbox, until that is closed. A question it does not answer is denied in the end."""
+
+    def serve(self, inbox: Inbox) -> None: ...
 
 
 class Line(Inbox):

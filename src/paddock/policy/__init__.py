@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from paddock.policy.advice import weak_points
@@ -16,9 +17,8 @@ __all__ = ["GrantFlag", "Origin", "Policy", "Request", "load", "weak_points"]
 def __getattr__(name: str) -> Any:
     """The names that other agents use. Imported when they are asked for: no run needs them."""
     if name == "SafetyPolicy":
-        from paddock.tools.policy.policy import ToolPolicy
-
-        return ToolPolicy
+        # paddock/__init__.py re-exports it. Nothing here imports a package above this one.
+        return getattr(sys.modules["paddock"], name)
     if name == "PolicyConfig":
         from paddock.policy.model import Tools
 

@@ -11,10 +11,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from paddock.policy.glob import Glob
+from paddock.policy.glob import Glob
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "git.tsv")
 GIT = ".git"
@@ -87,8 +85,6 @@ def is_part(inside: str) -> bool:
 
 @cache
 def _protected() -> tuple[Glob, ...]:
-    from paddock.policy.glob import Glob  # which reads the list of protected names, and so this table
-
     return tuple(Glob.parse(f"/{name}") for name in layout().protected)
 
 

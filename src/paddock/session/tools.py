@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from paddock.approve.approvals import Desk
-from paddock.approve.model import Approver
+from paddock.approve.inbox import Approver
 from paddock.executors.interface import CommandExecutor
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.explain.file_answer import judge_for

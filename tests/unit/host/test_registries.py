@@ -11,7 +11,7 @@ from paddock.cli import trust as trust_command
 from paddock.errors import PolicyError
 from paddock.host.registries import Registry, discover, looked_at, named_in
 from paddock.policy import Origin
-from paddock.policy.trust.file_trust import Trusted
+from paddock.policy.trust.trusted_list import Trusted
 from paddock.policy.trust.writable_history import Reach
 from paddock.text.path_walk import Tree, follow
 from tests.unit.policy.world import World

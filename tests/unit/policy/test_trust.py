@@ -14,7 +14,8 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.policy import Request, load
-from paddock.policy.trust.file_trust import SIZE_LIMIT, Trusted, is_trusted, read_policy, trust, untrust
+from paddock.policy.trust.file_trust import is_trusted, read_policy, trust, untrust
+from paddock.policy.trust.trusted_list import SIZE_LIMIT, Trusted
 from tests.support.features import need
 from tests.unit.policy.world import World
 

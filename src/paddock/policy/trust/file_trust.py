@@ -4,27 +4,21 @@ A file is opened once; owner, mode, type, content and hash all come from that on
 checked is what is read. Two questions are kept apart:
 
 - *Could somebody else have written this?* (owner, mode, parent directory: ``read_policy``)
-- *Has this person agreed to this text?* (the hash in ``~/.local/state/paddock/trusted``: ``Trusted``)
+- *Has this person agreed to this text?* (the hash in ``~/.local/state/paddock/trusted``: trusted_list.py)
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
+from paddock.policy.trust.origin import Origin
 from paddock.policy.trust.path_list import facts_of
+from paddock.policy.trust.trusted_list import Trusted, read_all, reason_of
 from paddock.text.path_walk import Identity, Way, follow
-
-if TYPE_CHECKING:
-    from paddock.policy.trust.origin import Origin
-
-SIZE_LIMIT = 1024 * 1024
-STORE = "trusted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,27 +86,17 @@ def _read_file(real: str, shown: str) -> tuple[bytes, os.stat_result]:
     try:
         descriptor = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
-        raise PolicyError(f"can not be read: {_reason(error)}", where=shown) from None
+        raise PolicyError(f"can not be read: {reason_of(error)}", where=shown) from None
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise PolicyError("is not a regular file", where=shown)
-        data = _read_all(descriptor, shown)
+        data = read_all(descriptor, shown)
     except OSError as error:
-        raise PolicyError(f"can not be read: {_reason(error)}", where=shown) from None
+        raise PolicyError(f"can not be read: {reason_of(error)}", where=shown) from None
     finally:
         os.close(descriptor)
     return data, found
-
-
-def _read_all(descriptor: int, shown: str) -> bytes:
-    data = bytearray()
-    while len(data) <= SIZE_LIMIT:
-        chunk = os.read(descriptor, 64 * 1024)
-        if not chunk:
-            return bytes(data)
-        data += chunk
-    raise PolicyError(f"is longer than {SIZE_LIMIT} bytes", where=shown)
 
 
 def _check_owner_and_mode(found: os.stat_result, origin: Origin, shown: str) -> None:
@@ -128,7 +112,7 @@ def _check_directory(directory: str, origin: Origin, shown: str) -> None:
     try:
         found = os.stat(directory)
     except OSError as error:
-        raise PolicyError(f"its directory {directory} can not be examined: {_reason(error)}", where=shown) from None
+        raise PolicyError(f"its directory {directory} can not be examined: {reason_of(error)}", where=shown) from None
     if found.st_uid not in (origin.uid, 0):
         raise PolicyError(
             f"its directory {directory} belongs to uid {found.st_uid}, neither to you nor to root", where=shown
@@ -163,66 +147,11 @@ def _is_private_group(gid: int, origin: Origin) -> bool:
     return group.gr_name == origin.user and {*group.gr_mem, *own} <= {origin.user}
 
 
-def _reason(error: OSError) -> str:
-    if error.errno == errno.ELOOP:
-        return "too many symbolic links"
-    return error.strerror or str(error)
-
-
-@dataclass(frozen=True, slots=True)
-class Trusted:
-    """The texts a person agreed to, each under the name it had then: (sha256, path); of a package manager's file, each
-    host (host/registries.py). Agreed text under another name
-    does not count: an agent could copy the loose policy of one project over the strict one of another, or link it."""
-
-    entries: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def read(cls, state_dir: str, uid: int) -> Trusted:
-        """An absent store trusts nothing. One that somebody else could have written is an error."""
-        path = os.path.join(state_dir, STORE)
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-        except (FileNotFoundError, NotADirectoryError):
-            return cls()
-        except OSError as error:
-            raise PolicyError(f"can not be read: {_reason(error)}", where=path) from None
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != uid or found.st_mode & 0o022:
-                raise PolicyError(
-                    "the list of trusted files is not a regular file that only you can write",
-                    where=path,
-                    hint=f"remove {path} and trust your files again",
-                )
-            data = _read_all(descriptor, path)
-        finally:
-            os.close(descriptor)
-        return cls(tuple(_entries(data, path)))
-
-    def agrees_to(self, sha256: str, path: str) -> bool:
-        return (sha256, path) in self.entries
-
-    def knows(self, path: str) -> bool:
-        """This path was trusted once, whatever its text was then."""
-        return any(path == known for _, known in self.entries)
-
-
 def require_agreement(file: FileText, origin: Origin, *, shown: str, why: str, otherwise: str = "") -> None:
     if origin.trusted.agrees_to(file.sha256, file.written):
         return
     state = "has changed since you trusted it" if origin.trusted.knows(file.written) else "is not trusted yet"
     raise PolicyError(f"{state}: {why}", where=shown, hint=f"read it, then: paddock trust {shown}{otherwise}")
-
-
-def _entries(data: bytes, shown: str) -> Iterable[tuple[str, str]]:
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        if not line:
-            continue
-        sha256, separator, path = line.partition(b"  ")
-        if not separator or len(sha256) != 64:
-            raise PolicyError("not a line of the form 'sha256  path'", where=f"{shown}:{number}")
-        yield os.fsdecode(sha256), os.fsdecode(path)
 
 
 def trust(path: str, origin: Origin) -> str:
@@ -237,41 +166,21 @@ def agree(digests: Iterable[str], written: str, origin: Origin) -> None:
     if "\n" in written:
         raise PolicyError("a path with a line break can not be trusted", where=repr(written))
     others = [entry for entry in Trusted.read(origin.state_dir, origin.uid).entries if entry[1] != written]
-    _write(origin, [*others, *((digest, written) for digest in digests)])
+    entries = (*others, *((digest, written) for digest in digests))
+    Trusted(entries).write(origin.state_dir, origin.uid)
 
 
 def untrust(path: str, origin: Origin) -> bool:
     """Take the agreement back; False if there was none."""
     written = os.path.abspath(path)
     entries = Trusted.read(origin.state_dir, origin.uid).entries
-    kept = [entry for entry in entries if entry[1] != written]
+    kept = tuple(entry for entry in entries if entry[1] != written)
     if len(kept) == len(entries):
         return False
-    _write(origin, kept)
+    Trusted(kept).write(origin.state_dir, origin.uid)
     return True
 
 
 def is_trusted(path: str, origin: Origin) -> bool:
     file = read_policy(path, origin, shown=path)
     return Trusted.read(origin.state_dir, origin.uid).agrees_to(file.sha256, file.written)
-
-
-def _write(origin: Origin, entries: Iterable[tuple[str, str]]) -> None:
-    """Replace the store whole: a crash leaves the old one or the new one."""
-    state_dir = origin.state_dir
-    store = os.path.join(state_dir, STORE)
-    fresh = f"{store}.{os.getpid()}"
-    try:
-        os.makedirs(state_dir, mode=0o700, exist_ok=True)
-        found = os.stat(state_dir)
-        if found.st_uid != origin.uid:
-            raise PolicyError(f"belongs to uid {found.st_uid}, not to you", where=state_dir)
-        os.chmod(state_dir, 0o700)
-        descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(descriptor, 0o600)
-            for sha256, path in entries:
-                file.write(os.fsencode(sha256) + b"  " + os.fsencode(path) + b"\n")
-        os.replace(fresh, store)
-    except OSError as error:
-        raise PolicyError(f"can not be written: {_reason(error)}", where=store) from None

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paddock.errors import UsageError
-from paddock.policy.trust.file_trust import Trusted
 from paddock.policy.trust.journal_history import NO_JOURNALS, Journals
+from paddock.policy.trust.trusted_list import Trusted
 from paddock.policy.trust.writable_history import NOTHING_REACHED, Reach
 
 BUILTIN_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "profiles")
