@@ -64,9 +64,12 @@ if TYPE_CHECKING:
     from paddock.session.sandbox import Sandbox
     from paddock.session.tools import open_journal, open_tools
     from paddock.text.redact import Redactor
-    from paddock.tools import CommandResult, FileText, FileWritten, Limits, Listing, ToolOutcome, ToolResult, Tools
+    from paddock.tools.commands import CommandResult
+    from paddock.tools.dispatch import Tools
+    from paddock.tools.files import Limits
     from paddock.tools.policy.calls import ToolCall, ToolSpec
     from paddock.tools.policy.policy import Decision, Scope, Step, ToolPolicy
+    from paddock.tools.result import FileText, FileWritten, Listing, ToolOutcome, ToolResult
 
 __all__ = [
     "Action",
@@ -150,7 +153,7 @@ __all__ = [
 _LAZY = {
     "Action": "paddock.policy.model",
     "CommandExecutor": "paddock.executors.interface",
-    "CommandResult": "paddock.tools",
+    "CommandResult": "paddock.tools.commands",
     "CommandRule": "paddock.policy.model",
     "Config": "paddock.policy.formats.config",
     "ContainerExecutor": "paddock.executors.container",
@@ -159,14 +162,14 @@ _LAZY = {
     "Denial": "paddock.executors.denials",
     "Desk": "paddock.approve.approvals",
     "Effect": "paddock.policy.model",
-    "FileText": "paddock.tools",
-    "FileWritten": "paddock.tools",
+    "FileText": "paddock.tools.result",
+    "FileWritten": "paddock.tools.result",
     "HostExecutor": "paddock.executors.host",
     "HostQuestion": "paddock.approve",
-    "Limits": "paddock.tools",
+    "Limits": "paddock.tools.files",
     "LinuxSandbox": "paddock.executors.modes",
     "LinuxSandboxConfig": "paddock.policy.formats.executor_modes",
-    "Listing": "paddock.tools",
+    "Listing": "paddock.tools.result",
     "LocalSandbox": "paddock.executors.modes",
     "LocalSandboxConfig": "paddock.policy.formats.executor_modes",
     "Mode": "paddock.policy.formats.executor_modes",
@@ -189,11 +192,11 @@ _LAZY = {
     "SshSandboxConfig": "paddock.policy.formats.executor_modes",
     "Step": "paddock.tools.policy.policy",
     "ToolCall": "paddock.tools.policy.calls",
-    "ToolOutcome": "paddock.tools",
+    "ToolOutcome": "paddock.tools.result",
     "ToolPolicy": "paddock.tools.policy.policy",
-    "ToolResult": "paddock.tools",
+    "ToolResult": "paddock.tools.result",
     "ToolSpec": "paddock.tools.policy.calls",
-    "Tools": "paddock.tools",
+    "Tools": "paddock.tools.dispatch",
     "Verdict": "paddock.approve",
     "WindowsExecutor": "paddock.executors.windows",
     "WindowsSandboxConfig": "paddock.policy.formats.executor_modes",

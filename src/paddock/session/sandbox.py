@@ -27,9 +27,8 @@ from paddock.session import shutdown
 from paddock.session.tools import tools_of
 from paddock.session.worktree import make_worktree
 from paddock.text.redact import Redactor
-from paddock.tools import Tools
 from paddock.tools.commands import CommandResult, Commands
-from paddock.tools.dispatch import Handler
+from paddock.tools.dispatch import Handler, Tools
 
 _GRACE_S = 2.0
 

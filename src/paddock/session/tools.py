@@ -23,9 +23,9 @@ from paddock.policy.model import Access, Tier
 from paddock.policy.model import Tools as ToolSettings
 from paddock.text.path_walk import Identity
 from paddock.text.redact import Redactor
-from paddock.tools import Limits, Tools
 from paddock.tools.commands import CommandRunner
-from paddock.tools.dispatch import Handler
+from paddock.tools.dispatch import Handler, Tools
+from paddock.tools.files import Limits
 from paddock.tools.policy.policy import ToolPolicy
 from paddock.workspace.repositories import made_by
 

@@ -14,8 +14,10 @@ from paddock.approve.model import Verdict
 from paddock.approve.text import words
 from paddock.errors import ExecutorError, JournalError
 from paddock.policy.model import Action, Effect, PathRule
-from paddock.tools import Limits, ToolOutcome, Tools
 from paddock.tools.commands import CommandResult
+from paddock.tools.dispatch import Tools
+from paddock.tools.files import Limits
+from paddock.tools.result import ToolOutcome
 from tests.unit.tools.calls import Answers, Echo, call, lenient
 
 SECRET = "ghp_" + "a1B2" * 9

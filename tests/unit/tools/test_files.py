@@ -15,8 +15,10 @@ import pytest
 from paddock import ToolCall
 from paddock.explain.file_rules import Operation
 from paddock.text.path_walk import Identity
-from paddock.tools import FileText, FileWritten, Limits, Listing, ToolOutcome, Tools
 from paddock.tools import place as place_module
+from paddock.tools.dispatch import Tools
+from paddock.tools.files import Limits
+from paddock.tools.result import FileText, FileWritten, Listing, ToolOutcome
 from paddock.workspace import kernel
 from tests.unit.decide.test_beneath import race, swapping, swaps
 from tests.unit.tools.calls import call, lenient
