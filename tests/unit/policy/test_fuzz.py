@@ -17,7 +17,7 @@ from paddock.policy.model import Source
 from paddock.policy.render import to_toml
 from paddock.policy.trust.file_trust import decode
 from paddock.policy.trust.origin import BUILTIN_DIR
-from tests.unit.policy.test_conf import EVERY_DIRECTIVE
+from tests.unit.policy.formats.test_conf import EVERY_DIRECTIVE
 from tests.unit.policy.world import World
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -20,8 +20,8 @@ from paddock.tools.dispatch import Tools
 from paddock.tools.files import Limits
 from paddock.tools.result import FileText, FileWritten, Listing, ToolOutcome
 from paddock.workspace import kernel
-from tests.unit.decide.test_beneath import race, swapping, swaps
 from tests.unit.tools.calls import call, lenient
+from tests.unit.tools.policy.test_open_judged import race, swapping, swaps
 
 SWAPS, WRITES = 10_000, 300
 

@@ -12,8 +12,7 @@ from paddock.host.model import Host
 from paddock.plan import compile_plan
 from paddock.plan.model import Plan
 from paddock.policy.model import Access, Sourced, Switch
-
-from .worlds import FULL, HOST, builtin, deny, files, grant, policy, source
+from tests.unit.plan.worlds import FULL, HOST, builtin, deny, files, grant, policy, source
 
 
 @pytest.fixture(name="ws")

@@ -7,8 +7,7 @@ import pytest
 from paddock.explain.unlistable import lost_as_held, lost_as_written
 from paddock.plan import compile_plan
 from paddock.policy.model import Access
-
-from .worlds import FULL, HOST, deny, files, grant, policy
+from tests.unit.plan.worlds import FULL, HOST, deny, files, grant, policy
 
 
 @pytest.mark.parametrize("access", [Access.READ, Access.ALLOW])

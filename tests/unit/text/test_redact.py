@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from paddock import Redactor
 from paddock.text.redact import MARK, redact
-from tests.unit.journal.secrets import PLAIN, SECRETS
+from tests.unit.text.secret_samples import PLAIN, SECRETS
 
 GOLDEN = Path(__file__).parents[3] / "schema" / "examples" / "redaction.json"
 

@@ -15,7 +15,7 @@ from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.model import Access
 from paddock.policy.trust.writable_history import Reach
 from paddock.text.path_walk import Tree
-from tests.unit.git.ground import repository, worktree
+from tests.unit.host.git.real_repositories import repository, worktree
 from tests.unit.policy.world import World
 
 

@@ -10,8 +10,7 @@ from paddock.host.git import trusted_paths
 from paddock.host.git.file_snapshot import Looked
 from paddock.host.git.repository import repository_of
 from paddock.host.git.trusted_paths import MOST_FILES, trusted_by
-
-from .ground import repository
+from tests.unit.host.git.real_repositories import repository
 
 
 @pytest.fixture(autouse=True)

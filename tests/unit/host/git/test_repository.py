@@ -9,8 +9,7 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.host.git.file_snapshot import SIZE_LIMIT, Looked
 from paddock.host.git.repository import Repository, repository_of
-
-from .ground import git, repository, worktree
+from tests.unit.host.git.real_repositories import git, repository, worktree
 
 
 def found(top: Path) -> Repository | None:

@@ -12,8 +12,7 @@ from paddock.host.git.file_snapshot import Looked
 from paddock.host.git.repository import repository_of
 from paddock.host.git.worktree import Opening, opening_of
 from paddock.host.git.worktree_links import Links, remember
-
-from .ground import git, repository, worktree
+from tests.unit.host.git.real_repositories import git, repository, worktree
 
 
 def opening(top: Path, *, uid: int | None = None) -> Opening | str:

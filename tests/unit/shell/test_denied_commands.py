@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from paddock import Action, Decision, PolicyError, Step, ToolCall, ToolPolicy
 from paddock.shell.denied_commands import default_categories, own_command
 from paddock.shell.wrappers import wrappers
-from tests.unit.decide.lines import ALLOWED, ASKED, CWD, DENIED, HOME
+from tests.unit.shell.lines import ALLOWED, ASKED, CWD, DENIED, HOME
 
 OPEN = ToolPolicy(
     allowed_paths=None, require_approval_for_writes=False, require_approval_for_execute=False, cwd=CWD, home=HOME
