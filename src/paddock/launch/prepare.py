@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from paddock.core import process as core
-from paddock.errors import CoreError, JournalError
+from paddock.errors import CoreError, HostError, JournalError
 from paddock.host import Host, Terrain, measure, survey
 from paddock.host.git import worktree_links
 from paddock.launch.create_missing import make_missing, require_places_of_shells, to_make
@@ -21,7 +21,9 @@ from paddock.policy.load import writable_trees
 from paddock.policy.model import Tier
 from paddock.policy.trust.journal_history import Journals
 from paddock.policy.trust.writable_history import Reach
-from paddock.text.path_walk import follow
+from paddock.text.path_walk import Way, follow
+
+MAX_ROUNDS = 20  # each one more than the other runs that start at the same moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +76,48 @@ class Preflight:
 
 
 def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
-    """``to_run``: the command will get to write what the policy grants, and later runs have to know."""
+    """Load, measure, compile, record. ``to_run``: the command will get to write what the policy grants, and later runs
+    have to know."""
     policy = load(request, origin)
+    host, terrain = _measured(policy, origin)
+    writable = _writable(policy, terrain)
+    reach = origin.reach.including(writable)
+    host = replace(host, reached=reach.trees)
+    plan = compile_plan(policy, host, terrain)
+    made = Prepared(policy=policy, host=host, reach=reach, terrain=terrain, journals=origin.journals, plan=plan)
+    if to_run:
+        # Only now: what is refused gets to write nowhere, and is not remembered as if it had.
+        made = _recorded(made, origin, writable)
+    return replace(made, plan=without_covered(made.plan))
+
+
+def _recorded(made: Prepared, origin: Origin, writable: Sequence[Way]) -> Prepared:
+    """Add this run to the lists that later runs read, and compile until the plan is made from the lists as they are."""
+    for opening in made.terrain.openings:
+        worktree_links.remember(origin.state_dir, origin.uid, opening.top, opening.git_dir)
+    policy, terrain = made.policy, made.terrain
+    host, plan, journals = made.host, made.plan, made.journals
+    for _ in range(MAX_ROUNDS):
+        reach = Reach.record(origin.state_dir, writable)
+        if plan.tier is Tier.FULL:
+            make_lockable(origin, [way.end.path for way in writable])
+        if reach.trees == host.reached:
+            journals = remember_journal(policy, plan, origin)
+        if (reach.trees, journals.places) != (host.reached, host.journals):
+            # Another run was recorded meanwhile, or a journal is gone.
+            host = replace(host, reached=reach.trees, journals=journals.places)
+            plan = compile_plan(policy, host, terrain)
+        elif make_missing(policy, plan):
+            # What was made has an inode now, by which later runs know it.
+            writable = _writable(policy, terrain)
+        else:
+            return replace(made, host=host, reach=reach, journals=journals, plan=plan)
+    raise HostError(
+        "other runs keep changing what later runs have to know", hint="start it again when they have started"
+    )
+
+
+def _measured(policy: Policy, origin: Origin) -> tuple[Host, Terrain]:
     host = measure(
         uid=origin.uid,
         user=origin.user,
@@ -86,36 +128,12 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
         search_path=origin.environ.get("PATH", ""),
     )
     require_places_of_shells(policy)
-    tier = choose_tier(policy, host)
-    terrain = survey(policy, origin) if tier is Tier.FULL else Terrain()
-    writable = [*writable_trees(policy), *map(follow, terrain.writable)]
-    reach = origin.reach.including(writable)
-    host = replace(host, reached=reach.trees)
-    plan = compile_plan(policy, host, terrain)
-    if to_run:
-        # Only now: what is refused gets to write nowhere, and is not remembered as if it had.
-        for opening in terrain.openings:
-            worktree_links.remember(origin.state_dir, origin.uid, opening.top, opening.git_dir)
-        reach = Reach.record(origin.state_dir, writable)
-        if tier is Tier.FULL:
-            make_lockable(origin, [way.end.path for way in writable])
-        if reach.trees != host.reached:
-            # Another run was recorded meanwhile.
-            host = replace(host, reached=reach.trees)
-            plan = compile_plan(policy, host, terrain)
-    journals = remember_journal(policy, plan, origin) if to_run else origin.journals
-    if journals.places != host.journals:
-        # Another run placed one meanwhile, or one is gone: the plan has to be the one for the list as it is.
-        host = replace(host, journals=journals.places)
-        plan = compile_plan(policy, host, terrain)
-    if to_run and make_missing(policy, plan):
-        # What was made has an inode now, by which later runs know it.
-        reach = Reach.record(origin.state_dir, [*writable_trees(policy), *map(follow, terrain.writable)])
-        host = replace(host, reached=reach.trees)
-        plan = compile_plan(policy, host, terrain)
-    return Prepared(
-        policy=policy, host=host, reach=reach, terrain=terrain, journals=journals, plan=without_covered(plan)
-    )
+    full = choose_tier(policy, host) is Tier.FULL
+    return host, survey(policy, origin) if full else Terrain()
+
+
+def _writable(policy: Policy, terrain: Terrain) -> list[Way]:
+    return [*writable_trees(policy), *map(follow, terrain.writable)]
 
 
 def remember_journal(policy: Policy, plan: Plan, origin: Origin) -> Journals:
