@@ -32,7 +32,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paddock.workspace import kernel
-from paddock.workspace.apply import Outcome, apply
+from paddock.workspace.apply import ApplyOutcome, apply
 from paddock.workspace.conflicts import Selection, Terms, judge
 from paddock.workspace.model import Change, Obstacle, inside
 from paddock.workspace.record import TEMPORARY, Record
@@ -233,7 +233,7 @@ class Case:
         changes = with_renames(scan(roots.upper, roots.lower, unseen=record.temporaries), roots.upper, roots.lower)
         return judge(changes, terms, record), terms
 
-    def apply(self, paths: tuple[str, ...] = ()) -> Outcome:
+    def apply(self, paths: tuple[str, ...] = ()) -> ApplyOutcome:
         with self.roots() as roots:
             record = Record.read(roots.state)
             problems = recover(roots, record)

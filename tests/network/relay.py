@@ -18,7 +18,7 @@ from paddock.core.canonical import canonical
 from paddock.http.credentials import Injection, injection
 from paddock.http.inspection import Authority
 from paddock.http.routes import Settings
-from paddock.http.server import Server
+from paddock.http.server import RequestServer
 from paddock.http.upstream import Patience
 from paddock.policy.model import (
     Credential,
@@ -174,7 +174,7 @@ def serving(
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: failed.append(context.get("exception") or Exception(context)))
         context = tls or ssl.create_default_context()
-        await Server(
+        await RequestServer(
             their_line,
             theirs,
             settings or Settings(routes=routes),

@@ -30,7 +30,7 @@ TIMEOUT = "timeout"
 REMEMBERED = "session"  # answered earlier, for the session
 ALWAYS = "always"  # answered earlier, for good: approved.toml
 
-Answer = tuple[Verdict, str]
+AnswerBy = tuple[Verdict, str]
 """And who gave it."""
 
 
@@ -54,7 +54,7 @@ class Desk:
         self._starting = threading.Lock()
         self.failure: BaseException | None = None
 
-    async def ask(self, question: ToolQuestion) -> Answer:
+    async def ask(self, question: ToolQuestion) -> AnswerBy:
         """Cancelled, it takes the question back."""
         question = replace(
             question,
@@ -128,11 +128,11 @@ class _Counter(Inbox):
         super().__init__()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._news: deque[Message | None] = deque()
-        self._answers: dict[int, Future[Answer]] = {}
+        self._answers: dict[int, Future[AnswerBy]] = {}
         self.over = False
 
-    def put(self, question: ToolQuestion) -> Future[Answer]:
-        answer: Future[Answer] = Future()
+    def put(self, question: ToolQuestion) -> Future[AnswerBy]:
+        answer: Future[AnswerBy] = Future()
         with self._lock:
             if self.over:
                 answer.set_result((Verdict.DENY, NOBODY))

@@ -18,7 +18,7 @@ LONGEST_BODY = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PageRequest:
     method: str
     target: str
     headers: dict[str, str]  # names in small letters; one that is there twice is joined
@@ -35,11 +35,11 @@ class Response:
     stream: AsyncIterator[bytes] | None = None
 
 
-Handler = Callable[[Request], Awaitable[Response]]
+PageHandler = Callable[[PageRequest], Awaitable[Response]]
 
 
 class HttpServer:
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: PageHandler) -> None:
         self._handler = handler
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
@@ -78,7 +78,7 @@ class HttpServer:
             with contextlib.suppress(OSError, asyncio.CancelledError):
                 await writer.wait_closed()
 
-    async def _heard(self, task: asyncio.Task[None], conversation: _Conversation) -> Request | None:
+    async def _heard(self, task: asyncio.Task[None], conversation: _Conversation) -> PageRequest | None:
         """Who says nothing makes room for who comes: a person's browser speaks at once."""
         self._silent[task] = None
         if len(self._silent) > MOST_SILENT:
@@ -98,7 +98,7 @@ class _Conversation:
         self._http = Reader()
         self._said = Writer()
 
-    async def request(self) -> Request | None:
+    async def request(self) -> PageRequest | None:
         """None: what there was is none, and has been answered."""
         try:
             async with asyncio.timeout(REQUEST_S):
@@ -111,7 +111,7 @@ class _Conversation:
             return None
         return request
 
-    async def _request(self) -> Request:
+    async def _request(self) -> PageRequest:
         while (head := self._http.request()) is None:
             await self._read()
         self._http.begin(request_extent(head))
@@ -125,7 +125,7 @@ class _Conversation:
         while not self._http.whole and len(body) <= LONGEST_BODY:
             await self._read()
             body += self._http.body()
-        return Request(method=head.method, target=head.target, headers=headers, body=body)
+        return PageRequest(method=head.method, target=head.target, headers=headers, body=body)
 
     async def _read(self) -> None:
         self._http.feed(await self._reader.read(64 * 1024))

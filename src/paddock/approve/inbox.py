@@ -93,7 +93,7 @@ class Approver(Protocol):
     def serve(self, inbox: Inbox) -> None: ...
 
 
-class Line(Inbox):
+class SocketInbox(Inbox):
     """The core asks, withdraws, and closes the socket when it ends."""
 
     def __init__(self, line: socket.socket) -> None:

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 
 from paddock.approve import messages
-from paddock.approve.inbox import Inbox, Line
+from paddock.approve.inbox import Inbox, SocketInbox
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError, HostError
 
@@ -92,7 +92,7 @@ class Meeting:
                 line.settimeout(HELLO_S)
                 if uid == os.getuid() and self._knows(line.recv(messages.LONGEST)):
                     line.settimeout(None)
-                    self._met(Line(line), f"process {pid}")
+                    self._met(SocketInbox(line), f"process {pid}")
         finally:
             with self._guard:
                 self._threads.pop(threading.current_thread(), None)

@@ -20,7 +20,7 @@ from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
-from paddock.approve.http import HttpServer, Request, Response
+from paddock.approve.http import HttpServer, PageRequest, Response
 from paddock.approve.model import Verdict
 from paddock.approve.queue import Pending, Queue, Settled
 from paddock.approve.remember_answer import approval_for, keep, written
@@ -74,7 +74,7 @@ class Web:
     async def close(self) -> None:
         await self._server.close()
 
-    async def _handle(self, request: Request) -> Response:
+    async def _handle(self, request: PageRequest) -> Response:
         if request.headers.get("host") not in self._hosts:
             return _plain(HTTPStatus.MISDIRECTED_REQUEST, "not a host of this server")
         _, _, rest = request.target.partition("/")
@@ -111,7 +111,7 @@ class Web:
             "history": [_settled(one) for one in history[-SHOWN:][::-1]],
         }
 
-    async def _asked(self, name: str, request: Request) -> Response:
+    async def _asked(self, name: str, request: PageRequest) -> Response:
         try:
             said = json.loads(request.body)
             number, verdict = said["id"], said.get("verdict")

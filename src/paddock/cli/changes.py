@@ -13,9 +13,9 @@ from typing import Any
 
 from paddock.policy.protected import is_flagged
 from paddock.text.printable import printable
-from paddock.workspace.model import Change, Entry, Kind, Obstacle, Type
+from paddock.workspace.model import Change, ChangeKind, Obstacle, TreeEntry, Type
 from paddock.workspace.replace_file import Roots
-from paddock.workspace.text import Line, Tag, count, is_binary, unified
+from paddock.workspace.text import DiffLine, Tag, count, is_binary, unified
 from paddock.workspace.tree import opened_file, parent_of
 
 FILE_LIMIT = 1 << 20  # bytes of one text
@@ -114,7 +114,7 @@ def as_json(change: Change) -> dict[str, Any]:
     }
 
 
-def _entry(entry: Entry | None) -> dict[str, Any] | None:
+def _entry(entry: TreeEntry | None) -> dict[str, Any] | None:
     if entry is None:
         return None
     return {"type": entry.type.value, "mode": f"{entry.mode:04o}", "size": entry.size, "target": entry.target}
@@ -138,7 +138,7 @@ def _details(change: Change) -> Iterator[str]:
         yield f"symlink {old.target} → {new.target}" if old and old.target else f"symlink to {new.target}"
     if old and new and old.type is new.type and new.type is not Type.LINK and old.permissions != new.permissions:
         yield f"mode {old.permissions:03o} → {new.permissions:03o}"
-    elif new and new.type is Type.FILE and change.kind in (Kind.ADDED, Kind.TYPE) and new.mode & 0o111:
+    elif new and new.type is Type.FILE and change.kind in (ChangeKind.ADDED, ChangeKind.TYPE) and new.mode & 0o111:
         yield f"mode {new.permissions:03o}"
     if new and new.type is Type.FILE and new.mode & (stat.S_ISUID | stat.S_ISGID):
         yield "its set-user-id or set-group-id bit is not applied"
@@ -146,9 +146,9 @@ def _details(change: Change) -> Iterator[str]:
         yield FLAGGED
 
 
-def _lines(change: Change, roots: Roots) -> list[Line] | str:
+def _lines(change: Change, roots: Roots) -> list[DiffLine] | str:
     """The lines of both versions, or what is said instead of them."""
-    if change.kind is Kind.MODE or change.obstacle is Obstacle.MASKED or change.renamed_from:
+    if change.kind is ChangeKind.MODE or change.obstacle is Obstacle.MASKED or change.renamed_from:
         return []
     old = _content(roots.lower, change.path, change.old)
     new = _content(roots.upper, change.path, change.new)
@@ -162,7 +162,7 @@ def _lines(change: Change, roots: Roots) -> list[Line] | str:
     return unified(old, new)
 
 
-def _content(root: int, path: str, entry: Entry | None) -> bytes | str:
+def _content(root: int, path: str, entry: TreeEntry | None) -> bytes | str:
     if entry is None or entry.type is not Type.FILE:
         return b""
     if entry.size > FILE_LIMIT:

@@ -15,7 +15,7 @@ from functools import partial
 from paddock.core.canonical import canonical
 from paddock.errors import EXIT_PADDOCK, Bug, PaddockError, UsageError
 from paddock.explain.read_plan import http_of
-from paddock.policy.trust.writable_history import Reach
+from paddock.policy.trust.writable_history import WritableHistory
 
 _PR_SET_DUMPABLE = 4
 _DESCRIPTORS = ("--line", "--relay", "--plan-fd")
@@ -56,7 +56,7 @@ def _ready(line: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket
 
     http, reached = http_of(os.pread(plan_fd, os.fstat(plan_fd).st_size, 0))
     settings = Settings.of(http)
-    reach = Reach(trees=reached)
+    reach = WritableHistory(trees=reached)
     require_trusted(os.environ, reach)
     secrets = injections(settings.routes, os.environ, reach, plan_fd)
     ready = canonical({"error": None, "hint": None}).encode("ascii")

@@ -18,16 +18,16 @@ from paddock.plan.model import (
     GateRule,
     HostRule,
     Level,
-    Network,
+    NetworkPlan,
+    NetworkReach,
     PathGrant,
     Plan,
-    Reach,
-    Route,
+    RoutePlan,
     Seccomp,
-    Shell,
+    ShellPlan,
 )
 from paddock.policy.formats.schema import NOT
-from paddock.policy.model import Action, OnFailure, Tier, Tools
+from paddock.policy.model import Action, OnFailure, Tier, ToolSettings
 
 _LABEL = 13
 _WIDTH = 110
@@ -76,7 +76,7 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item("notes", [n.text for n in plan.notices[1:] if n.level is Level.INFO] + _lost(plan.files, preflight))
 
 
-def _tools(tools: Tools) -> list[str]:
+def _tools(tools: ToolSettings) -> list[str]:
     given = [f"{key} ({source})" for key, source in tools.given()]
     if not given:
         return []
@@ -187,7 +187,7 @@ def _programs(gate: Gate | None) -> list[str]:
     return lines
 
 
-def _shells(shell: Shell | None) -> list[str]:
+def _shells(shell: ShellPlan | None) -> list[str]:
     """What they lose; the rest is the fence's."""
     if shell is None:
         return []
@@ -209,10 +209,10 @@ def _matches(rule: GateRule) -> str:
     return ", ".join(f"{one.key}{NOT if one.not_ else ''} = {' | '.join(one.values)}" for one in rule.match)
 
 
-def _network(network: Network | None, tier: Tier) -> list[str]:
+def _network(network: NetworkPlan | None, tier: Tier) -> list[str]:
     if network is None:
         return ["NOT FENCED: every host can be reached, and every service of this machine"]
-    if network.mode is Reach.NONE:
+    if network.mode is NetworkReach.NONE:
         nobody = (
             "a network of its own in which nobody else is" if tier is Tier.FULL else "no sockets for it can be made"
         )
@@ -235,12 +235,12 @@ def _network(network: Network | None, tier: Tier) -> list[str]:
     return [*lines, *_published(network), "never: cloud metadata, link-local addresses"]
 
 
-def _published(network: Network) -> list[str]:
+def _published(network: NetworkPlan) -> list[str]:
     shown = "port {} of this machine's loopback leads to port {} inside"
     return [shown.format(one.host, one.inside) for one in network.published]
 
 
-def _route(route: Route) -> list[str]:
+def _route(route: RoutePlan) -> list[str]:
     secret = f", with the secret of {route.credential.kind.value}:{route.credential.place}" if route.credential else ""
     opened = f", and as https://{route.upstream.host}" if route.inspect else ""
     head = f"route http://{route.name}.{DOMAIN} → {route.upstream}{secret}{opened}  {route.source}"

@@ -19,7 +19,7 @@ from paddock.explain.file_answer import Tried, answer
 from paddock.explain.file_rules import Operation
 from paddock.launch.prepare import prepare
 from paddock.plan.http import DOMAIN
-from paddock.plan.model import Reach
+from paddock.plan.model import NetworkReach
 from paddock.policy import Origin, load
 from paddock.policy.hosts import allowed_host, read_host
 from paddock.policy.model import COMMAND_LINE, Action, Source
@@ -161,7 +161,7 @@ def _host(options: argparse.Namespace) -> int:
             endpoints = "every endpoint" if route.endpoints is None else f"{len(route.endpoints)} endpoint rules"
             say(f"  leads to: {route.upstream}, {endpoints}")
     flag = host.strip("[]") if port in (80, 443) else f"{host}:{port}"
-    if not decision.allowed and rule is None and plan.network and plan.network.mode is Reach.FILTERED:
+    if not decision.allowed and rule is None and plan.network and plan.network.mode is NetworkReach.FILTERED:
         if host.lower().removesuffix(".") in LOOPBACK:
             say(f"  to allow it: allowed_local_ports = [{port}], in [network] of a policy")
         elif _may(flag):

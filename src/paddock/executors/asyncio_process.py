@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from paddock.executors.interface import (
     KILL,
-    Command,
+    CommandLine,
     Failure,
     NotStarted,
     Size,
@@ -105,7 +105,7 @@ class PlainExecutor:
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,

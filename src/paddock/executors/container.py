@@ -19,7 +19,7 @@ from paddock.executors.exec_server import AttendedProcess
 from paddock.executors.host import HostExecutor
 from paddock.executors.interface import (
     FIND_SHELL,
-    Command,
+    CommandLine,
     Failure,
     NotStarted,
     Size,
@@ -101,7 +101,7 @@ class ContainerExecutor:
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,

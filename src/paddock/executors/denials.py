@@ -19,7 +19,7 @@ _COMMANDS = 1024  # whose denials nobody has asked for
 _PATIENCE_S = 2.0
 
 
-class Kind(Enum):
+class DenialKind(Enum):
     EXEC = "exec"
     HOST = "host"
     PATH = "path"
@@ -30,14 +30,14 @@ class Denial:
     """Something that was refused: a command line, ``host:port``, or a path. ``rule_id``: the rule that did, or where it
     stands."""
 
-    kind: Kind
+    kind: DenialKind
     what: str
     rule_id: str | None = None
     reason: str | None = None
 
 
 @runtime_checkable
-class Judged(Protocol):
+class DenialSource(Protocol):
     """A process of a place that says what it refused."""
 
     async def denials(self) -> tuple[Denial, ...]: ...
@@ -136,9 +136,9 @@ def _denial(event: dict[str, Any]) -> Denial:
         case "network":
             host = event["host"] or event["address"] or "?"
             what = host if event["port"] is None else f"{host}:{event['port']}"
-            return Denial(kind=Kind.HOST, what=what, rule_id=event["rule"], reason=event["reason"])
+            return Denial(kind=DenialKind.HOST, what=what, rule_id=event["rule"], reason=event["reason"])
         case "file.refused":
-            return Denial(kind=Kind.PATH, what=event["path"], reason=event["reason"])
+            return Denial(kind=DenialKind.PATH, what=event["path"], reason=event["reason"])
         case _:
             what = shlex.join(event["argv"]) or event["exe"]
-            return Denial(kind=Kind.EXEC, what=what, rule_id=event["rule_id"], reason=event["reason"])
+            return Denial(kind=DenialKind.EXEC, what=what, rule_id=event["rule_id"], reason=event["reason"])

@@ -26,7 +26,7 @@ from paddock.errors import ExecutorError
 from paddock.executors.remote_client import scripted
 from paddock.executors.wsl import (
     AUTOMOUNT,
-    Workspace,
+    WslWorkspace,
     checked_distro,
     checked_shell,
     client_environment,
@@ -146,7 +146,7 @@ def set_up(
     there = config.distro in list_distros()
     if there and not force:
         return False
-    workspace = Workspace(config.workspace if config.workspace is not None else os.getcwd(), AUTOMOUNT)
+    workspace = WslWorkspace(config.workspace if config.workspace is not None else os.getcwd(), AUTOMOUNT)
     with tempfile.TemporaryDirectory() as directory:
         archive = os.path.join(directory, "rootfs.tar.gz")
         say(f"fetching {config.rootfs_url}")
@@ -170,7 +170,7 @@ def set_up(
     return True
 
 
-def _settings(config: WslSandboxConfig, workspace: Workspace) -> list[str]:
+def _settings(config: WslSandboxConfig, workspace: WslWorkspace) -> list[str]:
     """Lines that write what the distribution is to be told, if there is anything to tell."""
     lines, told = [], ""
     if config.user is not None:

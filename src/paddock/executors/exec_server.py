@@ -264,7 +264,9 @@ class AttendedProcess:
 
     async def _reader(self, fd: int) -> asyncio.StreamReader:
         reader = asyncio.StreamReader(limit=_LIMIT, loop=self._loop)
-        transport, _ = await self._loop.connect_read_pipe(lambda: _Output(reader, loop=self._loop), os.fdopen(fd, "rb"))
+        transport, _ = await self._loop.connect_read_pipe(
+            lambda: _TerminalOutput(reader, loop=self._loop), os.fdopen(fd, "rb")
+        )
         self._transports.append(transport)
         return reader
 
@@ -322,7 +324,7 @@ class AttendedProcess:
             self._terminal = None
 
 
-class _Output(asyncio.StreamReaderProtocol):
+class _TerminalOutput(asyncio.StreamReaderProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         # A terminal whose last program is gone reads as an error.
         ended = isinstance(exc, OSError) and exc.errno == errno.EIO

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from paddock.core import process as core
 from paddock.executors.exec_server import Attendant, AttendedProcess
-from paddock.executors.interface import Command, Size, checked_environment, checked_words, dialect_of, shell_here
+from paddock.executors.interface import CommandLine, Size, checked_environment, checked_words, dialect_of, shell_here
 
 
 class HostExecutor:
@@ -34,7 +34,7 @@ class HostExecutor:
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,

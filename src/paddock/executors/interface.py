@@ -21,7 +21,7 @@ from paddock.shell.dialect import Dialect
 # By number: not every system that commands are started from has the second.
 TERM, KILL = 15, 9
 
-Command = str | Sequence[str]
+CommandLine = str | Sequence[str]
 """A text is a line for the executor's shell, a list is for nobody but the kernel."""
 
 # Where Linux has bash, and what every Linux has.
@@ -115,7 +115,7 @@ class CommandExecutor(Protocol):
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -171,7 +171,7 @@ def checked_environment(env: Mapping[str, str] | None) -> dict[str, str]:
     return dict(env or {})
 
 
-def checked_words(command: Command, shell: Sequence[str]) -> list[str]:
+def checked_words(command: CommandLine, shell: Sequence[str]) -> list[str]:
     """What is executed."""
     words = [*shell, command] if isinstance(command, str) else [*command]
     if not words or not words[0]:

@@ -60,7 +60,7 @@ def telling(script: str, last_word: str) -> str:
     return f"{script}; code=$?; printf '{shown}%d\\n' $code >&2; exit $code"
 
 
-class Client(Process, Protocol):
+class RemoteClient(Process, Protocol):
     """The process here."""
 
     def kill(self) -> None: ...
@@ -75,7 +75,7 @@ class ClientProcess:
 
     def __init__(
         self,
-        client: Client,
+        client: RemoteClient,
         there: Callable[[int], Awaitable[object]],
         last_word: bytes | None = None,
         notes: tuple[str, ...] = (),

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import IO, Literal
 
 from paddock.errors import UsageError
-from paddock.executors.denials import Denial, Judged
+from paddock.executors.denials import Denial, DenialSource
 from paddock.executors.interface import (
     KILL,
     TERM,
     Closable,
-    Command,
     CommandExecutor,
+    CommandLine,
     Failure,
     NotStarted,
     Process,
@@ -86,7 +86,7 @@ class Result:
 
 async def run(
     executor: CommandExecutor,
-    command: Command,
+    command: CommandLine,
     *,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
@@ -126,7 +126,7 @@ async def run(
             if timed_out:
                 await end(process, grace_s)
             await heard.rest(DRAIN_S)
-            denials = await process.denials() if isinstance(process, Judged) else ()
+            denials = await process.denials() if isinstance(process, DenialSource) else ()
         except BaseException:
             # Cancelled, or a callback failed: nothing goes on without its caller.
             await asyncio.shield(end(process, grace_s))

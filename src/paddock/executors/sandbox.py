@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from paddock.approve import Approver
-from paddock.approve.inbox import Line
+from paddock.approve.inbox import SocketInbox
 from paddock.core import process as core
 from paddock.errors import PaddockError
 from paddock.executors.denials import Denials
 from paddock.executors.exec_server import Attendant, AttendedProcess
 from paddock.executors.interface import (
-    Command,
+    CommandLine,
     Failure,
     NotStarted,
     Size,
@@ -80,7 +80,7 @@ class SandboxExecutor:
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -192,7 +192,7 @@ def _tells(plan: Plan) -> bool:
 
 def _answer(approver: Approver, line: socket.socket) -> None:
     with line:
-        approver.serve(Line(line))
+        approver.serve(SocketInbox(line))
 
 
 def _with_attendant(plan: Plan) -> Plan:

@@ -23,7 +23,7 @@ from paddock.errors import HostError
 from paddock.executors import win32
 from paddock.executors.interface import (
     KILL,
-    Command,
+    CommandLine,
     Failure,
     Input,
     NotStarted,
@@ -101,7 +101,7 @@ class WindowsExecutor:
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -144,7 +144,7 @@ class WindowsExecutor:
             left.append(error.message)
         return tuple(left)
 
-    def _line(self, command: Command) -> str:
+    def _line(self, command: CommandLine) -> str:
         words = checked_words(command, ())
         if isinstance(command, str) and self._shell is None:
             # /s: but for the first quote and the last it is taken as it is; /d: nobody's AutoRun.
@@ -254,7 +254,7 @@ class WindowsProcess:
 
     async def _reader(self, pipe: Any) -> asyncio.StreamReader:
         reader = asyncio.StreamReader(limit=_LIMIT, loop=self._loop)
-        transport, _ = await self._loop.connect_read_pipe(lambda: _Output(reader, loop=self._loop), pipe)
+        transport, _ = await self._loop.connect_read_pipe(lambda: _PipeOutput(reader, loop=self._loop), pipe)
         self._transports.append(transport)
         return reader
 
@@ -268,7 +268,7 @@ class WindowsProcess:
         self._ended.set_result(code if self._signal is None else -self._signal)
 
 
-class _Output(asyncio.StreamReaderProtocol):
+class _PipeOutput(asyncio.StreamReaderProtocol):
     def eof_received(self) -> bool:
         super().eof_received()
         return False  # nothing is ever written to it: closed with its end

@@ -31,7 +31,7 @@ class RuleOf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class ExecDecision:
     """``cause``: ``rule``, ``default``, ``not-granted`` (allowed by default, but the command could have made the
     program), ``unseen`` (no rule is asked: ``error`` says why) or ``error`` (``rule`` could not be judged: ``error``
     says why). ``doubted``: the rule that would have allowed it and held only by a name that does not count.
@@ -50,7 +50,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedExec:
     """``chain``: every file it brings to run, the one asked for first; ``needs``: what the kernel opens besides, as it
     is named: interpreters, a loader. ``failure``: the kernel's own errno, where that is known. ``decision``: None where
     there is no gate, or nothing to judge."""
@@ -58,13 +58,13 @@ class Judged:
     chain: tuple[str, ...]
     needs: tuple[str, ...]
     failure: int | None
-    decision: Decision | None
+    decision: ExecDecision | None
 
 
-def judge_exec(plan: Plan, asked: Exec) -> Judged:
+def judge_exec(plan: Plan, asked: Exec) -> JudgedExec:
     answer = core.ask("judge", plan=plan, question=canonical(asdict(asked)))
     try:
-        return Judged(
+        return JudgedExec(
             chain=tuple(map(str, answer["chain"])),
             needs=tuple(map(str, answer["needs"])),
             failure=answer["errno"],
@@ -74,10 +74,10 @@ def judge_exec(plan: Plan, asked: Exec) -> Judged:
         raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error
 
 
-def _decision(answer: Any) -> Decision | None:
+def _decision(answer: Any) -> ExecDecision | None:
     if answer is None:
         return None
-    return Decision(
+    return ExecDecision(
         action=Action(answer["action"]),
         cause=str(answer["cause"]),
         rule=_rule(answer["rule"]),

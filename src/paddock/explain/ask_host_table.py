@@ -8,7 +8,7 @@ from paddock.core import process as core
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 from paddock.plan import Plan
-from paddock.plan.model import Reach
+from paddock.plan.model import NetworkReach
 from paddock.policy.model import Action
 
 # As a program asks for this machine itself.
@@ -39,7 +39,7 @@ def judge_host(plan: Plan, host: str, port: int) -> HostDecision:
     network = plan.as_json()["network"]
     if plan.network is None:
         return HostDecision(action=Action.ALLOW, rule=None, reason="the network is not fenced")
-    if plan.network.mode is Reach.NONE:
+    if plan.network.mode is NetworkReach.NONE:
         return HostDecision(action=Action.DENY, rule=None, reason="there is no network")
     if port in plan.network.local_ports and host.lower().removesuffix(".") in LOOPBACK:
         return HostDecision(action=Action.ALLOW, rule=None, reason="it is one of allowed_local_ports")

@@ -21,12 +21,12 @@ from paddock.plan.paths import within
 from paddock.policy import Origin
 from paddock.policy.load import writable_trees
 from paddock.policy.model import Action
-from paddock.policy.trust.writable_history import Reach
+from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotStarted:
+class WouldNotStart:
     """The command would not run. Exit code and words are those of the core."""
 
     exit_code: int
@@ -34,11 +34,11 @@ class NotStarted:
     hint: str
 
 
-def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> NotStarted | None:
+def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> WouldNotStart | None:
     """Raises what a run would be refused with; returns what the start of its command would fail with."""
     plan = prepared.plan
     require_makeable(prepared.policy, plan)
-    Reach.require_recordable(
+    WritableHistory.require_recordable(
         origin.state_dir, [*writable_trees(prepared.policy), *map(follow, prepared.terrain.writable)]
     )
     if plan.journal:
@@ -51,21 +51,21 @@ def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> NotS
         return _not_started(command[0], answered.failure, searched="/" not in command[0])
     if answered.decision is None or answered.decision.action is not Action.DENY:
         return None
-    return NotStarted(
+    return WouldNotStart(
         exit_code=EXIT_NOT_EXECUTABLE,
         message=f"denied: {shlex.join(command)} ({answered.reason})",
         hint="`paddock why --exec COMMAND` says which rule it is, and where",
     )
 
 
-def _not_started(name: str, failure: int, *, searched: bool) -> NotStarted:
+def _not_started(name: str, failure: int, *, searched: bool) -> WouldNotStart:
     if failure != errno.ENOENT:
         hint = "it is not executable, or the policy grants no execution there: `paddock why --op exec --path FILE`"
     elif searched:
         hint = "no directory of the command's PATH has it; check the name and the PATH that passes"
     else:
         hint = "check the path; a script also needs the interpreter of its first line"
-    return NotStarted(
+    return WouldNotStart(
         exit_code=EXIT_NOT_FOUND if failure == errno.ENOENT else EXIT_NOT_EXECUTABLE,
         message=f"cannot run {name}: {os.strerror(failure)}",
         hint=hint,

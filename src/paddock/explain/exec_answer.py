@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paddock.explain.ask_gate import Decision, RuleOf
+from paddock.explain.ask_gate import ExecDecision, RuleOf
 from paddock.explain.find_program import locate
 from paddock.plan import Plan
 from paddock.policy.model import Action
@@ -19,7 +19,7 @@ class ExecAnswer:
 
     chain: tuple[str, ...]
     failure: int | None
-    decision: Decision | None
+    decision: ExecDecision | None
     reason: str
     hint: str | None = None
 
@@ -62,7 +62,7 @@ def _files_refuse(failure: int, path: str) -> tuple[str, str]:
     return reason, f"`paddock why --op exec --path {path}` says why"
 
 
-def _because(decision: Decision) -> str:
+def _because(decision: ExecDecision) -> str:
     if decision.approved:
         return f"approved earlier ({decision.approved.source}); {_asking(decision)} asks"
     match decision.cause:
@@ -78,7 +78,7 @@ def _because(decision: Decision) -> str:
             return f"no rule is about it, and default_action is {decision.action.value}"
 
 
-def _asking(decision: Decision) -> str:
+def _asking(decision: ExecDecision) -> str:
     return _named(decision.rule) if decision.rule else "default_action"
 
 
@@ -86,7 +86,7 @@ def _named(rule: RuleOf | None) -> str:
     return f"rule {rule.id!r} ({rule.source})" if rule else "a rule"
 
 
-def _hint(decision: Decision, chain: tuple[str, ...], words: Sequence[str]) -> str | None:
+def _hint(decision: ExecDecision, chain: tuple[str, ...], words: Sequence[str]) -> str | None:
     if decision.allowed:
         return None
     if decision.doubted:

@@ -29,7 +29,7 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class FileAnswer:
     allowed: bool
     reason: str
     judgement: Judgement
@@ -43,7 +43,7 @@ def judge_for(plan: Plan, *, to_make: Container[str] = ()) -> Judge:
     return Judge(plan, covers=covers_of(plan).covers, to_make=to_make)
 
 
-def answer(plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()) -> Answer:
+def answer(plan: Plan, path: str, operation: Operation, *, to_make: Container[str] = ()) -> FileAnswer:
     judgement = judge_for(plan, to_make=to_make)(path, operation)
     tried = _try(plan, path, operation)
     _agree(judgement, tried, path)
@@ -60,8 +60,8 @@ def answer(plan: Plan, path: str, operation: Operation, *, to_make: Container[st
     return _answered(True, judgement.reason, judgement, tried)
 
 
-def _answered(allowed: bool, reason: str, judgement: Judgement, tried: Tried) -> Answer:
-    return Answer(allowed=allowed, reason=reason, judgement=judgement, tried=tried)
+def _answered(allowed: bool, reason: str, judgement: Judgement, tried: Tried) -> FileAnswer:
+    return FileAnswer(allowed=allowed, reason=reason, judgement=judgement, tried=tried)
 
 
 def _try(plan: Plan, path: str, operation: Operation) -> Tried:

@@ -26,7 +26,7 @@ from paddock.policy.git_layout import directories_above, is_branch, is_part
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.model import Tier
 from paddock.policy.protected import protected_because
-from paddock.text.path_walk import Identity, Place, follow
+from paddock.text.path_walk import Identity, ResolvedPath, follow
 
 # Made anew for each run of the full tier: what the host has there is not in them.
 PRIVATE = (TMP, "/var/tmp", "/dev", "/proc")
@@ -369,7 +369,7 @@ def _ruled(plan: Plan, files: Files, grant: PathGrant) -> Iterator[Identity]:
         yield from _around(own.path, inside)
 
 
-def _around(directory: str, places: list[Place]) -> Iterator[Identity]:
+def _around(directory: str, places: list[ResolvedPath]) -> Iterator[Identity]:
     try:
         entries = list(os.scandir(directory))
     except OSError:
@@ -384,14 +384,14 @@ def _around(directory: str, places: list[Place]) -> Iterator[Identity]:
             yield identity
 
 
-def _places_of(name: str) -> tuple[Place, ...]:
+def _places_of(name: str) -> tuple[ResolvedPath, ...]:
     try:
         return follow(name).places
     except PolicyError:
         return ()
 
 
-def _links_of(path: str) -> tuple[Place, ...]:
+def _links_of(path: str) -> tuple[ResolvedPath, ...]:
     try:
         return follow(path).links
     except PolicyError:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paddock.explain.ask_gate import Exec, Judged, judge_exec
+from paddock.explain.ask_gate import Exec, JudgedExec, judge_exec
 from paddock.explain.file_answer import answer
 from paddock.explain.file_rules import Operation
 from paddock.plan import Plan
@@ -21,21 +21,21 @@ _SHELL = "/bin/sh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
+class LocatedProgram:
     """``path``: the file that execve(2) would be given; ``failure``: what it would answer, None if it starts;
     ``judged``: what the core says of it. None: there is no such file."""
 
     path: str
     failure: int | None
-    judged: Judged
+    judged: JudgedExec
 
 
-def locate(fence: Plan, words: Sequence[str], directory: str, environ: Mapping[str, str]) -> Located | None:
+def locate(fence: Plan, words: Sequence[str], directory: str, environ: Mapping[str, str]) -> LocatedProgram | None:
     """The program of a command, as a shell that stands in ``directory`` behind the fence finds it."""
     name = words[0]
     searched = "/" not in name
     path = _search_path(fence.environment, environ)
-    found: Located | None = None
+    found: LocatedProgram | None = None
     for candidate in [os.path.join(place or ".", name) for place in path.split(":")] if searched else [name]:
         # Entering the fence enters the working directory: whatever keeps a run from it is raised here.
         own = _failure(fence, os.path.join(directory, candidate), searched=searched)
@@ -48,14 +48,14 @@ def locate(fence: Plan, words: Sequence[str], directory: str, environ: Mapping[s
             # As execvp(3) and every shell: what is no program is a shell's script.
             return locate(fence, [_SHELL, candidate, *words[1:]], directory, environ)
         if failure is None and not _is_denied(judged):
-            return Located(path=candidate, failure=None, judged=judged)
+            return LocatedProgram(path=candidate, failure=None, judged=judged)
         # What may not be executed does not end a search, whoever refuses it.
         if failure != errno.ENOENT:
-            found = found or Located(path=candidate, failure=failure, judged=judged)
+            found = found or LocatedProgram(path=candidate, failure=failure, judged=judged)
     return found
 
 
-def _is_denied(judged: Judged) -> bool:
+def _is_denied(judged: JudgedExec) -> bool:
     return judged.decision is not None and judged.decision.action is Action.DENY
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
-from paddock.host.git.file_snapshot import Facts, Looked
+from paddock.host.git.file_snapshot import FileFacts, Looked
 from paddock.host.git.repository import repository_around, repository_of
 from paddock.host.git.trusted_paths import trusted_by
 from paddock.host.git.worktree import Opening, opening_of
@@ -32,7 +32,7 @@ _WRITES = (Access.WRITE, Access.ALLOW)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class TrustedPath:
     """Something that is trusted or executed outside, by its whole path."""
 
     path: str
@@ -43,10 +43,10 @@ class Place:
 class Terrain:
     leads: Mapping[str, str] = field(default_factory=dict)  # a grant's path → where it really lies, if elsewhere
     openings: tuple[Opening, ...] = ()  # worktrees whose repository lies elsewhere
-    trusted: tuple[Place, ...] = ()  # what is obeyed outside and lies where the command may write
+    trusted: tuple[TrustedPath, ...] = ()  # what is obeyed outside and lies where the command may write
     remarks: tuple[str, ...] = ()  # what a person should know
-    files: Mapping[str, Facts] = field(default_factory=dict)  # what all this was read from
-    directories: Mapping[str, Facts] = field(default_factory=dict)
+    files: Mapping[str, FileFacts] = field(default_factory=dict)  # what all this was read from
+    directories: Mapping[str, FileFacts] = field(default_factory=dict)
     registries: Mapping[str, Registry] = field(default_factory=dict)  # groups of hosts that are not in a table
 
     @property
@@ -65,14 +65,14 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
     writable = [path for path, grant in granted if grant.access in _WRITES]
     own = list(dict.fromkeys(path for path, grant in granted if grant.access in _WRITES and grant.persons))
     openings: list[Opening] = []
-    trusted: list[Place] = []
+    trusted: list[TrustedPath] = []
     remarks: list[str] = []
     links = Links.read(origin.state_dir, origin.uid)
     trees = {*writable, *(leads[path] for path in writable if path in leads)}
     for top in own:
         repository = repository_of(top, looked)
         if repository is not None and repository.elsewhere:
-            trusted.append(Place(path=os.path.join(top, ".git"), why="git takes its repository from it"))
+            trusted.append(TrustedPath(path=os.path.join(top, ".git"), why="git takes its repository from it"))
         if repository is not None and repository.linked and not _inside(repository.common_dir, trees):
             found = opening_of(repository, looked, uid=origin.uid)
             if isinstance(found, Opening) and not _believable(found, origin, links):
@@ -98,14 +98,14 @@ def survey(policy: Policy, origin: Origin) -> Terrain:
                     f"{trust.said} names {trust.path}, which holds the workspace: it can not be kept read-only"
                 )
             else:
-                trusted.append(Place(path=trust.path, why=f"git obeys it ({trust.said})"))
+                trusted.append(TrustedPath(path=trust.path, why=f"git obeys it ({trust.said})"))
     for variable, path in protected().named_by(origin.environ, origin.home, origin.cwd):
         _note_way(path, looked)
         ends = {path, *_led(path)}
         if any(_inside(top, ends) for top in own):
             remarks.append(f"{variable} leads to {path}, which holds the workspace: it can not be kept read-only")
         elif not any(_inside(tree, ends) for tree in trees):
-            trusted.append(Place(path=path, why=f"{variable} names it, and programs obey it"))
+            trusted.append(TrustedPath(path=path, why=f"{variable} names it, and programs obey it"))
     trusted += _search_path(origin, trees)
     registries, clients = _registries(policy, origin)
     return Terrain(
@@ -147,16 +147,16 @@ def _believable(opening: Opening, origin: Origin, links: Links) -> bool:
     return not origin.reach.holds(follow(opening.top)) or not origin.reach.holds(follow(opening.git_dir))
 
 
-def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[Place]:
+def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[TrustedPath]:
     """Directories of PATH in a writable home. Not those of the project: its environment is written by every install."""
     if not _inside(origin.home, trees):
         return
     for entry in origin.environ.get("PATH", "").split(":"):
         if entry.startswith(f"{origin.home}/") and not _inside(entry, (origin.cwd,)):
-            yield Place(path=os.path.normpath(entry), why="commands are found there")
+            yield TrustedPath(path=os.path.normpath(entry), why="commands are found there")
 
 
-def _with_real_names(places: Iterable[Place], trees: Iterable[str], own: Iterable[str]) -> Iterator[Place]:
+def _with_real_names(places: Iterable[TrustedPath], trees: Iterable[str], own: Iterable[str]) -> Iterator[TrustedPath]:
     seen: set[str] = set()
     tops = {one for path in own for one in (path, os.path.realpath(path))}
     for place in places:
@@ -164,7 +164,7 @@ def _with_real_names(places: Iterable[Place], trees: Iterable[str], own: Iterabl
         for path in (place.path, *(one for one in _led(place.path) if one not in tops)):
             if path not in seen and _inside(path, trees):
                 seen.add(path)
-                yield Place(path=path, why=place.why)
+                yield TrustedPath(path=path, why=place.why)
 
 
 def _note_way(path: str, looked: Looked) -> None:

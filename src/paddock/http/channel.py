@@ -19,7 +19,7 @@ from typing import Any
 
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
-from paddock.http.routes import Kind
+from paddock.http.routes import ConnectionKind
 
 _MESSAGE_MAX = 128 * 1024
 _DIALLED_S = 60  # the relay answers long before
@@ -27,7 +27,7 @@ _DIALLED_S = 60  # the relay answers long before
 
 @dataclass(frozen=True, slots=True)
 class Handed:
-    kind: Kind
+    kind: ConnectionKind
     host: str
     port: int
     said: bytes = b""  # what the client said before
@@ -35,7 +35,7 @@ class Handed:
     @classmethod
     def read(cls, values: dict[str, Any], said: bytes) -> Handed:
         try:
-            kind, host, port = Kind(values.pop("kind")), values.pop("host"), values.pop("port")
+            kind, host, port = ConnectionKind(values.pop("kind")), values.pop("host"), values.pop("port")
         except (ValueError, KeyError):
             raise CoreError("the relay said something that is no connection") from None
         if values or not isinstance(host, str) or type(port) is not int or not 0 < port < 65536:

@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 from paddock.core import process as core
 from paddock.errors import EXIT_PADDOCK, PolicyError
-from paddock.http.secret_scrubber import SIZE_MIN, Scrubber, Search
+from paddock.http.secret_scrubber import SIZE_MIN, Scrubber, SecretSearch
 from paddock.policy.model import Credential, CredentialKind, InjectMode, Route
 from paddock.policy.trust import host_commands
-from paddock.policy.trust.writable_history import NOTHING_REACHED, Reach
+from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHistory
 
 COMMAND_TIMEOUT_S = 60
 SIZE_MAX = 4096
@@ -38,14 +38,17 @@ class Injection:
     parameter: str | None
     value: bytes = field(repr=False)
     secret: bytes = field(repr=False)
-    search: Search = field(repr=False)  # for every secret that goes to the same host, in answers
+    search: SecretSearch = field(repr=False)  # for every secret that goes to the same host, in answers
 
     def scrubber(self) -> Scrubber:
         return Scrubber(self.search)
 
 
 def injections(
-    routes: Iterable[Route], environ: Mapping[str, str], reach: Reach = NOTHING_REACHED, plan_fd: int | None = None
+    routes: Iterable[Route],
+    environ: Mapping[str, str],
+    reach: WritableHistory = NOTHING_REACHED,
+    plan_fd: int | None = None,
 ) -> dict[str, Injection]:
     """By the names of routes, and by :func:`searched_at`. Everything is read before anything runs: a secret that is
     missing stops the session. ``reach``: where commands could have put a program that is not the one that is meant.
@@ -59,7 +62,7 @@ def injections(
     # A host may show in one answer what it was sent by another route.
     for host in {route.upstream.host for route in routes if route.name in found}:
         there = [route.name for route in routes if route.upstream.host == host]
-        search = Search(*dict.fromkeys(found[name].secret for name in there if name in found))
+        search = SecretSearch(*dict.fromkeys(found[name].secret for name in there if name in found))
         alone = Injection(None, None, b"", b"", search)
         found |= {name: replace(found.get(name, alone), search=search) for name in there}
         found[searched_at(host)] = alone
@@ -78,7 +81,7 @@ def injection(route: Route, secret: bytes) -> Injection:
     match route.inject_mode, route.inject_name:
         case (InjectMode.QUERY, name):
             value = quote(secret, safe="").encode("ascii")
-            return Injection(None, name or "key", value, own, Search(_checked(own, credential)))
+            return Injection(None, name or "key", value, own, SecretSearch(_checked(own, credential)))
         case (InjectMode.BASIC, name):
             if name is not None:
                 whole = name.encode() + b":" + secret
@@ -95,13 +98,13 @@ def injection(route: Route, secret: bytes) -> Injection:
             header, value = name.encode("ascii"), secret
         case _:
             header, value = b"authorization", b"Bearer " + secret
-    return Injection(header, None, value, own, Search(_checked(own, credential)))
+    return Injection(header, None, value, own, SecretSearch(_checked(own, credential)))
 
 
 def read(
     credential: Credential,
     environ: Mapping[str, str],
-    reach: Reach = NOTHING_REACHED,
+    reach: WritableHistory = NOTHING_REACHED,
     plan_fd: int | None = None,
 ) -> bytes:
     match credential.kind:
@@ -126,7 +129,7 @@ def _checked(secret: bytes, credential: Credential) -> bytes:
     return secret
 
 
-def _file(credential: Credential, environ: Mapping[str, str], reach: Reach) -> bytes:
+def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHistory) -> bytes:
     # The place is closed to the command by its name; by another name it would not be.
     real = os.path.realpath(credential.place)
     if real != credential.place:
@@ -155,7 +158,7 @@ def _file(credential: Credential, environ: Mapping[str, str], reach: Reach) -> b
         os.close(descriptor)
 
 
-def _keyring(credential: Credential, environ: Mapping[str, str], reach: Reach) -> bytes:
+def _keyring(credential: Credential, environ: Mapping[str, str], reach: WritableHistory) -> bytes:
     service, _, user = credential.place.partition("/")
     for variable, fallback in (("XDG_CONFIG_HOME", "~/.config"), ("XDG_DATA_HOME", "~/.local/share")):
         # It names the Python module that is asked.
@@ -175,7 +178,7 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Reach) -
     return found.encode()
 
 
-def _command(credential: Credential, environ: Mapping[str, str], reach: Reach, plan_fd: int | None) -> bytes:
+def _command(credential: Credential, environ: Mapping[str, str], reach: WritableHistory, plan_fd: int | None) -> bytes:
     words = shlex.split(credential.place)
     try:
         command = host_commands.command(words, environ, reach)
@@ -215,7 +218,7 @@ def _command(credential: Credential, environ: Mapping[str, str], reach: Reach, p
     return done.stdout
 
 
-def require_trusted(environ: Mapping[str, str], reach: Reach) -> None:
+def require_trusted(environ: Mapping[str, str], reach: WritableHistory) -> None:
     """Refuse certificates and settings of TLS that a command could have written: they say which upstreams are genuine,
     and those get the secrets."""
     for name in _TLS_VARIABLES:

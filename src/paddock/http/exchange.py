@@ -19,7 +19,7 @@ from paddock.http.endpoints import Target
 from paddock.http.headers import (
     BadAnswer,
     Denied,
-    Request,
+    HttpRequest,
     announces_body,
     backward,
     is_bodiless,
@@ -39,8 +39,8 @@ _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
 _BEGINNING_S = 1.0  # so long the beginning of a body is waited for before its head goes out
 _INTERIM = 100  # answers before the answer (1xx): an upstream that says more of them never says another one
 
-Event = dict[str, Any]
-Tell = Callable[[Event], Awaitable[None]]
+RequestEvent = dict[str, Any]
+Tell = Callable[[RequestEvent], Awaitable[None]]
 
 
 class ClientGone(Exception):  # noqa: N818 (nobody's fault)
@@ -82,7 +82,7 @@ class Exchanges:
         self.tell = tell
         self._patience = patience
 
-    async def carry(self, site: Site, request: Request, client: Client) -> None:
+    async def carry(self, site: Site, request: HttpRequest, client: Client) -> None:
         """Raises ClientGone if the connection to the client can not be used any more."""
         await _Exchange(
             self._upstreams,
@@ -101,7 +101,7 @@ class _Exchange:
         injection: Injection | None,
         patience: Patience,
         site: Site,
-        request: Request,
+        request: HttpRequest,
         client: Client,
     ) -> None:
         self._upstreams = upstreams
@@ -380,7 +380,7 @@ def event(
     sent: int | None = None,
     received: int | None = None,
     ms: int | None = None,
-) -> Event:
+) -> RequestEvent:
     return {
         "event": "network",
         "layer": "request",

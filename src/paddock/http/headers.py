@@ -53,7 +53,7 @@ class Denied(Exception):  # noqa: N818 (it is an answer, not a failure)
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """``headers`` have their names in lower case, and no Host: that is ``authority``."""
 
     method: str
@@ -64,7 +64,7 @@ class Request:
     endless: bool = False  # it has a body of which nobody said how long it is
 
 
-def request_of(head: RequestHead) -> tuple[Request, int]:
+def request_of(head: RequestHead) -> tuple[HttpRequest, int]:
     """Of a client that speaks HTTP/1, and the extent of its body."""
     extent = request_extent(head)
     target = head.target
@@ -79,7 +79,7 @@ def request_of(head: RequestHead) -> tuple[Request, int]:
             raise Denied(f"the request is for {rest[:where]!r}, and its Host is {authority!r}", status=400)
         target = rest[where:] if rest[where:].startswith("/") else f"/{rest[where:]}"
     upgrades = head.method == "GET" and extent == 0 and b"upgrade" in tokens_of(head.headers, b"connection")
-    request = Request(
+    request = HttpRequest(
         method=head.method,
         target=target,
         authority=authority,
@@ -90,7 +90,7 @@ def request_of(head: RequestHead) -> tuple[Request, int]:
     return request, extent
 
 
-def target_of(site: Site, request: Request) -> Target:
+def target_of(site: Site, request: HttpRequest) -> Target:
     """What is asked of the site; in the one form of its path, if it matters how that is read."""
     host, colon, port = request.authority.lower().partition(":")
     if host.removesuffix(".") != site.host or (colon and port != str(site.port)):
@@ -117,16 +117,16 @@ def target_of(site: Site, request: Request) -> Target:
         ) from None
 
 
-def announces_body(request: Request) -> bool:
+def announces_body(request: HttpRequest) -> bool:
     return request.endless or any(name == b"content-length" and value.strip(b"0") for name, value in request.headers)
 
 
-def is_bodiless(request: Request) -> bool:
+def is_bodiless(request: HttpRequest) -> bool:
     """Servers expect no body with its method. One that does not read it takes it for the next request."""
     return request.method.upper() in BODILESS_METHODS
 
 
-def unexpected_body(site: Site, request: Request) -> Denied:
+def unexpected_body(site: Site, request: HttpRequest) -> Denied:
     method = request.method.upper()
     key = f'body_methods = ["{method}"]'
     return Denied(
@@ -139,7 +139,7 @@ def unexpected_body(site: Site, request: Request) -> Denied:
 
 
 def onward(
-    site: Site, request: Request, target: Target, injection: Injection | None, *, last: bool = False
+    site: Site, request: HttpRequest, target: Target, injection: Injection | None, *, last: bool = False
 ) -> tuple[bytes, int]:
     """The head of the request as the upstream gets it, and the extent of its body. ``last``: the upstream is told to
     close the connection behind its answer."""

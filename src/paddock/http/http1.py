@@ -7,7 +7,7 @@ import time
 
 from paddock.http.connection import Wire
 from paddock.http.exchange import ClientGone, Exchanges, event
-from paddock.http.headers import Denied, Request, request_of, words
+from paddock.http.headers import Denied, HttpRequest, request_of, words
 from paddock.http.message import Answer, Headers, Malformed, Reader, Writer, answer_bytes, lasts, tokens_of
 from paddock.http.routes import Site
 from paddock.http.upstream import Patience
@@ -43,7 +43,7 @@ class Http1:
             if self._switched or not await self._finished():
                 return
 
-    async def _request(self) -> Request:
+    async def _request(self) -> HttpRequest:
         """All of its head has to come in time: one byte now and then is not enough."""
         self._method, self._modern, self._last = "", True, True  # unless it turns out to be a request
         until = time.monotonic() + self._patience.head_s

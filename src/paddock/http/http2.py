@@ -20,7 +20,7 @@ import h2.settings
 
 from paddock.http.connection import Wire
 from paddock.http.exchange import ClientGone, Exchanges, event
-from paddock.http.headers import Denied, Request, words
+from paddock.http.headers import Denied, HttpRequest, words
 from paddock.http.message import HEAD_MAX, Answer, Headers
 from paddock.http.routes import Site
 from paddock.http.upstream import Patience
@@ -245,7 +245,7 @@ def _send_data(number: int, data: bytes, http: h2.connection.H2Connection) -> No
     http.send_data(number, data)
 
 
-def _request(headers: Headers, *, whole: bool) -> Request:
+def _request(headers: Headers, *, whole: bool) -> HttpRequest:
     pseudo = {name: value.decode("latin-1") for name, value in headers if name.startswith(b":")}
     plain: Headers = [(name, value) for name, value in headers if not name.startswith(b":")]
     hosts = {value.decode("latin-1") for name, value in plain if name == b"host"}
@@ -255,7 +255,7 @@ def _request(headers: Headers, *, whole: bool) -> Request:
     cookies = [value for name, value in plain if name == b"cookie"]
     if len(cookies) > 1:  # RFC 9113, 8.2.3
         plain = [(name, value) for name, value in plain if name != b"cookie"] + [(b"cookie", b"; ".join(cookies))]
-    return Request(
+    return HttpRequest(
         method=pseudo.get(b":method", ""),
         target=pseudo.get(b":path", ""),
         authority=authority,

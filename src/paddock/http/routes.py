@@ -15,7 +15,7 @@ from paddock.plan.model import Http
 from paddock.policy.model import Credential, EndpointRule, Route, Source, Sourced, Upstream
 
 
-class Kind(Enum):
+class ConnectionKind(Enum):
     """How the relay hands a connection over."""
 
     ROUTE = "route"
@@ -42,7 +42,7 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class RequestDecision:
     allowed: bool
     rule: str | None = None  # file:line of what decided
     reason: str | None = None
@@ -91,9 +91,9 @@ class Settings:
         inspected = (Sourced(one.host, Source(file=one.source)) for one in http.inspect)
         return cls(routes=tuple(routes), inspect=tuple(inspected))
 
-    def site(self, kind: Kind, host: str, port: int, *, tls: bool) -> Site:
+    def site(self, kind: ConnectionKind, host: str, port: int, *, tls: bool) -> Site:
         """``tls``: the client speaks it on this connection."""
-        if kind is Kind.ROUTE:
+        if kind is ConnectionKind.ROUTE:
             route = next((route for route in self.routes if f"{route.name}.{DOMAIN}" == host), None)
             if route is None:
                 raise NoSite(f"no route is called {host}")
@@ -132,16 +132,16 @@ def _site(route: Route, host: str, port: int) -> Site:
     )
 
 
-def judge(site: Site, method: str, path: str) -> Verdict:
+def judge(site: Site, method: str, path: str) -> RequestDecision:
     """``path`` is in its one form (endpoints.py)."""
     if site.closed is not None:
-        return Verdict(allowed=False, reason=site.closed)
+        return RequestDecision(allowed=False, reason=site.closed)
     if site.rules is None:
-        return Verdict(allowed=True, rule=site.source)
+        return RequestDecision(allowed=True, rule=site.source)
     rule = allowed_by(site.rules, method, path)
     if rule is not None:
-        return Verdict(allowed=True, rule=str(rule.source))
-    return Verdict(
+        return RequestDecision(allowed=True, rule=str(rule.source))
+    return RequestDecision(
         allowed=False,
         rule=site.source,
         reason=f"no endpoint rule of the route {site.route} allows {method} {path}",

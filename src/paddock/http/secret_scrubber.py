@@ -51,7 +51,7 @@ _NAMED = {
 }
 
 
-class Search:
+class SecretSearch:
     """For some secrets: printable ASCII, of ``SIZE_MIN`` letters at least."""
 
     __slots__ = ("_chains", "_forms", "_layers", "_longest", "_nowhere", "_step", "_width", "held", "held_max")
@@ -123,7 +123,7 @@ class Scrubber:
 
     __slots__ = ("_kept", "_search", "_shown")
 
-    def __init__(self, search: Search) -> None:
+    def __init__(self, search: SecretSearch) -> None:
         self._search = search
         self._kept = b""  # the end of the stream so far, as far as the secret may have begun in it
         self._shown = 0  # letters of it that were passed on

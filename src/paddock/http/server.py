@@ -18,7 +18,7 @@ from paddock.core.canonical import canonical
 from paddock.http.channel import Channel, Handed
 from paddock.http.connection import Wire
 from paddock.http.credentials import Injection
-from paddock.http.exchange import ClientGone, Event, Exchanges, event
+from paddock.http.exchange import ClientGone, Exchanges, RequestEvent, event
 from paddock.http.http1 import Http1
 from paddock.http.routes import NoSite, Settings, Site
 from paddock.http.upstream import Patience, Upstreams, verified
@@ -48,10 +48,10 @@ def serve(
     # What is loaded stays, and what a request makes goes with it: looking for cycles is a tenth of the work.
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
-    asyncio.run(Server(line, relay, settings, injections, authority, verified(), Patience()).run())
+    asyncio.run(RequestServer(line, relay, settings, injections, authority, verified(), Patience()).run())
 
 
-class Server:
+class RequestServer:
     def __init__(
         self,
         line: socket.socket,
@@ -108,7 +108,7 @@ class Server:
         while await asyncio.get_running_loop().sock_recv(self._line, 16):
             pass
 
-    async def _tell(self, event: Event) -> None:
+    async def _tell(self, event: RequestEvent) -> None:
         message = canonical(event).encode("ascii")
         if self._untold == 0:
             try:

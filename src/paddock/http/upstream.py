@@ -20,7 +20,7 @@ from paddock.policy.model import Upstream
 Dialler = Callable[[str, int], Awaitable[tuple[socket.socket, str]]]
 """Host and port → a connection, and the address that it leads to; or NotDialled."""
 
-Key = tuple[Upstream, str | None]
+UpstreamKey = tuple[Upstream, str | None]
 """An upstream and the route that leads to it. Routes share no connection: what an upstream says too much is searched
 for the secret of the route that it was said to."""
 
@@ -53,7 +53,7 @@ class Connection:
 
     __slots__ = ("_lasts", "address", "key", "reader", "used", "wire", "writer")
 
-    def __init__(self, key: Key, wire: Wire, address: str) -> None:
+    def __init__(self, key: UpstreamKey, wire: Wire, address: str) -> None:
         self.key = key
         self.wire = wire
         self.address = address
@@ -91,7 +91,9 @@ class Upstreams:
         self._dialler = dialler
         self._tls = tls
         self._patience = patience
-        self._idle: dict[Key, list[tuple[float, Connection]]] = {}  # each until then, the first before the others
+        self._idle: dict[
+            UpstreamKey, list[tuple[float, Connection]]
+        ] = {}  # each until then, the first before the others
         self._sweep: asyncio.TimerHandle | None = None
 
     async def take(self, upstream: Upstream, route: str | None, *, fresh: bool = False) -> Connection:
@@ -134,7 +136,7 @@ class Upstreams:
                 connection.wire.abort()
         self._idle.clear()
 
-    async def _dial(self, key: Key) -> Connection:
+    async def _dial(self, key: UpstreamKey) -> Connection:
         upstream, _ = key
         try:
             end, address = await self._dialler(upstream.host, upstream.port)

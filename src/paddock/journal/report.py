@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from paddock.journal.chain import Verdict
+from paddock.journal.chain import ChainReport
 from paddock.journal.query import action_of, rule_of, time_of
 from paddock.journal.reader import Event
 from paddock.shell.redacted_command import shown_command
@@ -57,7 +57,7 @@ class _Host:
     received: int = 0
 
 
-def report(events: Iterable[Event], *, chain: Verdict | str, what: str, unreadable: int = 0) -> str:
+def report(events: Iterable[Event], *, chain: ChainReport | str, what: str, unreadable: int = 0) -> str:
     """``chain``: what the verification said, or why there was none. ``what``: which events these are."""
     found = list(events)
     write = _Writer(Redactor())
@@ -72,7 +72,7 @@ def report(events: Iterable[Event], *, chain: Verdict | str, what: str, unreadab
     return _PAGE.format(title=f"paddock: {write.text(what)}", style=_STYLE, body="\n".join(filter(None, body)))
 
 
-class _Own(str):
+class _OwnText(str):
     """Text of ours: there is nothing to look for in it."""
 
     __slots__ = ()
@@ -85,7 +85,7 @@ class _Writer:
 
     def text(self, value: object) -> str:
         """One line, without secrets, and nothing in it is markup."""
-        if isinstance(value, _Own | int):
+        if isinstance(value, _OwnText | int):
             return html.escape(str(value))
         said = repr(value)
         if said not in self._known:
@@ -120,7 +120,7 @@ class _Writer:
         return f"<td{marked}>{self.text(value)}</td>"
 
 
-def _verified(chain: Verdict | str, write: _Writer) -> str:
+def _verified(chain: ChainReport | str, write: _Writer) -> str:
     if isinstance(chain, str):
         return f'<p class="no">The chain of the journal could not be verified: {write.text(chain)}</p>'
     endless = _listed("Sessions with a start and no end, which still run or were killed:", chain.endless, write)
@@ -327,10 +327,10 @@ def _number(value: object) -> int:
     return value if type(value) is int else 0
 
 
-def _clock(event: Event) -> _Own:
+def _clock(event: Event) -> _OwnText:
     at = time_of(event)
-    return _Own("") if at is None else _stamp(at)
+    return _OwnText("") if at is None else _stamp(at)
 
 
-def _stamp(at: datetime) -> _Own:
-    return _Own(at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"))
+def _stamp(at: datetime) -> _OwnText:
+    return _OwnText(at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"))

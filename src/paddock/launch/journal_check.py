@@ -11,13 +11,13 @@ import stat
 import time
 
 from paddock.errors import JournalError
-from paddock.plan.model import Journal
+from paddock.plan.model import JournalPlan
 
 _ELSEWHERE = "give a directory of your own with --audit-log DIR, or run without a journal: --off audit"
 _ALONE = "the journal must be yours alone: correct owner and mode, or choose another with --audit-log DIR"
 
 
-def require_usable(journal: Journal, uid: int) -> None:
+def require_usable(journal: JournalPlan, uid: int) -> None:
     try:
         facts = os.lstat(journal.dir)
     except FileNotFoundError:

@@ -43,10 +43,10 @@ from paddock.policy.model import Tier
 from paddock.policy.protected import TABLE
 from paddock.policy.trust import journal_history, writable_history
 from paddock.policy.trust.path_list import facts_of
-from paddock.text.path_walk import Way, follow
+from paddock.text.path_walk import PathWalk, follow
 from paddock.version import __version__
 
-Facts = list[int] | None  # None: nothing is there
+MemoFacts = list[int] | None  # None: nothing is there
 
 KEPT = 64  # plans; more would be the leavings of directories and options of long ago
 
@@ -82,7 +82,7 @@ class Memo:
     origin: Origin
     options: tuple[str, ...]  # as written between ``run`` and ``--``
     command: str
-    before: Mapping[str, Facts] | None  # None: something could not be looked at
+    before: Mapping[str, MemoFacts] | None  # None: something could not be looked at
 
     @classmethod
     def ahead_of(cls, origin: Origin, options: Iterable[str], command: str) -> Memo:
@@ -102,7 +102,7 @@ class Memo:
         # A layer turned off by hand, or a link on the way: such plans are made anew each time.
         if policy.off or _follows_links(policy):
             return
-        read: dict[str, Facts] = {file.path: list(file.facts) for file in policy.files}
+        read: dict[str, MemoFacts] = {file.path: list(file.facts) for file in policy.files}
         read.update((path, list(facts) if facts else None) for path, facts in terrain.files.items())
         seen = {path: list(facts)[:5] if facts else None for path, facts in terrain.directories.items()}
         trees = [*writable_trees(policy), *map(follow, terrain.writable)]
@@ -118,7 +118,7 @@ class Memo:
         # The same of what becomes writable: later runs know it as it was recorded.
         if prepared.reach.including(trees) != prepared.reach:
             return
-        stores: dict[str, Facts] = {
+        stores: dict[str, MemoFacts] = {
             os.path.join(self.origin.state_dir, writable_history.STORE): list(prepared.reach.facts) or None,
             os.path.join(self.origin.state_dir, journal_history.STORE): list(prepared.journals.facts) or None,
         }
@@ -149,7 +149,7 @@ class Memo:
         # No part can hold a NUL, so no two lists of parts give the same bytes.
         return hashlib.sha256(b"\0".join(os.fsencode(part) for part in parts)).hexdigest()
 
-    def _places(self, policy: Policy, trees: Iterable[Way]) -> Iterator[str]:
+    def _places(self, policy: Policy, trees: Iterable[PathWalk]) -> Iterator[str]:
         yield "/"
         yield self.origin.home
         # Removed meanwhile, they have to be made again, and that is not the front door's to do.
@@ -181,11 +181,11 @@ def _follows_links(policy: Policy) -> bool:
     return linked or any(not glob.exact and not glob.floating for glob in globs)
 
 
-def _facts(paths: Iterable[str]) -> dict[str, Facts]:
+def _facts(paths: Iterable[str]) -> dict[str, MemoFacts]:
     return {path: _content(path) for path in paths}
 
 
-def _content(path: str) -> Facts:
+def _content(path: str) -> MemoFacts:
     """What can not be looked at is an error: it is not nothing."""
     try:
         return list(facts_of(os.lstat(path)))

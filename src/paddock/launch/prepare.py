@@ -20,8 +20,8 @@ from paddock.policy import Origin, Policy, Request, load
 from paddock.policy.load import writable_trees
 from paddock.policy.model import Tier
 from paddock.policy.trust.journal_history import Journals
-from paddock.policy.trust.writable_history import Reach
-from paddock.text.path_walk import Way, follow
+from paddock.policy.trust.writable_history import WritableHistory
+from paddock.text.path_walk import PathWalk, follow
 
 MAX_ROUNDS = 20  # each one more than the other runs that start at the same moment
 
@@ -30,7 +30,7 @@ MAX_ROUNDS = 20  # each one more than the other runs that start at the same mome
 class Prepared:
     policy: Policy
     host: Host
-    reach: Reach
+    reach: WritableHistory
     terrain: Terrain
     journals: Journals
     plan: Plan
@@ -91,14 +91,14 @@ def prepare(request: Request, origin: Origin, *, to_run: bool = False) -> Prepar
     return replace(made, plan=without_covered(made.plan))
 
 
-def _recorded(made: Prepared, origin: Origin, writable: Sequence[Way]) -> Prepared:
+def _recorded(made: Prepared, origin: Origin, writable: Sequence[PathWalk]) -> Prepared:
     """Add this run to the lists that later runs read, and compile until the plan is made from the lists as they are."""
     for opening in made.terrain.openings:
         worktree_links.remember(origin.state_dir, origin.uid, opening.top, opening.git_dir)
     policy, terrain = made.policy, made.terrain
     host, plan, journals = made.host, made.plan, made.journals
     for _ in range(MAX_ROUNDS):
-        reach = Reach.record(origin.state_dir, writable)
+        reach = WritableHistory.record(origin.state_dir, writable)
         if plan.tier is Tier.FULL:
             make_lockable(origin, [way.end.path for way in writable])
         if reach.trees == host.reached:
@@ -132,7 +132,7 @@ def _measured(policy: Policy, origin: Origin) -> tuple[Host, Terrain]:
     return host, survey(policy, origin) if full else Terrain()
 
 
-def _writable(policy: Policy, terrain: Terrain) -> list[Way]:
+def _writable(policy: Policy, terrain: Terrain) -> list[PathWalk]:
     return [*writable_trees(policy), *map(follow, terrain.writable)]
 
 

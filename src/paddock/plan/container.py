@@ -23,14 +23,14 @@ from paddock.plan.compile import (
 )
 from paddock.plan.execution import hold_off
 from paddock.plan.grants import LOADER, TMP, asked_of, merged, temp_access
-from paddock.plan.identity import Identity, identity_of
+from paddock.plan.identity import IdMaps, identity_of
 from paddock.plan.model import (
     Container,
     EnvironmentRules,
     Files,
     Landlock,
     Level,
-    Limits,
+    LimitsPlan,
     Mask,
     Namespaces,
     Notice,
@@ -59,7 +59,7 @@ _DEVICES = (("/dev", "device"), ("/dev/shm", "allow"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class ContainerSection:
     """The container section of a policy, each value with its source, of the type its reader gave it."""
 
     settings: tuple[Setting, ...]
@@ -93,7 +93,7 @@ class Asked:
 
 
 def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
-    asked = Asked(settings=policy.container)
+    asked = ContainerSection(settings=policy.container)
     rootdir = asked.required("rootdir", "--rootdir DIR")
     _refuse_unheld(policy)
     refuse_privileged(policy, host)
@@ -155,7 +155,7 @@ def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
         namespaces=Namespaces(nested=nests(policy.syscalls), hostname=asked.text("hostname") or HOSTNAME, tmp_mb=None),
         workspace=None,
         container=container,
-        limits=Limits(**{limit.name: limit.value for limit in policy.limits}),
+        limits=LimitsPlan(**{limit.name: limit.value for limit in policy.limits}),
         sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=seccomp,
         gate=None,
@@ -207,7 +207,7 @@ def _unheld(policy: Policy) -> Iterator[tuple[str, Source]]:
             yield f"deny {deny.pattern} (a pattern of names)", deny.source
 
 
-def _refuse_rootless(asked: Asked, host: Host) -> None:
+def _refuse_rootless(asked: ContainerSection, host: Host) -> None:
     """The kernel would refuse it too, later and in other words."""
     if host.uid != 0 and asked.text("netns"):
         raise PolicyError(
@@ -217,7 +217,7 @@ def _refuse_rootless(asked: Asked, host: Host) -> None:
         )
 
 
-def _refuse_two_groups(policy: Policy, asked: Asked) -> None:
+def _refuse_two_groups(policy: Policy, asked: ContainerSection) -> None:
     """A process is in one control group of a tree: that of the limit, or the one that was named."""
     for limit in policy.limits:
         if limit.name in _LIMITS_OF_GROUPS and asked.each("cgroup"):
@@ -228,7 +228,7 @@ def _refuse_two_groups(policy: Policy, asked: Asked) -> None:
             )
 
 
-def _refuse_own(rootdir: str, host: Host, journals: tuple[str, ...], asked: Asked) -> None:
+def _refuse_own(rootdir: str, host: Host, journals: tuple[str, ...], asked: ContainerSection) -> None:
     for path in (*host.own_paths, *journals):
         if touch(path, rootdir):
             raise PolicyError(
@@ -238,7 +238,7 @@ def _refuse_own(rootdir: str, host: Host, journals: tuple[str, ...], asked: Aske
             )
 
 
-def _netns(asked: Asked) -> str | None:
+def _netns(asked: ContainerSection) -> str | None:
     name = asked.text("netns")
     if name is None:
         return None
@@ -251,7 +251,7 @@ def _netns(asked: Asked) -> str | None:
     return name if name.startswith("/") else f"{NETNS_DIR}/{name}"
 
 
-def _masks(policy: Policy, asked: Asked) -> Iterator[Mask]:
+def _masks(policy: Policy, asked: ContainerSection) -> Iterator[Mask]:
     where = asked.where("mount-mask")
     written = [Mask(path=path, optional=False, source=where) for path in asked.each("mount-mask")]
     written += [
@@ -309,7 +309,9 @@ def _environment(policy: Policy, accounts: Accounts) -> EnvironmentRules | None:
     )
 
 
-def _warnings(policy: Policy, asked: Asked, accounts: Accounts, container: Container, host: Host) -> Iterator[Notice]:
+def _warnings(
+    policy: Policy, asked: ContainerSection, accounts: Accounts, container: Container, host: Host
+) -> Iterator[Notice]:
     said = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
     if host.uid == 0 and asked.text("id-map") == "identity":
         said.append(f"{asked.where('id-map')}: users inside are the same users outside: its root owns what yours owns")
@@ -320,7 +322,7 @@ def _warnings(policy: Policy, asked: Asked, accounts: Accounts, container: Conta
 
 
 def _start_line(
-    policy: Policy, container: Container, identity: Identity, landlock: Landlock | None, seccomp: Seccomp | None
+    policy: Policy, container: Container, identity: IdMaps, landlock: Landlock | None, seccomp: Seccomp | None
 ) -> Notice:
     parts = [f"uid {container.uid} is {identity.outside(container.uid)} outside"]
     parts.append(f"grants held by Landlock ABI {landlock.abi}" if landlock else "all its files open")

@@ -14,7 +14,7 @@ _ROOT_SECRETS = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Closed:
+class DeniedPaths:
     """``names`` are the denies that no single path stands for: ``**/.env``, ``/srv/*/key``."""
 
     denied: tuple[str, ...]
@@ -36,7 +36,7 @@ class Closed:
         return tuple(sorted(self.own))
 
 
-def closed_by(filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> Closed:
+def closed_by(filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> DeniedPaths:
     """A deny that the built-in profiles add where they can (``**/.env?``) is one of the things a policy may open."""
     opened = {one.value for one in filesystem.open_protected}
     globs = [
@@ -44,7 +44,7 @@ def closed_by(filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> 
         for deny in filesystem.denies
         if not (deny.optional and deny.source.builtin and deny.pattern in opened)
     ]
-    return Closed(
+    return DeniedPaths(
         denied=tuple(glob.prefix for _, glob in globs if glob.exact),
         names=tuple((deny, glob) for deny, glob in globs if not glob.exact),
         journals=journals,

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from paddock.host.model import Host
 from paddock.host.surroundings import Terrain
-from paddock.plan.denied_paths import Closed, closed_by
+from paddock.plan.denied_paths import DeniedPaths, closed_by
 from paddock.plan.execution import hold_off
 from paddock.plan.full_tier_files import SERVICES, grants_for
 from paddock.plan.grants import (
     TMP,
-    Asked,
+    RequestedGrant,
     asked_of,
     merged,
     refuse_exposed_journal,
@@ -65,7 +65,7 @@ def lay_out(
 
 
 def _carved(
-    policy: Policy, host: Host, closed: Closed, asked: list[Asked], notices: list[Notice], *, strict: bool
+    policy: Policy, host: Host, closed: DeniedPaths, asked: list[RequestedGrant], notices: list[Notice], *, strict: bool
 ) -> Laid:
     carving = Carving(closed=closed, strict=strict, notices=notices, unheld={})
     grants = merged(held for one in asked if (held := carving.grant(one)))
@@ -95,7 +95,12 @@ def _carved(
 
 
 def _covered(
-    policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked: list[Asked], notices: list[Notice]
+    policy: Policy,
+    host: Host,
+    terrain: Terrain,
+    closed: DeniedPaths,
+    asked: list[RequestedGrant],
+    notices: list[Notice],
 ) -> Laid:
     temp = temp_access(policy.filesystem)
     grants = grants_for(asked, closed, terrain, notices, temp=temp)

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from paddock.errors import PolicyError
 from paddock.host.surroundings import Terrain
-from paddock.plan.denied_paths import Closed
-from paddock.plan.grants import TMP, Asked
+from paddock.plan.denied_paths import DeniedPaths
+from paddock.plan.grants import TMP, RequestedGrant
 from paddock.plan.landlock_files import refuse_closed
 from paddock.plan.model import Level, Notice, PathGrant
 from paddock.plan.paths import within
@@ -22,7 +22,7 @@ SERVICES = ("/var/lib/docker", "/var/lib/containerd", "/var/lib/incus", "/var/li
 
 
 def grants_for(
-    asked: Iterable[Asked], closed: Closed, terrain: Terrain, notices: list[Notice], *, temp: str | None
+    asked: Iterable[RequestedGrant], closed: DeniedPaths, terrain: Terrain, notices: list[Notice], *, temp: str | None
 ) -> list[PathGrant]:
     grants = [
         PathGrant(path=path, access=access, except_=(), optional=True, source="private") for path, access in _PRIVATE
@@ -48,7 +48,7 @@ def grants_for(
     return grants
 
 
-def _above(asked: Asked, closed: Closed) -> str | None:
+def _above(asked: RequestedGrant, closed: DeniedPaths) -> str | None:
     """The closed place that the grant lies in, if it does."""
     for path in closed.to_everything:
         if within(asked.path, path):
@@ -59,7 +59,7 @@ def _above(asked: Asked, closed: Closed) -> str | None:
     return None
 
 
-def _refuse_own(asked: Asked, closed: Closed, notices: list[Notice]) -> None:
+def _refuse_own(asked: RequestedGrant, closed: DeniedPaths, notices: list[Notice]) -> None:
     """What Paddock relies on stays read-only inside a writable grant. A grant inside of it would be no writable
     grant."""
     for path in closed.own:
@@ -73,5 +73,5 @@ def _refuse_own(asked: Asked, closed: Closed, notices: list[Notice]) -> None:
             notices.append(_said(asked, f"{path} stays read-only: paddock itself relies on it"))
 
 
-def _said(asked: Asked, text: str) -> Notice:
+def _said(asked: RequestedGrant, text: str) -> Notice:
     return Notice(level=Level.WARNING, text=f"{asked.source}: {text}")

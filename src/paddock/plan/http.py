@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from paddock.errors import PolicyError
-from paddock.plan.model import Endpoint, Http, Inspected, Place, Route
+from paddock.plan.model import Endpoint, Http, Inspected, RoutePlan, SecretPlace
 from paddock.policy import model
 from paddock.policy.model import ROUTE_TOKEN, CredentialKind, Deny, Policy, Switch, Tier
 
@@ -74,14 +74,14 @@ def _refuse(policy: Policy, asked: model.Network, tier: Tier) -> None:
             )
 
 
-def _route(route: model.Route) -> Route:
+def _route(route: model.Route) -> RoutePlan:
     credential, rules = route.credential, route.endpoint_rules
-    return Route(
+    return RoutePlan(
         name=route.name,
         upstream=route.upstream,
         credential=None
         if credential is None
-        else Place(kind=credential.kind, place=credential.place, source=str(credential.source)),
+        else SecretPlace(kind=credential.kind, place=credential.place, source=str(credential.source)),
         inject_mode=route.inject_mode,
         inject_name=route.inject_name,
         endpoints=None
@@ -113,7 +113,7 @@ def secret_variables(http: Http | None) -> set[str]:
     return {place.place for place in _places(http) if place.kind is CredentialKind.ENV}
 
 
-def _places(http: Http | None) -> Iterator[Place]:
+def _places(http: Http | None) -> Iterator[SecretPlace]:
     return (route.credential for route in (http.routes if http else ()) if route.credential is not None)
 
 

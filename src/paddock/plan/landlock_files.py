@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddock.errors import PolicyError
-from paddock.plan.denied_paths import Closed
-from paddock.plan.grants import Asked
+from paddock.plan.denied_paths import DeniedPaths
+from paddock.plan.grants import RequestedGrant
 from paddock.plan.model import Level, Notice, PathGrant
 from paddock.plan.paths import carved_directories, outermost, touch, within
 from paddock.plan.rights import ACCESS
@@ -21,12 +21,12 @@ from paddock.policy.model import Deny
 
 @dataclass(slots=True, kw_only=True)
 class Carving:
-    closed: Closed
+    closed: DeniedPaths
     strict: bool
     notices: list[Notice]
     unheld: dict[str, Deny]  # optional denies that a grant meets
 
-    def grant(self, asked: Asked) -> PathGrant | None:
+    def grant(self, asked: RequestedGrant) -> PathGrant | None:
         """The grant with its excepts, or None when nothing of it may stand."""
         if asked.path == "/":
             raise PolicyError(
@@ -52,7 +52,7 @@ class Carving:
             )
         return asked.grant(except_=excepts)
 
-    def _denied(self, asked: Asked) -> Iterator[str]:
+    def _denied(self, asked: RequestedGrant) -> Iterator[str]:
         for path in self.closed.denied:
             if touch(path, asked.path):
                 yield path
@@ -60,7 +60,7 @@ class Carving:
             if glob.may_contain(asked.path):
                 self._unholdable(deny, asked)
 
-    def _own(self, asked: Asked) -> list[str]:
+    def _own(self, asked: RequestedGrant) -> list[str]:
         own = [path for path in self.closed.own if touch(path, asked.path)]
         if own and asked.workspace:
             raise PolicyError(
@@ -70,7 +70,7 @@ class Carving:
             )
         return own
 
-    def _unholdable(self, deny: Deny, asked: Asked) -> None:
+    def _unholdable(self, deny: Deny, asked: RequestedGrant) -> None:
         text = f"deny {deny.pattern} can not be held inside the grant {asked.path}: Landlock knows no deny by name"
         if deny.optional:
             self.unheld.setdefault(deny.pattern, deny)
@@ -88,7 +88,7 @@ class Carving:
         self.notices.append(Notice(level=Level.WARNING, text=text))
 
 
-def refuse_closed(asked: Asked, above: str, closed: Closed, notices: list[Notice]) -> None:
+def refuse_closed(asked: RequestedGrant, above: str, closed: DeniedPaths, notices: list[Notice]) -> None:
     """A grant inside a closed place is dropped with a word; a workspace there is an error."""
     if asked.workspace and above in closed.journals:
         raise PolicyError(

@@ -20,7 +20,7 @@ def __getattr__(name: str) -> Any:
         # paddock/__init__.py re-exports it. Nothing here imports a package above this one.
         return getattr(sys.modules["paddock"], name)
     if name == "PolicyConfig":
-        from paddock.policy.model import Tools
+        from paddock.policy.model import ToolSettings
 
-        return Tools
+        return ToolSettings
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

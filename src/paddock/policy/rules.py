@@ -10,7 +10,7 @@ from paddock.policy.formats.schema import COMMAND_RULE_KEYS, KEYS, MATCH_KEYS, N
 from paddock.policy.formats.table import Table
 from paddock.policy.formats.values import Values
 from paddock.policy.glob import ANY_DEPTH
-from paddock.policy.model import TMP_TOKEN, Action, CommandRule, Effect, Match, PathRule, Rule, Sourced, Tools
+from paddock.policy.model import TMP_TOKEN, Action, CommandRule, Effect, Match, PathRule, Rule, Sourced, ToolSettings
 from paddock.policy.regex import wrong_regexes
 
 _HEX = frozenset("0123456789abcdef")
@@ -102,9 +102,9 @@ class RuleReader:
                 _is_host(word)
         return word.value
 
-    def tools(self, table: Table) -> Tools:
+    def tools(self, table: Table) -> ToolSettings:
         table.allow_only(KEYS["tools"])
-        return Tools(
+        return ToolSettings(
             read_only=table.boolean("read_only"),
             allowed_paths=tuple(self._place(p) for p in table.strings("allowed_paths"))
             if "allowed_paths" in table

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from paddock.approve import Asked, Callback, Verdict
 from paddock.errors import UsageError
-from paddock.executors.interface import Command, CommandExecutor, Size
+from paddock.executors.interface import CommandExecutor, CommandLine, Size
 from paddock.executors.run import CAP, Result, Stream
 from paddock.policy.model import Tier
 from paddock.session.sandbox import Sandbox
 
 
 def run_sync(
-    command: Command,
+    command: CommandLine,
     *,
     profile: str | None = None,
     policy: str | os.PathLike[str] | None = None,

@@ -13,7 +13,7 @@ from types import TracebackType
 from paddock.approve import Approver, Asked, Callback, Verdict
 from paddock.approve.approvals import Desk
 from paddock.errors import UsageError
-from paddock.executors.interface import Closable, Command, CommandExecutor, Process, Size
+from paddock.executors.interface import Closable, CommandExecutor, CommandLine, Process, Size
 from paddock.executors.run import CAP, Result, Stream, end, run
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.shells import Shells
@@ -140,7 +140,7 @@ class Sandbox:
 
     async def run(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -177,7 +177,7 @@ class Sandbox:
     @contextlib.asynccontextmanager
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,

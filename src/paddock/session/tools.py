@@ -20,7 +20,7 @@ from paddock.plan.paths import within
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.formats.config import Config, configured
 from paddock.policy.model import Access, Tier
-from paddock.policy.model import Tools as ToolSettings
+from paddock.policy.model import ToolSettings as ToolSettings
 from paddock.text.path_walk import Identity
 from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandRunner
@@ -29,20 +29,20 @@ from paddock.tools.files import Limits
 from paddock.tools.policy.policy import ToolPolicy
 from paddock.workspace.repositories import made_by
 
-Place = str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
 
 
 @asynccontextmanager
 async def open_tools(
     *,
     profile: str | None = None,
-    policy: Place | None = None,
-    journal: Place | None = None,
+    policy: AnyPath | None = None,
+    journal: AnyPath | None = None,
     approver: Approver | None = None,
     executor: CommandExecutor | None = None,
     handlers: Mapping[str, Handler] | None = None,
     redactor: Redactor | None = None,
-    config: Place | None = None,
+    config: AnyPath | None = None,
     flags: ToolSettings | None = None,
 ) -> AsyncIterator[Tools]:
     """The tools of this process, as a profile or policy file governs them, over the person's configuration and
@@ -147,7 +147,9 @@ def _grants(tools: ToolSettings, origin: Origin) -> Iterator[GrantFlag]:
             yield GrantFlag(access=Access.ALLOW, pattern=one.value, flag="allowed_paths")
 
 
-def open_journal(*, profile: str | None = None, policy: Place | None = None, place: Place | None = None) -> Recorder:
+def open_journal(
+    *, profile: str | None = None, policy: AnyPath | None = None, place: AnyPath | None = None
+) -> Recorder:
     """The journal that a run with this policy would have, or the one at ``place``: a directory, or a file that ends in
     ``.jsonl``. Later runs keep commands away from it. JournalError if it can not be written."""
     origin = Origin.of_process()
@@ -156,7 +158,7 @@ def open_journal(*, profile: str | None = None, policy: Place | None = None, pla
     return Recorder(prepared.plan)
 
 
-def _request(profile: str | None, policy: Place | None, journal: Place | None, *, audit: bool = False) -> Request:
+def _request(profile: str | None, policy: AnyPath | None, journal: AnyPath | None, *, audit: bool = False) -> Request:
     return Request(
         profiles=() if profile is None else (profile,),
         policies=() if policy is None else (os.fspath(policy),),

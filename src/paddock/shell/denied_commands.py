@@ -20,7 +20,7 @@ from paddock.policy.glob import component_matches
 from paddock.shell.dialect import Dialect
 from paddock.shell.grammar import Unparsed, parse, tokens
 from paddock.shell.programs import Command
-from paddock.shell.walk import Line, read_line
+from paddock.shell.walk import ShellLine, read_line
 from paddock.shell.words import SOMETHING, UNKNOWN, unknown
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "denied_commands.toml")
@@ -80,7 +80,7 @@ class Reading:
     text: str
     cwd: str
     home: str
-    line: Line | None
+    line: ShellLine | None
     tokens: tuple[str, ...]
     error: str | None = None
 

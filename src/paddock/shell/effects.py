@@ -14,7 +14,7 @@ from paddock.shell.dialect import Dialect
 from paddock.shell.programs import (
     SHELLS,
     Command,
-    Stream,
+    ShellStream,
     appended,
     decodes,
     found_by,
@@ -27,7 +27,7 @@ from paddock.shell.programs import (
     unwrap,
     written_by,
 )
-from paddock.shell.state import State
+from paddock.shell.state import ShellState
 from paddock.shell.words import UNKNOWN, Piece, printed
 from paddock.shell.wrappers import wrapper_of
 
@@ -55,7 +55,7 @@ class Code:
     opaque: bool = False
 
 
-def code_of(state: State, command: Command, stdin: Stream | None, substituted: frozenset[str]) -> Code:
+def code_of(state: ShellState, command: Command, stdin: ShellStream | None, substituted: frozenset[str]) -> Code:
     words, program = command.words, command.program
     if program in SHELLS:
         script, file = shell_script(words)
@@ -103,11 +103,11 @@ def dialect_for(command: Command, text: str, here: Dialect) -> Dialect:
     return Dialect.BASH if "bash" in (first if by_file else command.program) else Dialect.SH
 
 
-def _from(stream: Stream | None) -> Code:
+def _from(stream: ShellStream | None) -> Code:
     return Code() if stream is None else Code(programs=stream.programs, text=stream.text, opaque=stream.text is None)
 
 
-def _from_file(state: State, name: str, stdin: Stream | None) -> Code:
+def _from_file(state: ShellState, name: str, stdin: ShellStream | None) -> Code:
     """A file that this line wrote is known; any other is not this line's doing."""
     if _STDIN.fullmatch(name):
         return _from(stdin)
@@ -120,7 +120,7 @@ def _from_file(state: State, name: str, stdin: Stream | None) -> Code:
     return Code(programs=stream.programs, text=script, opaque=script is None and name.startswith("/dev/fd/"))
 
 
-def other_code(command: Command, stdin: Stream | None) -> str | None:
+def other_code(command: Command, stdin: ShellStream | None) -> str | None:
     """Text that something else than a shell takes for code, and may hand to one."""
     words = command.words[1:]
     if command.program in _CODE_IN_OPTIONS:
@@ -135,7 +135,7 @@ def other_code(command: Command, stdin: Stream | None) -> str | None:
     return "\n".join(word.replace("=", " ") for word in words if " " in word) or None
 
 
-def unwrapped(command: Command, stdin: Stream | None) -> Iterator[tuple[Command | str, Stream | None]]:
+def unwrapped(command: Command, stdin: ShellStream | None) -> Iterator[tuple[Command | str, ShellStream | None]]:
     words = command.words
     if command.program == "find":
         yield from ((inner, None) for inner in found_by(command))
@@ -164,11 +164,11 @@ def unwrapped(command: Command, stdin: Stream | None) -> Iterator[tuple[Command 
             yield inner, None if wrapper.appends else stdin
 
 
-def effect_of(state: State, command: Command, stdin: Stream | None) -> Stream:
+def effect_of(state: ShellState, command: Command, stdin: ShellStream | None) -> ShellStream:
     """What a plain command does to the shell, and what comes out of it."""
     words, program = command.words, command.program
     if not words:
-        return Stream(text="")
+        return ShellStream(text="")
     came = stdin.programs if stdin is not None else frozenset[str]()
     out = came | {program if program not in SHELLS else "shell"}
     operands = [word for word in words[1:] if not word.startswith("-") or word == "-"]
@@ -176,12 +176,12 @@ def effect_of(state: State, command: Command, stdin: Stream | None) -> Stream:
         case "cd" | "pushd":
             state.cd(operands[0] if operands else state.home)
         case "echo" | "printf":
-            return Stream(text=printed(words), programs=came)
+            return ShellStream(text=printed(words), programs=came)
         case "cat" | "tee" | "head" | "tail" | "tac":
             if program == "tee":
                 for word in words[1:]:
-                    state.files[state.place(word)] = stdin or Stream()
-                return stdin or Stream(programs=out)
+                    state.files[state.place(word)] = stdin or ShellStream()
+                return stdin or ShellStream(programs=out)
             files = [state.files.get(state.place(word)) for word in words[1:] if not word.startswith("-")]
             if not files and stdin is not None:
                 return stdin
@@ -190,11 +190,11 @@ def effect_of(state: State, command: Command, stdin: Stream | None) -> Stream:
         case "base64" if stdin is not None and stdin.text is not None and decodes(words):
             with contextlib.suppress(binascii.Error, ValueError):
                 data = base64.b64decode("".join(stdin.text.split()))
-                return Stream(text=data.decode("utf-8", "surrogateescape"), programs=came)
+                return ShellStream(text=data.decode("utf-8", "surrogateescape"), programs=came)
         case "read" if len(words) > 1:
             state.variables[words[-1]] = (Piece(UNKNOWN, programs=came),)
         case "find":
-            return Stream(programs=out, places=places_of(words))
+            return ShellStream(programs=out, places=places_of(words))
         case "set" if "--" in words:
             state.set_arguments(words[words.index("--") + 1 :])
         case "alias":
@@ -208,5 +208,5 @@ def effect_of(state: State, command: Command, stdin: Stream | None) -> Stream:
             else:
                 state.copies[state.place(operands[-1])] = operands[-2]
     for name in written_by(words):
-        state.files[state.place(name)] = Stream(programs=out)
-    return Stream(programs=out)
+        state.files[state.place(name)] = ShellStream(programs=out)
+    return ShellStream(programs=out)

@@ -9,8 +9,8 @@ from itertools import chain, product
 from typing import TYPE_CHECKING
 
 from paddock.shell.grammar import decoded, text_of
-from paddock.shell.programs import Stream
-from paddock.shell.state import State
+from paddock.shell.programs import ShellStream
+from paddock.shell.state import ShellState
 from paddock.shell.words import (
     MOST_WAYS,
     SOMETHING,
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 class Expansion(ABC):
     """``state`` is the shell's at the word. What a substitution runs is for whoever walks the text."""
 
-    state: State
+    state: ShellState
 
     @abstractmethod
-    def apart(self, node: Node, stdin: Stream | None) -> Stream:
+    def apart(self, node: Node, stdin: ShellStream | None) -> ShellStream:
         """In a shell of its own: what it changes stays there."""
 
     def inside(self, node: Node) -> None:

@@ -27,7 +27,7 @@ _TESTS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class ShellStream:
     """What flows through a pipe or lies in a file: its text, if the line tells it, and the programs it came from."""
 
     text: str | None = None
@@ -219,7 +219,7 @@ def found_by(command: Command) -> Iterator[Command]:
             yield replace(inner, words=tuple(body), bare=False)
 
 
-def appended(rest: tuple[str, ...], words: Sequence[str], stdin: Stream | None) -> Iterator[tuple[str, ...]]:
+def appended(rest: tuple[str, ...], words: Sequence[str], stdin: ShellStream | None) -> Iterator[tuple[str, ...]]:
     """xargs and parallel: what they read becomes words. Where a mark stands for it, each line is a command."""
     known = stdin.text if stdin is not None else None
     given: tuple[str, ...]
@@ -297,10 +297,10 @@ def copies_descriptor(operator: str, target: str) -> bool:
     return operator.startswith((">&", "<&")) and re.fullmatch(r"[0-9]+-?|-", target) is not None
 
 
-def joined(streams: Sequence[Stream]) -> Stream:
+def joined(streams: Sequence[ShellStream]) -> ShellStream:
     texts = [stream.text for stream in streams]
     known = [text for text in texts if text is not None]
-    return Stream(
+    return ShellStream(
         text="".join(known) if len(known) == len(texts) else None,
         programs=frozenset().union(*(stream.programs for stream in streams)),
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from paddock.shell.programs import Stream
+from paddock.shell.programs import ShellStream
 from paddock.shell.words import SOMETHING, UNKNOWN, Piece, hidden, unknown
 
 if TYPE_CHECKING:
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class State:
+class ShellState:
     """``names``: what stands for other text (alias, ``hash -p``); ``copies``: programs under other names, by place;
     ``stdin``: what ``exec <`` put there."""
 
     cwd: str
     home: str
     variables: dict[str, tuple[Piece, ...]] = field(default_factory=dict)
-    files: dict[str, Stream] = field(default_factory=dict)
+    files: dict[str, ShellStream] = field(default_factory=dict)
     functions: dict[str, Sequence[Node]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)
-    stdin: Stream | None = None
+    stdin: ShellStream | None = None
 
-    def copy(self) -> State:
+    def copy(self) -> ShellState:
         """For a shell of its own. What it writes and defines still counts: nobody knows in which order things run."""
         return replace(self, variables=dict(self.variables))
 

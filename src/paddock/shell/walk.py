@@ -28,8 +28,8 @@ from paddock.shell.grammar import (
     text_of,
     transforms,
 )
-from paddock.shell.programs import Command, Redirect, Stream, copies_descriptor, joined
-from paddock.shell.state import State
+from paddock.shell.programs import Command, Redirect, ShellStream, copies_descriptor, joined
+from paddock.shell.state import ShellState
 from paddock.shell.unparsed_text import lost_dash
 from paddock.shell.words import (
     MOST_WAYS,
@@ -62,7 +62,7 @@ _DECLARING = ("", "declare", "export", "local", "readonly", "typeset")
 
 
 @dataclass(slots=True, kw_only=True)
-class Line:
+class ShellLine:
     """What was found in a text: commands in the order they would start, and why not all of it can be told."""
 
     commands: list[Command] = field(default_factory=list)
@@ -72,12 +72,12 @@ class Line:
     assigns: bool = False  # a variable, or a name's meaning: see assignments.py
 
 
-def read_line(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH) -> Line:
+def read_line(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH) -> ShellLine:
     """Unparsed if the text is no shell command. Text inside it (``sh -c``) that is none is a doubt."""
     root = parse(text, dialect)
-    line = Line()
+    line = ShellLine()
     variables: dict[str, tuple[Piece, ...]] = {"HOME": (Piece(home),), "IFS": (Piece(" \t\n", splits=True),)}
-    _Walk(line, State(cwd=cwd, home=home, variables=variables), 0, dialect=dialect).all_of(root, None)
+    _Walk(line, ShellState(cwd=cwd, home=home, variables=variables), 0, dialect=dialect).all_of(root, None)
     if line.assigns:
         line.commands = [replace(command, bare=False) for command in line.commands]
     return line
@@ -85,13 +85,13 @@ def read_line(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH
 
 @dataclass(slots=True)
 class _Walk(Expansion):
-    line: Line
-    state: State
+    line: ShellLine
+    state: ShellState
     layer: int
     seen: set[int] = field(default_factory=set)  # where the commands of this text begin that were walked
     dialect: Dialect = Dialect.BASH  # of the shell that runs this text
 
-    def all_of(self, root: Node, stdin: Stream | None) -> Stream:
+    def all_of(self, root: Node, stdin: ShellStream | None) -> ShellStream:
         self.line.assigns = self.line.assigns or text_assigns(root)
         if self.dialect is Dialect.BASH and evaluates_literals(root):
             self.line.doubts.append("arithmetic and array subscripts run a command that stands quoted in the text")
@@ -108,7 +108,7 @@ class _Walk(Expansion):
 
     # Statements. Each takes what comes in and gives what goes out.
 
-    def run(self, node: Node, stdin: Stream | None) -> Stream:
+    def run(self, node: Node, stdin: ShellStream | None) -> ShellStream:
         match node.type:
             case "command":
                 return self._command(node, stdin, [])
@@ -122,7 +122,7 @@ class _Walk(Expansion):
                 return self._function(node)
             case "variable_assignment":
                 self._emit(Command(words=(), cwd=self.state.cwd, bare=False, assigned=(self._assign(node),)))
-                return Stream(text="")
+                return ShellStream(text="")
             case "declaration_command" | "unset_command":
                 return self._declaration(node)
             case "for_statement":
@@ -132,14 +132,14 @@ class _Walk(Expansion):
                 return self._each(node.named_children, stdin)
             case "comment" | "heredoc_body":
                 self.inside(node)
-                return Stream(text="")
+                return ShellStream(text="")
             case _:
                 return self._each(node.named_children, stdin)
 
-    def _each(self, nodes: Sequence[Node], stdin: Stream | None) -> Stream:
+    def _each(self, nodes: Sequence[Node], stdin: ShellStream | None) -> ShellStream:
         return joined([self.run(node, stdin) for node in nodes])
 
-    def apart(self, node: Node, stdin: Stream | None) -> Stream:
+    def apart(self, node: Node, stdin: ShellStream | None) -> ShellStream:
         """In a shell of its own: what it changes stays there."""
         outer, self.state = self.state, self.state.copy()
         try:
@@ -147,7 +147,7 @@ class _Walk(Expansion):
         finally:
             self.state = outer
 
-    def _pipeline(self, node: Node, stdin: Stream | None) -> Stream:
+    def _pipeline(self, node: Node, stdin: ShellStream | None) -> ShellStream:
         stream = stdin
         for stage in node.named_children:
             if stage.type == "comment":
@@ -157,9 +157,9 @@ class _Walk(Expansion):
             out = self.run(stage, stream)
             self.state = outer
             stream = out if stream is None else replace(out, programs=out.programs | stream.programs)
-        return stream or Stream(text="")
+        return stream or ShellStream(text="")
 
-    def _for(self, node: Node, stdin: Stream | None) -> Stream:
+    def _for(self, node: Node, stdin: ShellStream | None) -> ShellStream:
         names = [child for child in node.named_children if child.type == "variable_name"]
         body = [child for child in node.named_children if child.type == "do_group"]
         values = [child for child in node.named_children if child not in names and child not in body]
@@ -169,14 +169,14 @@ class _Walk(Expansion):
             self.state.variables[text_of(name)] = known
         return self._each(body, stdin)
 
-    def _function(self, node: Node) -> Stream:
+    def _function(self, node: Node) -> ShellStream:
         name, *body = node.named_children
         called = text_of(name)
         if called and any(starts_itself(part, called) for part in body):
             self.line.bombs.append(called)
         self.state.functions[called] = body
         self._each(body, None)
-        return Stream(text="")
+        return ShellStream(text="")
 
     def _assign(self, node: Node) -> str:
         """→ ``NAME=value`` as far as it is known."""
@@ -192,17 +192,17 @@ class _Walk(Expansion):
         self.state.variables[key] = kept if len(kept) <= MOST_WAYS else (Piece(UNKNOWN, programs=programs_of(kept)),)
         return f"{key}={pieces[-1].text}"
 
-    def _declaration(self, node: Node) -> Stream:
+    def _declaration(self, node: Node) -> ShellStream:
         """export, local, declare, readonly, unset: commands of the grammar's own kind."""
         assigned = tuple(self._assign(child) for child in node.named_children if child.type == "variable_assignment")
         others = [child for child in node.named_children if child.type != "variable_assignment"]
         words = (node.children[0].type, *(word for child in others for word in self.words([child])))
         self._emit(Command(words=words, cwd=self.state.cwd, bare=not assigned, assigned=assigned))
-        return Stream(text="")
+        return ShellStream(text="")
 
     # Redirections.
 
-    def _redirected(self, node: Node, stdin: Stream | None) -> Stream:
+    def _redirected(self, node: Node, stdin: ShellStream | None) -> ShellStream:
         redirects = [child for child in node.children if child.type.endswith("_redirect")]
         body = [child for child in node.named_children if child not in redirects]
         if len(body) == 1 and body[0].type == "command":
@@ -220,10 +220,10 @@ class _Walk(Expansion):
         self.state.stdin = outer if taken is not None else self.state.stdin
         return self._ended(out, given, rest)
 
-    def _redirects(self, nodes: Sequence[Node]) -> tuple[Stream | None, list[Redirect], list[Node], list[str]]:
+    def _redirects(self, nodes: Sequence[Node]) -> tuple[ShellStream | None, list[Redirect], list[Node], list[str]]:
         """→ what is read, what is named, what follows a here-document's first line, words that the grammar took for a
         second target."""
-        taken: Stream | None = None
+        taken: ShellStream | None = None
         given: list[Redirect] = []
         rest: list[Node] = []
         spilled: list[str] = []
@@ -233,7 +233,7 @@ class _Walk(Expansion):
             match node.type:
                 case "herestring_redirect":
                     ways = self.ways(node.named_children)
-                    taken = Stream(text=known_text(ways), programs=programs_of(ways))
+                    taken = ShellStream(text=known_text(ways), programs=programs_of(ways))
                 case "heredoc_redirect":
                     inner = [child for child in node.children if child.type.endswith("_redirect")]
                     again, more, after, words = self._redirects(inner)
@@ -255,19 +255,19 @@ class _Walk(Expansion):
                     spilled += words
         return taken, given, rest, spilled
 
-    def _heredoc(self, node: Node) -> Stream:
+    def _heredoc(self, node: Node) -> ShellStream:
         body = next((child for child in node.children if child.type == "heredoc_body"), None)
         start = next((text_of(child) for child in node.children if child.type == "heredoc_start"), "")
         if body is None:
-            return Stream(text="")
+            return ShellStream(text="")
         text = text_of(body)
         if start[:1] in "'\"\\" or not set(text) & set("$`"):
-            return Stream(text=text)
+            return ShellStream(text=text)
         self.inside(body)
         ways = self.ways([body])
-        return Stream(text=known_text(ways) or text, programs=programs_of(ways))
+        return ShellStream(text=known_text(ways) or text, programs=programs_of(ways))
 
-    def _file(self, node: Node) -> tuple[Stream | None, list[Redirect], list[str]]:
+    def _file(self, node: Node) -> tuple[ShellStream | None, list[Redirect], list[str]]:
         operator = next((child.type for child in node.children if not child.is_named), "")
         targets = [child for child in node.named_children if child.type != "file_descriptor"]
         if not targets:
@@ -285,10 +285,10 @@ class _Walk(Expansion):
         ]
         return stream, given, self.words(others)
 
-    def _ended(self, out: Stream, given: Sequence[Redirect], rest: Sequence[Node]) -> Stream:
+    def _ended(self, out: ShellStream, given: Sequence[Redirect], rest: Sequence[Node]) -> ShellStream:
         for redirect in given:
             if redirect.writes:
-                before = self.state.files.get(redirect.target, Stream(text=""))
+                before = self.state.files.get(redirect.target, ShellStream(text=""))
                 self.state.files[redirect.target] = joined([before, out]) if ">>" in redirect.operator else out
         for node in rest:  # "cat <<X | sh": the grammar has what follows inside the here-document
             out = self.run(node, out if node.type == "pipeline" else None)
@@ -296,7 +296,7 @@ class _Walk(Expansion):
 
     # Commands.
 
-    def _command(self, node: Node, stdin: Stream | None, redirects: Sequence[Node]) -> Stream:
+    def _command(self, node: Node, stdin: ShellStream | None, redirects: Sequence[Node]) -> ShellStream:
         self.seen.add(node.start_byte)
         own = [child for child in node.children if child.type.endswith("_redirect")]
         assigned = [child for child in node.named_children if child.type == "variable_assignment"]
@@ -333,7 +333,9 @@ class _Walk(Expansion):
             first = [[UNKNOWN, *(word for way in first for word in way)]]
         return [*first[0], *words], programs_of(way for ways in read for way in ways)
 
-    def _start(self, command: Command, stdin: Stream | None, substituted: frozenset[str] = frozenset()) -> Stream:
+    def _start(
+        self, command: Command, stdin: ShellStream | None, substituted: frozenset[str] = frozenset()
+    ) -> ShellStream:
         """A command and whatever it starts in turn."""
         if stdin is not None:
             command = replace(command, fed_by=stdin.programs)
@@ -357,7 +359,7 @@ class _Walk(Expansion):
         out = effect_of(self.state, command, stdin) if not started or command.program == "find" else joined(started)
         return replace(out, programs=out.programs | {command.program}) if started else out
 
-    def _meant(self, command: Command, stdin: Stream | None) -> Stream | None:
+    def _meant(self, command: Command, stdin: ShellStream | None) -> ShellStream | None:
         """A name that this text gave another meaning: a function, an alias, a copy of a program."""
         name, *rest = command.words or ("",)
         # Taken away meanwhile: what calls itself is not followed.
@@ -397,7 +399,7 @@ class _Walk(Expansion):
             return
         self._again(value, None, Dialect.SH if name == "ENV" else Dialect.BASH)
 
-    def _again(self, text: str, stdin: Stream | None, dialect: Dialect) -> Stream:
+    def _again(self, text: str, stdin: ShellStream | None, dialect: Dialect) -> ShellStream:
         """Text that a shell runs inside the text. ``dialect``: that shell's."""
         if self.layer >= MOST_LAYERS:
             raise Unparsed(f"there are more than {MOST_LAYERS} shells inside each other")

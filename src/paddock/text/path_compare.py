@@ -28,24 +28,24 @@ class PathError(ValueError):
     """Not a path, or nobody can tell where it leads; the message says why."""
 
 
-class Kind(Enum):
+class PathKind(Enum):
     POSIX = "posix"
     DRIVE = "drive"
     UNC = "unc"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Located:
+class LocatedPath:
     """``spellings``: each is to be judged, all have to pass. ``real``: what to open, through no link at all; None where
     this system has no such path."""
 
     written: str
-    kind: Kind
+    kind: PathKind
     spellings: tuple[str, ...]
     real: str | None
 
 
-def locate(written: str, *, cwd: str, home: str, platform: str = sys.platform) -> Located:
+def locate(written: str, *, cwd: str, home: str, platform: str = sys.platform) -> LocatedPath:
     if not written:
         raise PathError("the path is empty")
     if "\0" in written:
@@ -57,8 +57,8 @@ def locate(written: str, *, cwd: str, home: str, platform: str = sys.platform) -
     if len(data) >= _PATH_MAX or any(len(name) > _NAME_MAX for name in data.split(b"/")):
         raise PathError("the path can not be looked up: it is longer than any file system takes")
     kind, path = normal(written, cwd=cwd, home=home, platform=platform)
-    if kind is not Kind.POSIX or platform == "win32":
-        return Located(written=written, kind=kind, spellings=(folded(path, platform),), real=None)
+    if kind is not PathKind.POSIX or platform == "win32":
+        return LocatedPath(written=written, kind=kind, spellings=(folded(path, platform),), real=None)
     whole = _whole(written, cwd, home)
     try:
         real = follow(whole).end.path
@@ -67,24 +67,24 @@ def locate(written: str, *, cwd: str, home: str, platform: str = sys.platform) -
     except OSError as error:  # a name longer than any
         raise PathError(f"the path can not be looked up: {error.strerror}") from None
     spellings = dict.fromkeys(folded(one, platform) for one in (os.path.normpath(whole).replace("//", "/"), path, real))
-    return Located(written=written, kind=kind, spellings=tuple(spellings), real=real)
+    return LocatedPath(written=written, kind=kind, spellings=tuple(spellings), real=real)
 
 
-def normal(written: str, *, cwd: str, home: str, platform: str = sys.platform) -> tuple[Kind, str]:
+def normal(written: str, *, cwd: str, home: str, platform: str = sys.platform) -> tuple[PathKind, str]:
     """By the letters alone: absolute, forward slashes, no ``.`` and ``..``. A drive is ``/c:/…``, a share
     ``/\\\\server/share/…``, so that patterns see one root."""
     text = written.replace("\\", "/")
     for long in ("//?/UNC/", "//?/unc/"):
         if text.startswith(long) and "\\" in written:
-            return Kind.UNC, _share(text[len(long) :])
+            return PathKind.UNC, _share(text[len(long) :])
     if text.startswith(("//?/", "//./")) and "\\" in written:
         text = text[4:]
     drive = _DRIVE.match(text) or (re.match(r"([A-Za-z]):", text) if platform == "win32" else None)
     if drive:
-        return Kind.DRIVE, f"/{drive[1].lower()}:" + _collapsed(_windows_names(text[drive.end() :]))
+        return PathKind.DRIVE, f"/{drive[1].lower()}:" + _collapsed(_windows_names(text[drive.end() :]))
     if re.match(r"//[^/]", text) and (written.startswith("\\\\") or platform == "win32"):
-        return Kind.UNC, _share(text[2:])
-    return Kind.POSIX, _collapsed(_whole(written, cwd, home).replace("\\", "/").split("/"))
+        return PathKind.UNC, _share(text[2:])
+    return PathKind.POSIX, _collapsed(_whole(written, cwd, home).replace("\\", "/").split("/"))
 
 
 def folded(path: str, platform: str = sys.platform) -> str:

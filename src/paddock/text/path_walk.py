@@ -1,4 +1,4 @@
-"""Way: a path as the kernel walks it, one name at a time, to see every link that leads it and where it ends.
+"""A path as the kernel walks it, one name at a time, to see every link that leads it and where it ends.
 
 A link counts by the directory it stands in: who can write there, chooses where it leads. Only what does not exist has
 no links: a directory that can not be entered may hold one. If it belongs to somebody else, no command of this user has
@@ -29,7 +29,7 @@ class Identity(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ResolvedPath:
     """A name that no link leads to. ``object``: what has it, if something does; ``above``: the directories it is in."""
 
     path: str
@@ -48,30 +48,30 @@ class Tree:
     def names(self, path: str) -> bool:
         return f"{path}/".startswith(f"{self.path.rstrip('/')}/")
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: ResolvedPath) -> bool:
         return self.identity is not None and self.identity in (place.object, *place.above)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
+class PathWalk:
     written: str  # absolute, by the letters alone
-    links: tuple[Place, ...]  # in the order they were met
-    end: Place
+    links: tuple[ResolvedPath, ...]  # in the order they were met
+    end: ResolvedPath
 
     @property
     def straight(self) -> bool:
         return not self.links
 
     @property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[ResolvedPath, ...]:
         return (*self.links, self.end)
 
 
-def follow(path: str) -> Way:
+def follow(path: str) -> PathWalk:
     written = path if path.startswith("/") else os.path.join(os.getcwd(), path)
     ahead = _names(written)
     root = os.lstat("/")
-    here, chain, links = "", [Identity.of(root)], list[Place]()
+    here, chain, links = "", [Identity.of(root)], list[ResolvedPath]()
     found: os.stat_result | None = root  # None: the rest of the name lies below what is not there
     while ahead:
         name = ahead.pop()
@@ -91,7 +91,7 @@ def follow(path: str) -> Way:
             continue
         if len(links) == MAX_LINKS:
             raise _wrong(written, OSError(errno.ELOOP, "too many symbolic links"))
-        links.append(Place(path=here, object=Identity.of(found), above=tuple(reversed(chain))))
+        links.append(ResolvedPath(path=here, object=Identity.of(found), above=tuple(reversed(chain))))
         target = _read(here)
         if target.startswith("/"):
             here, chain = "", chain[:1]
@@ -101,11 +101,11 @@ def follow(path: str) -> Way:
         ahead += _names(target)
     above_end = tuple(reversed(chain))
     if found is None:
-        end = Place(path=here or "/", object=None, above=above_end)
+        end = ResolvedPath(path=here or "/", object=None, above=above_end)
     else:
         directory = stat.S_ISDIR(found.st_mode)
-        end = Place(path=here or "/", object=above_end[0], above=above_end[1:], directory=directory)
-    return Way(written=os.path.normpath(written), links=tuple(links), end=end)
+        end = ResolvedPath(path=here or "/", object=above_end[0], above=above_end[1:], directory=directory)
+    return PathWalk(written=os.path.normpath(written), links=tuple(links), end=end)
 
 
 def _names(path: str) -> list[str]:

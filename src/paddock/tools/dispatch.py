@@ -44,7 +44,7 @@ Handler = Callable[..., Awaitable[object]]
 a ``Path`` is judged as one."""
 Fence = Callable[[str, Operation], str | None]
 """Why a path may not be touched so; None: it may."""
-Closed = Callable[[Identity, Operation], str | None]
+ObjectDenial = Callable[[Identity, Operation], str | None]
 """Why an object may not be touched so, whatever its path is by now; None: it may."""
 _OPERATIONS = {
     "read_file": Operation.READ,
@@ -72,7 +72,7 @@ class Tools:
         only: Collection[str] | None = None,
         limits: Limits | None = None,
         fence: Fence | None = None,
-        closed: Closed | None = None,
+        closed: ObjectDenial | None = None,
         ask_timeout_s: float = ASK_TIMEOUT_S,
         log_all_commands: bool = False,
     ) -> None:
@@ -208,7 +208,7 @@ class Tools:
                 return ListDirectory(call, located, limits, closed, self._may("list_directory", {}))
             case "bash":
                 return _Command(call, decision, self._executor, limits)
-        return _Own(call, self._handlers[call.name], limits.own_timeout_s)
+        return _OwnTool(call, self._handlers[call.name], limits.own_timeout_s)
 
     def _may(self, name: str, arguments: dict[str, Any]) -> Callable[[str], bool]:
         """Whether the policy would let a path through; what it asks about was asked with the call itself."""
@@ -371,7 +371,7 @@ class _Command(_Waiting):
         return result
 
 
-class _Own(_Waiting):
+class _OwnTool(_Waiting):
     def __init__(self, call: ToolCall, handler: Handler, timeout_s: float | None) -> None:
         self._call, self._handler, self._timeout_s = call, handler, timeout_s
         self.summary = (call.name, *(f"{name} = {value!r}" for name, value in call.arguments.items()))

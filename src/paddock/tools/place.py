@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from paddock.text.path_compare import Located
+from paddock.text.path_compare import LocatedPath
 from paddock.text.path_walk import Identity
 from paddock.tools.policy.open_judged import open_straight
 from paddock.tools.result import Kind, ToolFailure, ToolOutcome, failure
@@ -42,7 +42,7 @@ def kind_of(facts: os.stat_result) -> Kind:
     return _KINDS[stat.S_IFMT(facts.st_mode)]
 
 
-def real_path(located: Located) -> str:
+def real_path(located: LocatedPath) -> str:
     if located.real is None:
         raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{located.written}: this system has no such path")
     return located.real
@@ -57,11 +57,11 @@ def told(shown: str) -> Iterator[None]:
         raise failure(error, shown) from None
 
 
-Closed = Callable[[Identity], str | None]
+PlaceDenial = Callable[[Identity], str | None]
 """Why an object, and all that lies in it, may not be touched; None: it may."""
 
 
-def require_open(directory: int, closed: Closed, shown: str) -> None:
+def require_open(directory: int, closed: PlaceDenial, shown: str) -> None:
     """A failure if an open directory, or one above it, is closed. A command can move a closed directory, but nothing
     out of it: so the way up from what lies in it leads through it."""
     here = os.open(".", _DIRECTORY, dir_fd=directory)
@@ -76,15 +76,15 @@ def require_open(directory: int, closed: Closed, shown: str) -> None:
         os.close(here)
 
 
-def _require(identity: Identity, closed: Closed, shown: str) -> None:
+def _require(identity: Identity, closed: PlaceDenial, shown: str) -> None:
     if why := closed(identity):
         raise ToolFailure(ToolOutcome.BLOCKED, f"{shown}: {why}")
 
 
-class Place:
+class OpenedName:
     """``missing``: directories that have to be made before the name can be."""
 
-    def __init__(self, directory: int, missing: tuple[str, ...], name: str, shown: str, closed: Closed) -> None:
+    def __init__(self, directory: int, missing: tuple[str, ...], name: str, shown: str, closed: PlaceDenial) -> None:
         self._closed = closed
         self._directory = directory
         self._missing = missing
@@ -92,7 +92,9 @@ class Place:
         self.shown = shown
 
     @classmethod
-    def of(cls, located: Located, closed: Closed, may_make: Callable[[str], bool] = lambda path: False) -> Place:
+    def of(
+        cls, located: LocatedPath, closed: PlaceDenial, may_make: Callable[[str], bool] = lambda path: False
+    ) -> OpenedName:
         """``may_make``: whether a directory that is not there could be made."""
         path, shown = real_path(located), located.written
         above, name = os.path.split(path)
@@ -189,7 +191,7 @@ class Place:
         """An overlay may number a file anew when it is moved: then its content tells."""
         if old is None:
             return False
-        other = Place(os.dup(self._directory), (), name, self.shown, self._closed)
+        other = OpenedName(os.dup(self._directory), (), name, self.shown, self._closed)
         try:
             return other.read(len(old))[0] == old
         except ToolFailure:

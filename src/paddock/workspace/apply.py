@@ -27,8 +27,8 @@ from dataclasses import dataclass, field, replace
 from paddock.workspace import kernel
 from paddock.workspace.conflicts import Terms, is_clean
 from paddock.workspace.copy import copy_entry
-from paddock.workspace.model import ROOT, Change, Entry, Identity, Kind, Obstacle, Type, above, inside
-from paddock.workspace.record import TEMPORARY, Intent, Record, Step
+from paddock.workspace.model import ROOT, Change, ChangeKind, FileVersion, Obstacle, TreeEntry, Type, above, inside
+from paddock.workspace.record import TEMPORARY, ApplyStep, Intent, Record
 from paddock.workspace.replace_file import LeftError, Roots, recover, settle
 from paddock.workspace.tree import entry, handle, opened_directory, parent_of, set_mode
 
@@ -38,12 +38,12 @@ _HOPELESS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class ApplyOutcome:
     applied: tuple[Change, ...]
     left: tuple[Change, ...]  # each with its obstacle
 
 
-def choose(changes: list[Change], terms: Terms) -> Outcome:
+def choose(changes: list[Change], terms: Terms) -> ApplyOutcome:
     """What an apply would do: ``changes`` are judged."""
     wanted = [change for change in changes if terms.selection.holds(change)]
     free = [change for change in wanted if not change.obstacle]
@@ -51,26 +51,26 @@ def choose(changes: list[Change], terms: Terms) -> Outcome:
     filled = {one for change in free for one in above(change.path)}
     named = terms.selection.paths or (ROOT,)
     applied = [c for c in free if c.path in filled or any(inside(c.path, one) for one in named)]
-    return Outcome(applied=tuple(applied), left=tuple(change for change in wanted if change.obstacle))
+    return ApplyOutcome(applied=tuple(applied), left=tuple(change for change in wanted if change.obstacle))
 
 
-def apply(roots: Roots, changes: list[Change], terms: Terms, record: Record) -> Outcome:
+def apply(roots: Roots, changes: list[Change], terms: Terms, record: Record) -> ApplyOutcome:
     """``changes`` are judged under the same terms, and an interrupted apply was recovered."""
     chosen = choose(changes, terms)
     if not chosen.applied:
         return chosen
     late = _Application(roots=roots, terms=terms, record=record).carry_out(list(chosen.applied))
-    return Outcome(
+    return ApplyOutcome(
         applied=tuple(change for change in chosen.applied if change.path not in late),
         left=(*chosen.left, *late.values()),
     )
 
 
 @dataclass(slots=True)
-class _Place:
+class _Placement:
     """One new thing, and, if it is a directory, all that comes with it."""
 
-    step: Step
+    step: ApplyStep
     change: Change
     inside: list[Change] = field(default_factory=list)
 
@@ -89,12 +89,12 @@ class _Application:
         self.record = record
         self.token = secrets.token_hex(8)
         self.numbers = itertools.count()
-        self.staged: dict[str, Identity] = {}
+        self.staged: dict[str, FileVersion] = {}
         self.left: dict[str, Change] = {}
 
     def carry_out(self, changes: list[Change]) -> dict[str, Change]:
         early, late = self._plan(changes)
-        places = [one for one in (*early, *late) if isinstance(one, _Place)]
+        places = [one for one in (*early, *late) if isinstance(one, _Placement)]
         removals = {change.path: self._step(change, places=False) for change in late if isinstance(change, Change)}
         modes = [change for change in changes if change.in_place or change.makes_directory]
         steps = (*(place.step for place in places), *removals.values())
@@ -109,7 +109,7 @@ class _Application:
             kernel.sync(self.roots.lower)
             self.record.stage(self.token, self.staged)
             for one in (*early, *late):
-                if isinstance(one, _Place):
+                if isinstance(one, _Placement):
                     self._commit_place(one)
                 else:
                     self._commit_removal(one, removals[one.path])
@@ -125,29 +125,29 @@ class _Application:
             self.record.end(self.token)
         return self.left
 
-    def _plan(self, changes: list[Change]) -> tuple[list[_Place], list[_Place | Change]]:
+    def _plan(self, changes: list[Change]) -> tuple[list[_Placement], list[_Placement | Change]]:
         """What is put in place first, and what goes, or takes the place of a directory that has to be emptied first."""
-        early: list[_Place] = []
-        late: list[_Place | Change] = []
-        tops: dict[str, _Place] = {}
+        early: list[_Placement] = []
+        late: list[_Placement | Change] = []
+        tops: dict[str, _Placement] = {}
         for change in changes:
             if change.in_place:
                 continue
-            if change.kind is Kind.DELETED:
+            if change.kind is ChangeKind.DELETED:
                 late.append(change)
                 continue
             top = next((tops[one] for one in above(change.path) if one in tops), None)
             if top:
                 top.inside.append(change)
                 continue
-            place = _Place(step=self._step(change, places=True), change=change)
+            place = _Placement(step=self._step(change, places=True), change=change)
             if change.makes_directory:
                 tops[change.path] = place
             (late if change.takes_away_directory else early).append(place)
         return early, late
 
-    def _step(self, change: Change, *, places: bool) -> Step:
-        return Step(
+    def _step(self, change: Change, *, places: bool) -> ApplyStep:
+        return ApplyStep(
             path=change.path,
             temporary=f"{TEMPORARY}{self.token}-{next(self.numbers)}",
             places=places,
@@ -168,16 +168,16 @@ class _Application:
                 touched[path] = (found.permissions,)
         return touched
 
-    def _directory(self, path: str) -> Entry | None:
+    def _directory(self, path: str) -> TreeEntry | None:
         try:
             with parent_of(self.roots.lower, path) as (parent, name), opened_directory(name, parent) as fd:
-                return Entry.of(os.fstat(fd))
+                return TreeEntry.of(os.fstat(fd))
         except OSError:
             return None
 
     # stage
 
-    def _stage(self, place: _Place) -> None:
+    def _stage(self, place: _Placement) -> None:
         path = place.change.path
         try:
             with parent_of(self.roots.lower, path) as (parent, _):
@@ -204,7 +204,7 @@ class _Application:
         else:
             with parent_of(self.roots.upper, change.path) as (upper, upper_name):
                 copy_entry(upper_name, upper, name, parent, change.new.mode)
-            if change.kind in (Kind.CHANGED, Kind.MODE) and change.old:
+            if change.kind in (ChangeKind.CHANGED, ChangeKind.MODE) and change.old:
                 with contextlib.suppress(OSError):  # a group one is not in
                     os.chown(name, -1, change.old.group, dir_fd=parent, follow_symlinks=False)
         made = entry(name, parent)
@@ -214,7 +214,7 @@ class _Application:
 
     # commit
 
-    def _commit_place(self, place: _Place) -> None:
+    def _commit_place(self, place: _Placement) -> None:
         change, step = place.change, place.step
         if change.path in self.left:
             return
@@ -229,13 +229,13 @@ class _Application:
             for one in place.all:
                 self._leave(one, error)
 
-    def _put_new(self, step: Step, parent: int, name: str) -> None:
+    def _put_new(self, step: ApplyStep, parent: int, name: str) -> None:
         try:
             kernel.rename_new(step.temporary, name, parent)
         except FileExistsError:
             raise LeftError("created on the host while it was applied") from None
 
-    def _commit_removal(self, change: Change, step: Step) -> None:
+    def _commit_removal(self, change: Change, step: ApplyStep) -> None:
         try:
             with parent_of(self.roots.lower, change.path) as (parent, name):
                 if change.takes_away_directory:
@@ -255,10 +255,10 @@ class _Application:
         try:
             with parent_of(self.roots.lower, change.path) as (parent, name), handle(name, parent) as fd:
                 facts = os.fstat(fd)
-                expected = change.old.identity if change.kind is Kind.MODE and change.old else None
+                expected = change.old.identity if change.kind is ChangeKind.MODE and change.old else None
                 if expected is None:
                     expected = self.staged[change.path]
-                if not expected.same(Entry.of(facts).identity):
+                if not expected.same(TreeEntry.of(facts).identity):
                     raise LeftError
                 # Never set-user-id. A directory keeps what hands its group on to new files.
                 special = facts.st_mode & (stat.S_ISGID | stat.S_ISVTX) if stat.S_ISDIR(facts.st_mode) else 0

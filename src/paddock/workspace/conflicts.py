@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from paddock.workspace.masked_names import Hidden
-from paddock.workspace.model import ROOT, Change, Entry, Kind, Obstacle, Type, above, inside
+from paddock.workspace.model import ROOT, Change, ChangeKind, Obstacle, TreeEntry, Type, above, inside
 from paddock.workspace.record import Record
 from paddock.workspace.repositories import Repositories
 
@@ -32,13 +32,13 @@ class Selection:
         return not self.paths or self.names(change)
 
     def names(self, change: Change, among: Callable[[str], bool] = lambda path: True) -> bool:
-        needed = change.kind is Kind.ADDED and change.makes_directory
+        needed = change.kind is ChangeKind.ADDED and change.makes_directory
         return any(
             inside(change.path, one) or (needed and inside(one, change.path)) for one in self.paths if among(one)
         )
 
 
-class Protected(Protocol):
+class IsProtected(Protocol):
     def __call__(self, path: str, *, directory: bool, link: bool = False) -> bool: ...
 
 
@@ -47,7 +47,7 @@ class Terms:
     """Under which a session's changes are judged."""
 
     started_ns: int
-    is_protected: Protected
+    is_protected: IsProtected
     directories: Mapping[str, int] = field(default_factory=dict)  # of the workspace at the start, with their numbers
     obeyed: frozenset[str] = frozenset()  # outside, whatever their names
     repositories: Repositories = field(default_factory=Repositories)  # that the session has a part in
@@ -66,7 +66,7 @@ def judge(changes: list[Change], terms: Terms, record: Record) -> list[Change]:
     return [judged[change.path] for change in changes]
 
 
-def is_clean(path: str, directory: Entry, started_ns: int, record: Record) -> bool:
+def is_clean(path: str, directory: TreeEntry, started_ns: int, record: Record) -> bool:
     """Nobody but this session touched the directory since the start. After an apply only its mode can tell."""
     return directory.ctime_ns <= started_ns or directory.permissions in record.directories.get(path, ())
 
@@ -129,7 +129,7 @@ def _conflict(change: Change, terms: Terms, record: Record) -> str | None:
     return _HOST_CHANGED
 
 
-def _is_same(path: str, directory: Entry, terms: Terms, record: Record) -> bool:
+def _is_same(path: str, directory: TreeEntry, terms: Terms, record: Record) -> bool:
     known = terms.directories.get(path)
     if known is None:
         return is_clean(path, directory, terms.started_ns, record)
@@ -157,8 +157,8 @@ def _hold_back_children(judged: dict[str, Change], selection: Selection) -> None
             container = judged.get(one)
             if container is None or not (container.obstacle or not selection.holds(container)):
                 continue
-            replaced = container.kind is Kind.TYPE and container.takes_away_directory
-            if replaced or (container.makes_directory and change.kind is not Kind.DELETED):
+            replaced = container.kind is ChangeKind.TYPE and container.takes_away_directory
+            if replaced or (container.makes_directory and change.kind is not ChangeKind.DELETED):
                 judged[path] = _with(change, Obstacle.BLOCKED, f"{one} is not applied")
                 break
 

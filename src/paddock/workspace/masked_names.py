@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from paddock.workspace.model import inside
-from paddock.workspace.protection import Names
+from paddock.workspace.protection import NameGlobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,11 +16,11 @@ class Hidden:
 
     workspace: str = ""
     masked: frozenset[str] = frozenset()
-    denied: Names = field(default_factory=lambda: Names.of(()))
+    denied: NameGlobs = field(default_factory=lambda: NameGlobs.of(()))
 
     @classmethod
     def of(cls, workspace: str, masked: Iterable[str], denied: Iterable[str]) -> Hidden:
-        return cls(workspace=workspace.rstrip("/"), masked=frozenset(masked), denied=Names.of(denied))
+        return cls(workspace=workspace.rstrip("/"), masked=frozenset(masked), denied=NameGlobs.of(denied))
 
     def __call__(self, path: str, *, on_host: bool) -> bool:
         if any(inside(path, one) for one in self.masked):

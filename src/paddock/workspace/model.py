@@ -31,7 +31,7 @@ _TYPES = {stat.S_IFREG: Type.FILE, stat.S_IFDIR: Type.DIRECTORY, stat.S_IFLNK: T
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class TreeEntry:
     """What the file system says of one name."""
 
     type: Type
@@ -45,7 +45,7 @@ class Entry:
     target: str | None = None  # of a symlink
 
     @classmethod
-    def of(cls, facts: os.stat_result, target: str | None = None) -> Entry:
+    def of(cls, facts: os.stat_result, target: str | None = None) -> TreeEntry:
         return cls(
             type=Type.of(facts.st_mode),
             mode=stat.S_IMODE(facts.st_mode),
@@ -63,12 +63,12 @@ class Entry:
         return self.mode & PERMISSIONS
 
     @property
-    def identity(self) -> Identity:
-        return Identity(type=self.type, inode=self.inode, mode=self.mode, size=self.size, mtime_ns=self.mtime_ns)
+    def identity(self) -> FileVersion:
+        return FileVersion(type=self.type, inode=self.inode, mode=self.mode, size=self.size, mtime_ns=self.mtime_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class FileVersion:
     """What stays the same when a file is renamed, and does not when somebody writes or replaces it."""
 
     type: Type
@@ -77,14 +77,14 @@ class Identity:
     size: int
     mtime_ns: int
 
-    def same(self, other: Identity) -> bool:
+    def same(self, other: FileVersion) -> bool:
         """A directory is the same one whatever was put in or taken out."""
         if self.type is Type.DIRECTORY:
             return other.type is Type.DIRECTORY and other.inode == self.inode
         return self == other
 
 
-class Kind(Enum):
+class ChangeKind(Enum):
     ADDED = "added"
     CHANGED = "changed"  # content of a file, target of a symlink
     DELETED = "deleted"
@@ -106,18 +106,18 @@ class Obstacle(Enum):
 
 
 # The workspace's directories that a path lies in, with their paths; its root is not among them.
-Way = tuple[tuple[str, Entry], ...]
+EntryPath = tuple[tuple[str, TreeEntry], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     path: str
-    kind: Kind
-    old: Entry | None  # in the workspace
-    new: Entry | None  # in the session
+    kind: ChangeKind
+    old: TreeEntry | None  # in the workspace
+    new: TreeEntry | None  # in the session
     copied_up: bool = False  # the session began with the host's file, under this name or another
-    old_parent: Entry | None = None  # the workspace's directory it lies in, if there is one
-    old_way: Way = ()
+    old_parent: TreeEntry | None = None  # the workspace's directory it lies in, if there is one
+    old_way: EntryPath = ()
     renamed_from: str | None = None
     renamed_to: str | None = None
     obstacle: Obstacle | None = None
@@ -126,16 +126,24 @@ class Change:
 
     @property
     def takes_away_directory(self) -> bool:
-        return self.old is not None and self.old.type is Type.DIRECTORY and self.kind in (Kind.DELETED, Kind.TYPE)
+        return (
+            self.old is not None
+            and self.old.type is Type.DIRECTORY
+            and self.kind in (ChangeKind.DELETED, ChangeKind.TYPE)
+        )
 
     @property
     def in_place(self) -> bool:
         """A mode that is changed where it is. A file with another name is replaced: the other name keeps its mode."""
-        return self.kind is Kind.MODE and not (self.old and self.old.type is Type.FILE and self.old.links > 1)
+        return self.kind is ChangeKind.MODE and not (self.old and self.old.type is Type.FILE and self.old.links > 1)
 
     @property
     def makes_directory(self) -> bool:
-        return self.new is not None and self.new.type is Type.DIRECTORY and self.kind in (Kind.ADDED, Kind.TYPE)
+        return (
+            self.new is not None
+            and self.new.type is Type.DIRECTORY
+            and self.kind in (ChangeKind.ADDED, ChangeKind.TYPE)
+        )
 
 
 def inside(path: str, top: str) -> bool:

@@ -20,18 +20,18 @@ _GIT = ".git"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protection:
     workspace: str
-    protect: Names
-    ways: Names  # the directories that protected names lie in: a link there would bring its own
-    opened: Names
+    protect: NameGlobs
+    ways: NameGlobs  # the directories that protected names lie in: a link there would bring its own
+    opened: NameGlobs
 
     @classmethod
     def of(cls, workspace: str, protect: Iterable[str], opened: Iterable[str]) -> Protection:
         patterns = tuple(protect)
         return cls(
             workspace=workspace.rstrip("/"),
-            protect=Names.of(patterns),
-            ways=Names.of(sorted({way for pattern in patterns for way in _ways(pattern)})),
-            opened=Names.of(opened),
+            protect=NameGlobs.of(patterns),
+            ways=NameGlobs.of(sorted({way for pattern in patterns for way in _ways(pattern)})),
+            opened=NameGlobs.of(opened),
         )
 
     def __call__(self, path: str, *, directory: bool, link: bool = False) -> bool:
@@ -65,12 +65,12 @@ def _ways(pattern: str) -> Iterator[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class NameGlobs:
     by_name: dict[str, tuple[Glob, ...]]
     others: tuple[Glob, ...]  # that end in a wildcard
 
     @classmethod
-    def of(cls, patterns: Iterable[str]) -> Names:
+    def of(cls, patterns: Iterable[str]) -> NameGlobs:
         by_name: dict[str, list[Glob]] = defaultdict(list)
         others = []
         for glob in map(Glob.parse, patterns):

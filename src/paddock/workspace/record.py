@@ -20,27 +20,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paddock.errors import SessionError
-from paddock.workspace.model import Entry, Identity, Type
+from paddock.workspace.model import FileVersion, TreeEntry, Type
 
 NAME = "applied.jsonl"
 TEMPORARY = ".paddock-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ApplyStep:
     """Put something at a path, or take away what is there."""
 
     path: str
     temporary: str  # where the new version waits, and the host's old one until it is known to be the one judged
     places: bool
-    old: Identity | None
+    old: FileVersion | None
     keep: bool = False  # the host's version is not thrown away
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Intent:
     token: str
-    steps: tuple[Step, ...]
+    steps: tuple[ApplyStep, ...]
     directories: Mapping[str, tuple[int, ...]]  # permissions they have and will have: not the host's doing
 
 
@@ -54,10 +54,10 @@ class Record:
     """
 
     directory: int
-    known: set[Identity] = field(default_factory=set)
+    known: set[FileVersion] = field(default_factory=set)
     directories: dict[str, set[int]] = field(default_factory=dict)
     unfinished: Intent | None = None
-    staged: dict[str, Identity] | None = None  # of the unfinished one, by path; None: it did not come that far
+    staged: dict[str, FileVersion] | None = None  # of the unfinished one, by path; None: it did not come that far
     length: int = 0  # of the whole lines
 
     @classmethod
@@ -84,7 +84,7 @@ class Record:
         steps = self.unfinished.steps if self.unfinished else ()
         return frozenset(name for step in steps for name in (step.temporary, f"{step.temporary}~"))
 
-    def made(self, directory: Entry) -> bool:
+    def made(self, directory: TreeEntry) -> bool:
         return any(one.type is Type.DIRECTORY and one.inode == directory.inode for one in self.known)
 
     def intend(self, intent: Intent) -> None:
@@ -101,7 +101,7 @@ class Record:
         directories = {path: list(modes) for path, modes in intent.directories.items()}
         self._append({"apply": intent.token, "steps": steps, "directories": directories})
 
-    def stage(self, token: str, files: Mapping[str, Identity]) -> None:
+    def stage(self, token: str, files: Mapping[str, FileVersion]) -> None:
         self._append({"staged": token, "files": {path: _identity_out(one) for path, one in files.items()}})
 
     def end(self, token: str) -> None:
@@ -127,7 +127,7 @@ class Record:
             self.unfinished = Intent(
                 token=line["apply"],
                 steps=tuple(
-                    Step(
+                    ApplyStep(
                         path=step["path"],
                         temporary=step["temporary"],
                         places=step["places"],
@@ -150,14 +150,14 @@ class Record:
             self.unfinished = self.staged = None
 
 
-def _identity_out(identity: Identity | None) -> list[Any] | None:
+def _identity_out(identity: FileVersion | None) -> list[Any] | None:
     if identity is None:
         return None
     return [identity.type.value, identity.inode, identity.mode, identity.size, identity.mtime_ns]
 
 
-def _identity_in(value: list[Any] | None) -> Identity | None:
+def _identity_in(value: list[Any] | None) -> FileVersion | None:
     if value is None:
         return None
     kind, inode, mode, size, mtime_ns = value
-    return Identity(type=Type(kind), inode=inode, mode=mode, size=size, mtime_ns=mtime_ns)
+    return FileVersion(type=Type(kind), inode=inode, mode=mode, size=size, mtime_ns=mtime_ns)

@@ -9,14 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 
-from paddock.workspace.model import Change, Kind, Type
+from paddock.workspace.model import Change, ChangeKind, Type
 from paddock.workspace.tree import BLOCK, opened_file, parent_of
 
 
 def with_renames(changes: list[Change], upper: int, lower: int) -> list[Change]:
     """Empty files are all alike and no renames of each other."""
-    gone = [c for c in changes if c.kind is Kind.DELETED and c.old and c.old.type is Type.FILE and c.old.size]
-    added = [c for c in changes if c.kind is Kind.ADDED and c.new and c.new.type is Type.FILE and c.new.size]
+    gone = [c for c in changes if c.kind is ChangeKind.DELETED and c.old and c.old.type is Type.FILE and c.old.size]
+    added = [c for c in changes if c.kind is ChangeKind.ADDED and c.new and c.new.type is Type.FILE and c.new.size]
     sizes = {c.old.size for c in gone if c.old} & {c.new.size for c in added if c.new}
     sources: dict[bytes, list[str]] = defaultdict(list)
     for change in gone:

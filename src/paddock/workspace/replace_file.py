@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from paddock.workspace import kernel
 from paddock.workspace.copy import copy_entry
-from paddock.workspace.model import Identity, Type
-from paddock.workspace.record import Record, Step
+from paddock.workspace.model import FileVersion, Type
+from paddock.workspace.record import ApplyStep, Record
 from paddock.workspace.tree import DIRECTORY, entry, parent_of, remove
 
 KEPT = "kept"
@@ -60,7 +60,7 @@ def recover(roots: Roots, record: Record) -> list[str]:
     return problems
 
 
-def settle(roots: Roots, token: str, step: Step, staged: Identity | None, parent: int, name: str) -> None:
+def settle(roots: Roots, token: str, step: ApplyStep, staged: FileVersion | None, parent: int, name: str) -> None:
     """Decide over what lies under the temporary name: our own file goes, the host's judged one too, any other goes
     back."""
     aside = entry(step.temporary, parent)
@@ -98,7 +98,7 @@ def remove_own(name: str, parent: int) -> None:
         os.unlink(name, dir_fd=parent)
 
 
-def _keep(state: int, token: str, step: Step, parent: int) -> None:
+def _keep(state: int, token: str, step: ApplyStep, parent: int) -> None:
     """The host's version, on the disk of the session's state before it leaves the workspace."""
     parts = [KEPT, token, *step.path.split("/")]
     name = parts.pop()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from paddock.workspace.apply import Outcome, apply
+from paddock.workspace.apply import ApplyOutcome, apply
 from paddock.workspace.conflicts import Selection, Terms, judge
 from paddock.workspace.model import Change
 from paddock.workspace.record import Record
@@ -32,7 +32,7 @@ class Review:
     def selected(self) -> list[Change]:
         return [change for change in self.changes if self.terms.selection.holds(change)]
 
-    def apply(self) -> Outcome:
+    def apply(self) -> ApplyOutcome:
         return apply(self.roots, list(self.changes), self.terms, self.record)
 
 

@@ -20,7 +20,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paddock.workspace.model import ROOT, Change, Entry, Kind, Obstacle, Type, Way
+from paddock.workspace.model import ROOT, Change, ChangeKind, EntryPath, Obstacle, TreeEntry, Type
 from paddock.workspace.tree import BLOCK, MAX_DEPTH, entry, opened_directory, opened_file
 
 _PREFIX = "user.overlay."
@@ -33,14 +33,14 @@ class Layer:
 
     upper: int
     lower: int | None
-    lower_entry: Entry | None
-    way: Way = ()  # of lower, this directory the last
+    lower_entry: TreeEntry | None
+    way: EntryPath = ()  # of lower, this directory the last
     prefix: str = ""
     hidden: bool = False  # an ancestor is opaque: what lower has here is not part of the session's view
     depth: int = 0
 
     def below(self, name: str, upper: int, lower: int | None, *, opaque: bool) -> Layer:
-        found = Entry.of(os.fstat(lower)) if lower is not None else None
+        found = TreeEntry.of(os.fstat(lower)) if lower is not None else None
         return Layer(
             upper=upper,
             lower=lower,
@@ -57,10 +57,10 @@ def scan(upper: int, lower: int, *, unseen: frozenset[str] = frozenset()) -> lis
 
     ``unseen`` are names of temporary files that an interrupted apply left in lower.
     """
-    old, new = Entry.of(os.fstat(lower)), Entry.of(os.fstat(upper))
+    old, new = TreeEntry.of(os.fstat(lower)), TreeEntry.of(os.fstat(upper))
     found = []
     if old.permissions != new.permissions:
-        found.append(Change(path=ROOT, kind=Kind.MODE, old=old, new=new))
+        found.append(Change(path=ROOT, kind=ChangeKind.MODE, old=old, new=new))
     found += _walk(Layer(upper=upper, lower=lower, lower_entry=old), unseen)
     return found
 
@@ -72,8 +72,8 @@ def _walk(layer: Layer, unseen: frozenset[str]) -> Iterator[Change]:
             yield from _gone(layer.lower, name, layer.prefix + name, layer.way, layer.depth, unseen)
     for name in names:
         path = layer.prefix + name
-        old: Entry | None = None
-        new: Entry | None = None
+        old: TreeEntry | None = None
+        new: TreeEntry | None = None
         try:
             new = entry(name, layer.upper)
             old = entry(name, layer.lower) if layer.lower is not None else None
@@ -83,14 +83,16 @@ def _walk(layer: Layer, unseen: frozenset[str]) -> Iterator[Change]:
             yield _unreadable(path, old, new, error)
 
 
-def _compare(layer: Layer, name: str, old: Entry | None, new: Entry, unseen: frozenset[str]) -> Iterator[Change]:
+def _compare(
+    layer: Layer, name: str, old: TreeEntry | None, new: TreeEntry, unseen: frozenset[str]
+) -> Iterator[Change]:
     path = layer.prefix + name
     if _is_whiteout(layer.upper, name, new):
         if old and layer.lower is not None:
             yield from _gone(layer.lower, name, path, layer.way, layer.depth, unseen)
         return
     if new.type is Type.OTHER:
-        kind = Kind.TYPE if old and old.type is not Type.OTHER else Kind.ADDED
+        kind = ChangeKind.TYPE if old and old.type is not Type.OTHER else ChangeKind.ADDED
         reason = "a fifo, socket or device is not applied"
         yield Change(path=path, kind=kind, old=old, new=new, obstacle=Obstacle.SPECIAL, reason=reason)
         return
@@ -105,7 +107,7 @@ def _compare(layer: Layer, name: str, old: Entry | None, new: Entry, unseen: fro
 
 
 def _compare_directory(
-    layer: Layer, name: str, old: Entry | None, new: Entry, unseen: frozenset[str]
+    layer: Layer, name: str, old: TreeEntry | None, new: TreeEntry, unseen: frozenset[str]
 ) -> Iterator[Change]:
     path = layer.prefix + name
     merged = old is not None and old.type is Type.DIRECTORY
@@ -114,9 +116,9 @@ def _compare_directory(
         lower = stack.enter_context(opened_directory(name, layer.lower)) if merged else None
         marks = _marks_of(upper)
         if not merged:
-            yield _change(layer, path, Kind.TYPE if old else Kind.ADDED, old, new, marks)
+            yield _change(layer, path, ChangeKind.TYPE if old else ChangeKind.ADDED, old, new, marks)
         elif marks & _UNKNOWN_FORMS or (old and old.permissions != new.permissions):
-            yield _change(layer, path, Kind.MODE, old, new, marks)
+            yield _change(layer, path, ChangeKind.MODE, old, new, marks)
         if layer.depth >= MAX_DEPTH:
             yield _too_deep(f"{path}/…", None, new)
         elif not marks & _UNKNOWN_FORMS:
@@ -124,17 +126,17 @@ def _compare_directory(
             yield from _walk(layer.below(name, upper, lower, opaque=opaque), unseen)
 
 
-def _difference(layer: Layer, name: str, old: Entry | None, new: Entry) -> Kind | None:
+def _difference(layer: Layer, name: str, old: TreeEntry | None, new: TreeEntry) -> ChangeKind | None:
     if old is None:
-        return Kind.ADDED
+        return ChangeKind.ADDED
     if old.type is not new.type:
-        return Kind.TYPE
+        return ChangeKind.TYPE
     if new.type is Type.LINK:
-        return Kind.CHANGED if old.target != new.target else None
+        return ChangeKind.CHANGED if old.target != new.target else None
     assert layer.lower is not None
     if old.size != new.size or not _same_content(name, layer.upper, layer.lower):
-        return Kind.CHANGED
-    return Kind.MODE if old.permissions != new.permissions else None
+        return ChangeKind.CHANGED
+    return ChangeKind.MODE if old.permissions != new.permissions else None
 
 
 def _same_content(name: str, upper: int, lower: int) -> bool:
@@ -149,7 +151,9 @@ def _same_content(name: str, upper: int, lower: int) -> bool:
             return False
 
 
-def _change(layer: Layer, path: str, kind: Kind, old: Entry | None, new: Entry, marks: frozenset[str]) -> Change:
+def _change(
+    layer: Layer, path: str, kind: ChangeKind, old: TreeEntry | None, new: TreeEntry, marks: frozenset[str]
+) -> Change:
     unknown = sorted(marks & _UNKNOWN_FORMS)
     return Change(
         path=path,
@@ -164,38 +168,40 @@ def _change(layer: Layer, path: str, kind: Kind, old: Entry | None, new: Entry, 
     )
 
 
-def _gone(lower: int, name: str, path: str, way: Way, depth: int, unseen: frozenset[str]) -> Iterator[Change]:
+def _gone(lower: int, name: str, path: str, way: EntryPath, depth: int, unseen: frozenset[str]) -> Iterator[Change]:
     """A name of lower that the session removed, and all that was in it."""
-    old: Entry | None = None
+    old: TreeEntry | None = None
     try:
         old = entry(name, lower)
         if old is None:
             return
         if old.type is Type.DIRECTORY:
             yield from _gone_below(lower, name, path, way, depth, unseen)
-        yield Change(path=path, kind=Kind.DELETED, old=old, new=None, old_way=way)
+        yield Change(path=path, kind=ChangeKind.DELETED, old=old, new=None, old_way=way)
     except OSError as error:
         yield _unreadable(path, old, None, error)
 
 
-def _gone_below(lower: int, name: str, path: str, way: Way, depth: int, unseen: frozenset[str]) -> Iterator[Change]:
+def _gone_below(
+    lower: int, name: str, path: str, way: EntryPath, depth: int, unseen: frozenset[str]
+) -> Iterator[Change]:
     with opened_directory(name, lower) as directory:
-        way = (*way, (path, Entry.of(os.fstat(directory))))
+        way = (*way, (path, TreeEntry.of(os.fstat(directory))))
         if depth >= MAX_DEPTH:
-            yield _too_deep(f"{path}/…", Entry.of(os.fstat(directory)), None)
+            yield _too_deep(f"{path}/…", TreeEntry.of(os.fstat(directory)), None)
             return
         for child in sorted(set(os.listdir(directory)) - unseen):
             yield from _gone(directory, child, f"{path}/{child}", way, depth + 1, unseen)
 
 
-def _is_whiteout(upper: int, name: str, new: Entry) -> bool:
+def _is_whiteout(upper: int, name: str, new: TreeEntry) -> bool:
     if new.type is not Type.OTHER:
         return False
     facts = os.stat(name, dir_fd=upper, follow_symlinks=False)
     return stat.S_ISCHR(facts.st_mode) and facts.st_rdev == 0
 
 
-def _marks(upper: int, name: str, new: Entry) -> frozenset[str]:
+def _marks(upper: int, name: str, new: TreeEntry) -> frozenset[str]:
     if new.type is not Type.FILE:  # symlinks can not bear any
         return frozenset()
     with opened_file(name, upper) as fd:
@@ -211,13 +217,13 @@ def _marks_of(fd: int) -> frozenset[str]:
         return frozenset()  # a file system without attributes holds no overlay
 
 
-def _unreadable(path: str, old: Entry | None, new: Entry | None, error: OSError) -> Change:
-    kind = Kind.DELETED if new is None else Kind.CHANGED if old else Kind.ADDED
+def _unreadable(path: str, old: TreeEntry | None, new: TreeEntry | None, error: OSError) -> Change:
+    kind = ChangeKind.DELETED if new is None else ChangeKind.CHANGED if old else ChangeKind.ADDED
     reason = f"can not be looked at: {error.strerror}"
     return Change(path=path, kind=kind, old=old, new=new, obstacle=Obstacle.UNREADABLE, reason=reason)
 
 
-def _too_deep(path: str, old: Entry | None, new: Entry | None) -> Change:
-    kind = Kind.DELETED if new is None else Kind.ADDED
+def _too_deep(path: str, old: TreeEntry | None, new: TreeEntry | None) -> Change:
+    kind = ChangeKind.DELETED if new is None else ChangeKind.ADDED
     reason = f"deeper than {MAX_DEPTH} levels"
     return Change(path=path, kind=kind, old=old, new=new, obstacle=Obstacle.TOO_DEEP, reason=reason)

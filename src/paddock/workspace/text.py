@@ -24,7 +24,7 @@ class Tag(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class DiffLine:
     tag: Tag
     text: str
 
@@ -33,13 +33,13 @@ def is_binary(content: bytes) -> bool:
     return b"\0" in content[:_SNIFFED]
 
 
-def unified(old: bytes, new: bytes) -> list[Line]:
+def unified(old: bytes, new: bytes) -> list[DiffLine]:
     """Hunks with their context. Bytes that are not UTF-8 travel as surrogates."""
     before, after = _lines(old), _lines(new)
     return list(_hunks(list(_edits(before, after))))
 
 
-def count(lines: Sequence[Line]) -> tuple[int, int]:
+def count(lines: Sequence[DiffLine]) -> tuple[int, int]:
     """Added, removed."""
     tags = [line.tag for line in lines]
     return tags.count(Tag.ADDED), tags.count(Tag.REMOVED)
@@ -52,7 +52,7 @@ def _lines(content: bytes) -> list[str]:
     return [*lines, last] if last else lines
 
 
-def _edits(old: list[str], new: list[str]) -> Iterator[Line]:
+def _edits(old: list[str], new: list[str]) -> Iterator[DiffLine]:
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1
@@ -60,17 +60,17 @@ def _edits(old: list[str], new: list[str]) -> Iterator[Line]:
     while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
         end += 1
     for text in old[:start]:
-        yield Line(Tag.SAME, text)
+        yield DiffLine(Tag.SAME, text)
     yield from _middle(old[start : len(old) - end], new[start : len(new) - end])
     for text in old[len(old) - end :]:
-        yield Line(Tag.SAME, text)
+        yield DiffLine(Tag.SAME, text)
 
 
-def _middle(old: list[str], new: list[str]) -> list[Line]:
+def _middle(old: list[str], new: list[str]) -> list[DiffLine]:
     trace = _search(old, new) if old and new else None
     if trace is None:
-        return [*(Line(Tag.REMOVED, text) for text in old), *(Line(Tag.ADDED, text) for text in new)]
-    lines: list[Line] = []
+        return [*(DiffLine(Tag.REMOVED, text) for text in old), *(DiffLine(Tag.ADDED, text) for text in new)]
+    lines: list[DiffLine] = []
     x, y = len(old), len(new)
     for edits in range(len(trace) - 1, -1, -1):
         furthest = trace[edits]
@@ -82,14 +82,14 @@ def _middle(old: list[str], new: list[str]) -> list[Line]:
             before_x = before_y = 0
         while x > before_x and y > before_y:
             x, y = x - 1, y - 1
-            lines.append(Line(Tag.SAME, old[x]))
+            lines.append(DiffLine(Tag.SAME, old[x]))
         if edits:
             if down:
                 y -= 1
-                lines.append(Line(Tag.ADDED, new[y]))
+                lines.append(DiffLine(Tag.ADDED, new[y]))
             else:
                 x -= 1
-                lines.append(Line(Tag.REMOVED, old[x]))
+                lines.append(DiffLine(Tag.REMOVED, old[x]))
     lines.reverse()
     return lines
 
@@ -114,7 +114,7 @@ def _search(old: list[str], new: list[str]) -> list[dict[int, int]] | None:
     return None
 
 
-def _hunks(lines: list[Line]) -> Iterator[Line]:
+def _hunks(lines: list[DiffLine]) -> Iterator[DiffLine]:
     changed = [at for at, line in enumerate(lines) if line.tag is not Tag.SAME]
     old_at = new_at = 1
     done = 0
@@ -124,11 +124,11 @@ def _hunks(lines: list[Line]) -> Iterator[Line]:
         shown = lines[start:end]
         old_count = sum(line.tag is not Tag.ADDED for line in shown)
         new_count = sum(line.tag is not Tag.REMOVED for line in shown)
-        yield Line(Tag.HUNK, f"@@ -{_range(old_at, old_count)} +{_range(new_at, new_count)} @@")
+        yield DiffLine(Tag.HUNK, f"@@ -{_range(old_at, old_count)} +{_range(new_at, new_count)} @@")
         for line in shown:
-            yield Line(line.tag, line.text.removesuffix("\n"))
+            yield DiffLine(line.tag, line.text.removesuffix("\n"))
             if not line.text.endswith("\n"):
-                yield Line(Tag.NOTE, " No newline at end of file")
+                yield DiffLine(Tag.NOTE, " No newline at end of file")
         old_at, new_at, done = old_at + old_count, new_at + new_count, end
 
 

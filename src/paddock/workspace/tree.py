@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator
 
 from paddock.workspace import kernel
-from paddock.workspace.model import Entry, Type
+from paddock.workspace.model import TreeEntry, Type
 
 MAX_DEPTH = 200  # each level of a walk holds two descriptors
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -62,14 +62,14 @@ def parent_of(root: int, path: str) -> Iterator[tuple[int, str]]:
         yield fd, name
 
 
-def entry(name: str, dir_fd: int) -> Entry | None:
+def entry(name: str, dir_fd: int) -> TreeEntry | None:
     """None when there is no such name."""
     try:
         facts = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
         target = os.readlink(name, dir_fd=dir_fd) if stat.S_ISLNK(facts.st_mode) else None
     except FileNotFoundError:
         return None
-    return Entry.of(facts, target)
+    return TreeEntry.of(facts, target)
 
 
 def set_mode(fd: int, mode: int) -> None:

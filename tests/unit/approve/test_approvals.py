@@ -16,7 +16,7 @@ import pytest
 from paddock.approve import Callback, DenyAll, ToolQuestion, Verdict, messages
 from paddock.approve.approvals import ALWAYS, NOBODY, REMEMBERED, TIMEOUT, Desk
 from paddock.approve.forwarded import Server, forward
-from paddock.approve.inbox import Inbox, Line
+from paddock.approve.inbox import Inbox, SocketInbox
 from paddock.approve.remember_answer import keep, tool_for
 from paddock.text.redact import MARK, Redactor
 from tests.unit.approve.questions import connected, tool
@@ -232,7 +232,7 @@ def test_an_approver_in_another_process_gets_the_same_questions() -> None:
         return Verdict.SESSION if question.tool == "bash" else Verdict.DENY
 
     with ours, theirs:
-        other = threading.Thread(target=Callback(decide).serve, args=(Line(theirs),))
+        other = threading.Thread(target=Callback(decide).serve, args=(SocketInbox(theirs),))
         other.start()
         asked = tool(lines=("a\nb", "\udcff"), diff="+x\n-y", rule=None)
         with Desk(Forwarding(ours)) as desk:

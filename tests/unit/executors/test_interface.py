@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from paddock import Action, ToolCall, ToolPolicy, Tools, UsageError
-from paddock.executors.interface import KILL, TERM, Command, Failure, Input, NotStarted, Size
+from paddock.executors.interface import KILL, TERM, CommandLine, Failure, Input, NotStarted, Size
 from paddock.executors.run import Outcome, run
-from paddock.executors.shells import Shells, State
+from paddock.executors.shells import Shells, ShellStatus
 
 
 class Child:
@@ -52,12 +52,12 @@ class Memory:
 
     def __init__(self, words: bytes = b"", code: int | None = 0, failure: Failure | None = None) -> None:
         self._words, self._code, self._failure = words, code, failure
-        self.asked: list[tuple[Command, str | None, dict[str, str], bool]] = []
+        self.asked: list[tuple[CommandLine, str | None, dict[str, str], bool]] = []
         self.children: list[Child] = []
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -144,7 +144,7 @@ def test_a_shell_that_has_no_place_has_failed_and_nothing_runs_in_its_stead() ->
         place = Memory(failure=Failure.UNAVAILABLE)
         shells = Shells(place)
         shell = await shells.start("serve")
-        assert (shell.state, len(place.asked)) == (State.FAILED, 1)
+        assert (shell.state, len(place.asked)) == (ShellStatus.FAILED, 1)
         assert shell.error is not None
         assert "not here" in shell.error
         await shells.dispose()
@@ -158,9 +158,9 @@ def test_a_shell_in_memory_runs_until_it_is_killed() -> None:
         shells = Shells(place)
         shell = await shells.start("serve")
         await shell.wait_for("ready", timeout_s=60)
-        assert (shell.state, shell.read().text) == (State.RUNNING, "ready\n")
+        assert (shell.state, shell.read().text) == (ShellStatus.RUNNING, "ready\n")
         await shell.kill()
-        assert shell.state is State.KILLED
+        assert shell.state is ShellStatus.KILLED
         await shells.dispose()
 
     asyncio.run(scene())

@@ -13,7 +13,7 @@ from paddock.host.git.worktree_links import remember
 from paddock.host.surroundings import Terrain, survey
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.model import Access
-from paddock.policy.trust.writable_history import Reach
+from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import Tree
 from tests.unit.host.git.real_repositories import repository, worktree
 from tests.unit.policy.world import World
@@ -31,7 +31,9 @@ def _world(tmp_path: Path) -> World:
 
 def surveyed(world: World, *allow: Path, cwd: Path | None = None, reach: tuple[Path, ...] = ()) -> Terrain:
     origin: Origin = replace(
-        world.origin, cwd=str(cwd or world.work), reach=Reach(trees=tuple(Tree(path=str(path)) for path in reach))
+        world.origin,
+        cwd=str(cwd or world.work),
+        reach=WritableHistory(trees=tuple(Tree(path=str(path)) for path in reach)),
     )
     flags = tuple(GrantFlag(access=Access.ALLOW, pattern=str(path), flag="-a") for path in allow)
     return survey(load(Request(profiles=("ai-agent",), grants=flags), origin), origin)

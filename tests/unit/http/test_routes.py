@@ -9,7 +9,7 @@ import pytest
 from paddock.http.credentials import injection
 from paddock.http.headers import BadAnswer, Denied, backward, onward, request_of, target_of
 from paddock.http.message import Answer, Reader, RequestHead
-from paddock.http.routes import Kind, NoSite, Settings, judge
+from paddock.http.routes import ConnectionKind, NoSite, Settings, judge
 from paddock.policy.model import Credential, CredentialKind, EndpointRule, InjectMode, Route, Source, Sourced, Upstream
 
 LINE = Source(file="p.toml", line=5)
@@ -27,11 +27,11 @@ SETTINGS = Settings(routes=(OPENAI, PLAIN), inspect=(Sourced("looked.at", Source
 
 
 def test_a_route_has_a_name_inside_and_may_be_its_upstream_too() -> None:
-    own = SETTINGS.site(Kind.ROUTE, "openai.paddock.internal", 80, tls=False)
-    real = SETTINGS.site(Kind.INSPECT, "api.openai.com", 443, tls=True)
+    own = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
+    real = SETTINGS.site(ConnectionKind.INSPECT, "api.openai.com", 443, tls=True)
     assert (own.upstream, own.rules, own.route) == (real.upstream, real.rules, real.route)
     assert (own.here("/x"), real.here("/x")) == ("http://openai.paddock.internal/x", "https://api.openai.com/x")
-    looked_at = SETTINGS.site(Kind.INSPECT, "looked.at", 8443, tls=True)
+    looked_at = SETTINGS.site(ConnectionKind.INSPECT, "looked.at", 8443, tls=True)
     assert (str(looked_at.upstream), looked_at.rules, looked_at.source) == ("https://looked.at:8443", None, "p.toml:3")
     assert SETTINGS.inspected_hosts() == ("api.openai.com", "looked.at")
 
@@ -39,23 +39,23 @@ def test_a_route_has_a_name_inside_and_may_be_its_upstream_too() -> None:
 @pytest.mark.parametrize(
     ("kind", "host", "port", "tls"),
     [
-        (Kind.ROUTE, "none.paddock.internal", 80, False),
-        (Kind.ROUTE, "openai", 80, False),
-        (Kind.ROUTE, "api.openai.com", 80, False),
-        (Kind.ROUTE, "openai.paddock.internal", 443, True),
-        (Kind.INSPECT, "api.openai.com", 80, False),
-        (Kind.INSPECT, "api.openai.com", 8443, True),
-        (Kind.INSPECT, "10.0.0.1", 8080, False),
-        (Kind.INSPECT, "else.where", 443, True),
+        (ConnectionKind.ROUTE, "none.paddock.internal", 80, False),
+        (ConnectionKind.ROUTE, "openai", 80, False),
+        (ConnectionKind.ROUTE, "api.openai.com", 80, False),
+        (ConnectionKind.ROUTE, "openai.paddock.internal", 443, True),
+        (ConnectionKind.INSPECT, "api.openai.com", 80, False),
+        (ConnectionKind.INSPECT, "api.openai.com", 8443, True),
+        (ConnectionKind.INSPECT, "10.0.0.1", 8080, False),
+        (ConnectionKind.INSPECT, "else.where", 443, True),
     ],
 )
-def test_everything_else_leads_nowhere(kind: Kind, host: str, port: int, tls: bool) -> None:
+def test_everything_else_leads_nowhere(kind: ConnectionKind, host: str, port: int, tls: bool) -> None:
     with pytest.raises(NoSite):
         SETTINGS.site(kind, host, port, tls=tls)
 
 
 def test_a_verdict_names_its_line() -> None:
-    site = SETTINGS.site(Kind.ROUTE, "openai.paddock.internal", 80, tls=False)
+    site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
     assert judge(site, "POST", "/v1/x").rule == "p.toml:9"
     denied = judge(site, "GET", "/v1/x")
     assert (denied.allowed, denied.rule) == (False, "p.toml:5")
@@ -74,7 +74,7 @@ def read(sent: tuple[bytes, int]) -> RequestHead:
 
 
 def sent_on(headers: list[tuple[str, str]], method: str = "POST", target: str = "/v1/x") -> RequestHead:
-    site = SETTINGS.site(Kind.ROUTE, "openai.paddock.internal", 80, tls=False)
+    site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
     request, _ = request_of(head_of(method, target, [("Host", "openai.paddock.internal"), *headers]))
     return read(onward(site, request, target_of(site, request), injection(OPENAI, b"sk-0123456789")))
 
@@ -86,7 +86,7 @@ def test_a_header_with_an_underscore_does_not_stand_beside_the_route_s_own() -> 
     assert b"x_own" in names, "the control"
     assert not {b"transfer_encoding", b"content_length"} & set(names)
     keyed = replace(OPENAI, inject_mode=InjectMode.HEADER, inject_name="X-Api-Key")
-    site = SETTINGS.site(Kind.ROUTE, "openai.paddock.internal", 80, tls=False)
+    site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
     given = [("Host", "openai.paddock.internal"), ("X_Api_Key", "mine"), ("X-Api_Key", "mine")]
     request, _ = request_of(head_of("POST", "/v1/x", given))
     head = read(onward(site, request, target_of(site, request), injection(keyed, b"sk-0123456789")))
@@ -116,7 +116,7 @@ def test_a_websocket_is_asked_for_again() -> None:
 
 @pytest.mark.parametrize("host", ["", "api.openai.com", "openai.paddock.internal.", "OpenAI.Paddock.Internal:80"])
 def test_the_host_has_to_be_the_one_that_was_handed_over(host: str) -> None:
-    site = SETTINGS.site(Kind.ROUTE, "openai.paddock.internal", 80, tls=False)
+    site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
     request, _ = request_of(head_of("GET", "/", [("Host", host)]))
     if host.lower().startswith("openai.paddock.internal"):
         assert target_of(site, request).path == "/"
@@ -126,7 +126,7 @@ def test_the_host_has_to_be_the_one_that_was_handed_over(host: str) -> None:
 
 
 def test_an_answer_loses_what_leads_aside_and_what_is_secret() -> None:
-    site = SETTINGS.site(Kind.ROUTE, "openai.paddock.internal", 80, tls=False)
+    site = SETTINGS.site(ConnectionKind.ROUTE, "openai.paddock.internal", 80, tls=False)
     put = injection(OPENAI, b"sk-0123456789")
     said = Answer(
         302,
@@ -155,7 +155,7 @@ def test_query_parameters_of_that_name_are_replaced() -> None:
         inject_name="api.key",
         source=LINE,
     )
-    site = Settings(routes=(route,)).site(Kind.ROUTE, "q.paddock.internal", 80, tls=False)
+    site = Settings(routes=(route,)).site(ConnectionKind.ROUTE, "q.paddock.internal", 80, tls=False)
     for target, expected in (
         ("/", "/?api.key=abc%2Fdefgh"),
         ("/?a=1&api%2ekey=x&api.key", "/?a=1&api.key=abc%2Fdefgh"),

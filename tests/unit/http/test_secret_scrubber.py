@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from paddock.http.secret_scrubber import Scrubber, Search
+from paddock.http.secret_scrubber import Scrubber, SecretSearch
 
 ODD = "sk-a/b+c\"d:0123456789 <&>'\\}"
 ORDINARY = "q8V+zR3/Xy7!kLm2Pw"
@@ -77,7 +77,7 @@ SPELLINGS: dict[str, Callable[[str], str]] = {
 @pytest.mark.parametrize("secret", [ODD, ORDINARY, TOKEN])
 def test_the_secret_is_found_in_each_spelling_wherever_the_stream_is_cut(secret: str, spelling: str) -> None:
     form = SPELLINGS[spelling](secret).encode()
-    search = Search(secret.encode())
+    search = SecretSearch(secret.encode())
     text = b"before\n" + form + b"\nafter"
     for cut in range(len(text) + 1):
         scrubber = Scrubber(search)
@@ -97,7 +97,7 @@ def test_a_stream_in_any_pieces_keeps_its_length_and_loses_the_secret(
     raw = secret.encode()
     stream = raw.join(parts)
     cuts = sorted(data.draw(some.lists(some.integers(0, len(stream)), max_size=8)))
-    scrubber = Scrubber(Search(raw))
+    scrubber = Scrubber(SecretSearch(raw))
     edges = [0, *cuts, len(stream)]
     out = b"".join(scrubber.feed(stream[a:b]) for a, b in pairwise(edges)) + scrubber.last(b"")
     assert len(out) == len(stream)
@@ -109,7 +109,7 @@ def test_a_stream_in_any_pieces_keeps_its_length_and_loses_the_secret(
 @pytest.mark.parametrize("secret", [ODD, ORDINARY, TOKEN])
 def test_an_event_passes_at_once(secret: str) -> None:
     """A reader may wait for it."""
-    scrubber = Scrubber(Search(secret.encode()))
+    scrubber = Scrubber(SecretSearch(secret.encode()))
     ordinary = [b'{"a": 1}', b'["a"]', b'"a"', b"data: ends in s", b"k-a"] if secret != ODD else []
     for event in (b"data: one\n\n", b"data: " + secret[:9].encode() + b"\n\n", b"\0\0\x05\xff", *ordinary):
         assert scrubber.feed(event) == event
@@ -117,7 +117,7 @@ def test_an_event_passes_at_once(secret: str) -> None:
 
 def guesses(secret: str, spellings: Iterable[Callable[[str], str]] = SPELLINGS.values()) -> list[tuple[bytes, bytes]]:
     """Right and wrong, at each length and in each spelling: both end in letters of the same kind."""
-    search, found = Search(secret.encode()), []
+    search, found = SecretSearch(secret.encode()), []
     for spell in spellings:
         form = spell(secret)
         for size in range(1, len(form)):
@@ -132,7 +132,7 @@ def guesses(secret: str, spellings: Iterable[Callable[[str], str]] = SPELLINGS.v
 
 @pytest.mark.parametrize("secret", [ORDINARY, TOKEN])
 def test_pieces_have_the_same_sizes_for_a_right_and_a_wrong_guess(secret: str) -> None:
-    search = Search(secret.encode())
+    search = SecretSearch(secret.encode())
 
     def sizes(guess: bytes) -> tuple[int, ...]:
         scrubber = Scrubber(search)
@@ -148,7 +148,7 @@ def test_pieces_have_the_same_sizes_for_a_right_and_a_wrong_guess(secret: str) -
 
 @pytest.mark.parametrize("secret", [ORDINARY, TOKEN, "hunter2!x"])
 def test_a_part_of_the_secret_is_never_overwritten(secret: str) -> None:
-    search = Search(secret.encode())
+    search = SecretSearch(secret.encode())
     for spell in (str, SPELLINGS["JSON, every letter"], SPELLINGS["hexadecimal"]):
         for start in range(len(secret)):
             for end in range(start + 1, len(secret) + 1):
@@ -158,7 +158,7 @@ def test_a_part_of_the_secret_is_never_overwritten(secret: str) -> None:
 
 def test_the_search_takes_as_long_for_a_right_guess_as_for_a_wrong_one() -> None:
     """A client can have a guess echoed a thousand times, to hear a small difference better."""
-    search = Search(TOKEN.encode())
+    search = SecretSearch(TOKEN.encode())
 
     def seconds(text: bytes) -> float:
         begun = time.thread_time()

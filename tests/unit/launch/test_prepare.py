@@ -14,7 +14,7 @@ from paddock.launch.prepare import MAX_ROUNDS, Prepared, prepare
 from paddock.plan import compile_plan
 from paddock.policy import Request
 from paddock.policy.trust.journal_history import Journals
-from paddock.policy.trust.writable_history import Reach
+from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
 from tests.unit.policy.world import World
 
@@ -63,7 +63,7 @@ def test_nothing_is_recorded_unless_it_is_to_run(world: World, compiled: list[Ca
     compiled.append(count.append)
     assert str(world.work) in reached(prepared(world, to_run=False))
     assert count == [0]
-    assert Reach.read(world.origin.state_dir).trees == ()
+    assert WritableHistory.read(world.origin.state_dir).trees == ()
 
 
 def test_a_plan_is_compiled_once_where_nothing_changes(world: World, compiled: list[Callable[[int], None]]) -> None:
@@ -71,7 +71,7 @@ def test_a_plan_is_compiled_once_where_nothing_changes(world: World, compiled: l
     compiled.append(count.append)
     found = prepared(world)
     assert count == [0]
-    assert Reach.read(world.origin.state_dir) == found.reach
+    assert WritableHistory.read(world.origin.state_dir) == found.reach
     assert found.reach.trees == found.host.reached
 
 
@@ -83,7 +83,7 @@ def test_what_another_run_records_meanwhile_is_in_the_plan(world: World, compile
     def meanwhile(number: int) -> None:
         count.append(number)
         if number == 0:
-            Reach.record(state, [follow(str(other))])
+            WritableHistory.record(state, [follow(str(other))])
         if number == 1:
             Journals.record(state, [str(other)])
 
@@ -92,7 +92,7 @@ def test_what_another_run_records_meanwhile_is_in_the_plan(world: World, compile
     assert count == [0, 1, 2]
     assert {str(other), str(world.work)} <= set(reached(found))
     assert found.host.journals == (str(other),)
-    assert (found.reach, found.journals) == (Reach.read(state), Journals.read(state))
+    assert (found.reach, found.journals) == (WritableHistory.read(state), Journals.read(state))
 
 
 def test_a_directory_that_is_made_is_recorded_by_its_inode(world: World) -> None:
@@ -111,7 +111,7 @@ def test_lists_that_never_come_to_rest_refuse_the_run(world: World, compiled: li
         count.append(number)
         other = world.root / f"other-{number}"
         other.mkdir()
-        Reach.record(world.origin.state_dir, [follow(str(other))])
+        WritableHistory.record(world.origin.state_dir, [follow(str(other))])
 
     compiled.append(meanwhile)
     with pytest.raises(HostError, match="other runs"):

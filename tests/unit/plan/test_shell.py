@@ -20,7 +20,7 @@ from paddock.policy.model import (
     NetworkMode,
     OnFailure,
     Policy,
-    Shell,
+    ShellSettings,
     Sourced,
     Switch,
     Syscalls,
@@ -33,8 +33,8 @@ SIMPLE = policy(files(grant(Access.READ, "/usr/**")))
 NO_NETWORK = Sourced(NetworkMode.NONE, source(7))
 
 
-def shell(**values: Any) -> Shell:
-    return Shell(source=source(6), **values)
+def shell(**values: Any) -> ShellSettings:
+    return ShellSettings(source=source(6), **values)
 
 
 def with_shell(**values: Any) -> Policy:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddock import Action, Decision, Step, ToolCall, ToolPolicy
-from paddock.text.path_compare import Kind, PathError, locate, normal
+from paddock.text.path_compare import PathError, PathKind, locate, normal
 
 
 def at(written: str, platform: str = "linux") -> str:
@@ -47,8 +47,8 @@ def test_a_path_has_one_normal_spelling(written: str, path: str) -> None:
 
 
 def test_a_share_is_one_on_windows_and_two_slashes_elsewhere() -> None:
-    assert normal("//s/sh/f", cwd="C:/w", home="C:/h", platform="win32") == (Kind.UNC, "/\\\\s/sh/f")
-    assert normal("//s/sh/f", cwd="/w", home="/h", platform="linux") == (Kind.POSIX, "/s/sh/f")
+    assert normal("//s/sh/f", cwd="C:/w", home="C:/h", platform="win32") == (PathKind.UNC, "/\\\\s/sh/f")
+    assert normal("//s/sh/f", cwd="/w", home="/h", platform="linux") == (PathKind.POSIX, "/s/sh/f")
 
 
 @pytest.mark.parametrize("written", ["", "a\0b", "C:\\PROGRA~1\\x", "\ud800", "x" * 5000, "a/" * 3000 + ("y" * 300)])

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import SessionError
-from paddock.workspace.model import Identity, Type
-from paddock.workspace.record import NAME, Intent, Record, Step
+from paddock.workspace.model import FileVersion, Type
+from paddock.workspace.record import NAME, ApplyStep, Intent, Record
 
-OLD = Identity(type=Type.FILE, inode=1, mode=0o644, size=3, mtime_ns=5)
-NEW = Identity(type=Type.FILE, inode=2, mode=0o600, size=4, mtime_ns=6)
-STEP = Step(path="d/\udcff\n", temporary=".paddock-t-0", places=True, old=OLD)
+OLD = FileVersion(type=Type.FILE, inode=1, mode=0o644, size=3, mtime_ns=5)
+NEW = FileVersion(type=Type.FILE, inode=2, mode=0o600, size=4, mtime_ns=6)
+STEP = ApplyStep(path="d/\udcff\n", temporary=".paddock-t-0", places=True, old=OLD)
 INTENT = Intent(token="t", steps=(STEP,), directories={"d": (0o755, 0o700)})
 
 
@@ -43,7 +43,7 @@ def test_it_reads_back_what_it_wrote(directory: int) -> None:
 
 
 def test_a_version_that_was_overwritten_was_the_hosts_and_is_not_known(directory: int) -> None:
-    step = Step(path="a", temporary=".paddock-t-0", places=True, old=OLD, keep=True)
+    step = ApplyStep(path="a", temporary=".paddock-t-0", places=True, old=OLD, keep=True)
     Record.read(directory).intend(Intent(token="t", steps=(step,), directories={}))
     assert Record.read(directory).known == set()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paddock.workspace import kernel
-from paddock.workspace.apply import Outcome, apply
+from paddock.workspace.apply import ApplyOutcome, apply
 from paddock.workspace.conflicts import Selection, Terms, judge
 from paddock.workspace.model import Obstacle
 from paddock.workspace.record import NAME, Record
@@ -29,7 +29,7 @@ class Ground:
             directory.mkdir()
         self.started_ns = 0
 
-    def apply(self, *overwrite: str) -> Outcome:
+    def apply(self, *overwrite: str) -> ApplyOutcome:
         fds = [os.open(path, os.O_RDONLY) for path in (self.upper, self.lower, self.state)]
         try:
             roots = Roots(upper=fds[0], lower=fds[1], state=fds[2])

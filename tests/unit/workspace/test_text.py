@@ -7,14 +7,14 @@ import time
 
 import pytest
 
-from paddock.workspace.text import MOST_EDITS, Line, Tag, count, is_binary, unified
+from paddock.workspace.text import MOST_EDITS, DiffLine, Tag, count, is_binary, unified
 
 
 def shown(old: bytes, new: bytes) -> list[str]:
     return [line.text if line.tag is Tag.HUNK else line.tag.value + line.text for line in unified(old, new)]
 
 
-def patched(old: bytes, lines: list[Line]) -> bytes:
+def patched(old: bytes, lines: list[DiffLine]) -> bytes:
     """The old text, changed as the hunks say: what ``patch`` does."""
     source = old.decode().split("\n")
     result: list[str] = []

@@ -16,7 +16,7 @@ _ESCAPED = {"n": "\n", "t": "\t", "b": "\b", "\\": "\\", '"': '"'}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ConfigEntry:
     """``[section "subsection"] key = value``. Section and key in lower case, as git compares them; a key without a
     value is a switch that is on."""
 
@@ -31,20 +31,20 @@ class Entry:
         return f"{self.section}.{self.key}"
 
 
-def entries(text: str) -> Iterator[Entry]:
-    return _Reader(text.removeprefix("\ufeff")).entries()
+def entries(text: str) -> Iterator[ConfigEntry]:
+    return _ConfigReader(text.removeprefix("\ufeff")).entries()
 
 
 class _MistakeError(Exception):
     pass
 
 
-class _Reader:
+class _ConfigReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[ConfigEntry]:
         section: tuple[str, str | None] | None = None
         try:
             while (letter := self._peek()) is not None:
@@ -57,7 +57,7 @@ class _Reader:
                     section = self._section()
                 elif section is not None and letter.isascii() and letter.isalpha():
                     key = self._word(_KEY).lower()
-                    yield Entry(section=section[0], subsection=section[1], key=key, value=self._value())
+                    yield ConfigEntry(section=section[0], subsection=section[1], key=key, value=self._value())
                 else:
                     return
         except _MistakeError:

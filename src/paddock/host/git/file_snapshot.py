@@ -14,7 +14,7 @@ from paddock.text.path_walk import follow
 
 SIZE_LIMIT = 1024 * 1024
 
-Facts = tuple[int, ...] | None  # None: nothing is there
+FileFacts = tuple[int, ...] | None  # None: nothing is there
 
 _HINT = "what git trusts has to be known to be protected: make it readable, or run with --tier landlock"
 
@@ -24,16 +24,16 @@ class Looked:
         self._reader = reader
         self._size_limit = size_limit
         self._hint = hint
-        self._files: dict[str, Facts] = {}
-        self._directories: dict[str, Facts] = {}
+        self._files: dict[str, FileFacts] = {}
+        self._directories: dict[str, FileFacts] = {}
 
     @property
-    def files(self) -> Mapping[str, Facts]:
+    def files(self) -> Mapping[str, FileFacts]:
         """By all that a change of the content would touch; absent ones too."""
         return self._files
 
     @property
-    def directories(self) -> Mapping[str, Facts]:
+    def directories(self) -> Mapping[str, FileFacts]:
         """By what they are and whose; their content changes all the time."""
         return self._directories
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from paddock.errors import PolicyError
-from paddock.host.git.config import Entry, entries
+from paddock.host.git.config import ConfigEntry, entries
 from paddock.host.git.file_snapshot import Looked
 from paddock.host.git.repository import Repository
 from paddock.policy.git_layout import Key, key_of
@@ -86,7 +86,7 @@ def _expanded(written: str, base: str, home: str) -> str | None:
     return os.path.normpath(os.path.join(base, written))
 
 
-def _files_of(entry: Entry, top: str, home: str, looked: Looked) -> Iterator[str]:
+def _files_of(entry: ConfigEntry, top: str, home: str, looked: Looked) -> Iterator[str]:
     """The program, if it is given by a path, and the files among its arguments (``python3 tools/clean.py``). A word
     with a slash counts also where nothing lies yet; a directory never does: it is the work that is done there."""
     command = re.sub(r"\$(HOME\b|\{HOME\})", lambda _: home, entry.value or "")

@@ -21,7 +21,7 @@ from paddock.policy.formats.safety import read_safety_config
 from paddock.policy.formats.table import Table
 from paddock.policy.load import require_agreement_to_what_a_command_could_rewrite
 from paddock.policy.merge import merge
-from paddock.policy.model import COMMAND_LINE, Policy, Source, Sourced, Tools
+from paddock.policy.model import COMMAND_LINE, Policy, Source, Sourced, ToolSettings
 from paddock.policy.trust.file_trust import read_policy
 from paddock.policy.trust.origin import Origin
 from paddock.policy.trust.search import exists
@@ -47,7 +47,7 @@ class Config:
     """``sandbox``: where commands run; ``max_steps``: so many tool calls; ``timeout``: seconds for each."""
 
     provider: Provider | None = None
-    tools: Tools = field(default_factory=Tools)
+    tools: ToolSettings = field(default_factory=ToolSettings)
     sandbox: SandboxConfig | None = None
     max_steps: Sourced[int] | None = None
     timeout: Sourced[float] | None = None
@@ -81,11 +81,11 @@ def configured(
     origin: Origin,
     named: str | os.PathLike[str] | None = None,
     *,
-    policy: Tools | None = None,
-    flags: Tools | None = None,
+    policy: ToolSettings | None = None,
+    flags: ToolSettings | None = None,
 ) -> Config:
     """The layers, merged. ``policy``: what a profile or policy file says."""
-    layers = [Config(tools=flags or Tools()), Config(tools=policy or Tools())]
+    layers = [Config(tools=flags or ToolSettings()), Config(tools=policy or ToolSettings())]
     if named is not None:
         layers.append(load_config(named, origin=origin))
     own = place(origin)
@@ -151,7 +151,7 @@ def tool_flags(
     allowed_paths: Sequence[str] = (),
     denied_paths: Sequence[str] = (),
     denied_commands: Sequence[str] = (),
-) -> Tools:
+) -> ToolSettings:
     """What the command line says of tools. Paths that are listed count, whatever is said of the current directory."""
 
     def said(value: Any, key: str) -> Sourced[Any]:
@@ -163,7 +163,7 @@ def tool_flags(
         allowed = (said("<cwd>/**" if restrict_to_cwd else "/**", "--restrict-to-cwd"),)
     if allowed_paths:
         allowed = tuple(said(_from_here(one), "--allowed-paths") for one in allowed_paths)
-    return Tools(
+    return ToolSettings(
         read_only=said(True, "--read-only") if read_only else None,
         allowed_paths=allowed,
         denied_paths=tuple(said(_from_here(one), "--denied-paths") for one in denied_paths),
@@ -177,7 +177,7 @@ def _from_here(pattern: str) -> str:
     return pattern if pattern.startswith(("/", "~", "<", "**/")) else f"<cwd>/{pattern}"
 
 
-def tightened(tools: Tools, wanted: Tools) -> Tools:
+def tightened(tools: ToolSettings, wanted: ToolSettings) -> ToolSettings:
     """What one request asks for, of a server with these tools: it may only ask for less. PolicyError names the key."""
     for key, source in wanted.given():
         value = getattr(wanted, key)
@@ -198,7 +198,7 @@ def shown(config: Config) -> Iterator[tuple[str, Any, str]]:
         "unknown_tools": "ask",
         "log_all_commands": False,
     }
-    for one in fields(Tools):
+    for one in fields(ToolSettings):
         value = getattr(config.tools, one.name)
         if value is None or value == ():
             yield one.name, defaults.get(one.name, []), "built in"

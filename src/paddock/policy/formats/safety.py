@@ -10,7 +10,7 @@ from paddock.policy.formats.expand import Expander
 from paddock.policy.formats.schema import KEYS
 from paddock.policy.formats.table import Table
 from paddock.policy.formats.values import Values
-from paddock.policy.model import Tools
+from paddock.policy.model import ToolSettings
 from paddock.policy.rules import RuleReader
 from paddock.policy.trust.origin import Origin
 
@@ -21,7 +21,7 @@ _SANDBOX = "sandbox"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SafetyConfig:
-    tools: Tools = field(default_factory=Tools)
+    tools: ToolSettings = field(default_factory=ToolSettings)
     sandbox: SandboxConfig = field(default_factory=SandboxConfig)
 
 

@@ -36,7 +36,7 @@ from paddock.policy.model import (
     OnFailure,
     Reads,
     Setting,
-    Shell,
+    ShellSettings,
     Source,
     Sourced,
     Syscalls,
@@ -182,7 +182,7 @@ class Sections:
             dir=None if directory is None else self.values.journal(directory.value, directory.source),
         )
 
-    def shell(self, table: Table, source: Source) -> Shell:
+    def shell(self, table: Table, source: Source) -> ShellSettings:
         table.allow_only(KEYS["shell"])
         network = table.choice("network", NetworkMode)
         if network is not None and network.value is not NetworkMode.NONE:
@@ -194,7 +194,7 @@ class Sections:
         env = table.table("env")
         if env is not None:
             env.allow_only(SHELL_ENV_KEYS)
-        return Shell(
+        return ShellSettings(
             network=network,
             grants=tuple(
                 self.values.grant(access, one.value, one.source)

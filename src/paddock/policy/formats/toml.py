@@ -20,7 +20,7 @@ from paddock.policy.model import (
     Meta,
     Policy,
     Syscalls,
-    Tools,
+    ToolSettings,
 )
 from paddock.policy.rules import RuleReader
 from paddock.policy.trust.origin import Origin
@@ -102,7 +102,7 @@ class _TomlReader:
                 limits=() if limits is None else sections.limits(limits),
                 audit=Audit() if audit is None else sections.audit(audit),
                 rules=rules.rules(document),
-                tools=Tools() if tools is None else rules.tools(tools),
+                tools=ToolSettings() if tools is None else rules.tools(tools),
                 shell=None if shell is None else sections.shell(shell, document.source("shell")),
                 container=() if container is None else sections.container(container),
             ),

@@ -17,7 +17,7 @@ from paddock.policy.formats.values import Values
 from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Action, Destination, PolicyFile, Rule, Sourced
 from paddock.policy.rules import RuleReader
-from paddock.policy.trust.file_trust import FileText, read_policy
+from paddock.policy.trust.file_trust import PolicyText, read_policy
 from paddock.policy.trust.origin import Origin
 from paddock.policy.trust.search import APPROVED, exists
 
@@ -40,7 +40,7 @@ class Approved:
     rules: tuple[Rule, ...] = ()
     hosts: tuple[Sourced[Destination], ...] = ()
     tools: tuple[ToolApproval, ...] = ()
-    file: FileText | None = None
+    file: PolicyText | None = None
 
     @property
     def identity(self) -> tuple[PolicyFile, ...]:

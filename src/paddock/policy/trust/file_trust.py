@@ -18,18 +18,18 @@ from paddock.errors import PolicyError
 from paddock.policy.trust.origin import Origin
 from paddock.policy.trust.path_list import facts_of
 from paddock.policy.trust.trusted_list import Trusted, read_all, reason_of
-from paddock.text.path_walk import Identity, Way, follow
+from paddock.text.path_walk import Identity, PathWalk, follow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileText:
+class PolicyText:
     """A policy file as read: ``path`` is where it really lies, ``way`` how it was found. A built-in one has no hash, no
     way and no facts."""
 
     path: str
     text: str
     sha256: str
-    way: Way | None = None
+    way: PathWalk | None = None
     facts: tuple[int, ...] = ()  # of the descriptor it was read from
 
     @property
@@ -38,7 +38,7 @@ class FileText:
         return self.way.written if self.way else self.path
 
 
-def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = None) -> FileText:
+def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = None) -> PolicyText:
     """Read a policy file. ``within``: the config directory a file found by name may not leave through a symlink."""
     import hashlib
 
@@ -51,7 +51,7 @@ def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = N
         raise PolicyError("was replaced while it was read", where=shown, hint="start again")
     _check_owner_and_mode(found, origin, shown)
     _check_directory(os.path.dirname(real), origin, shown)
-    return FileText(
+    return PolicyText(
         path=real,
         text=decode(data, shown),
         sha256=hashlib.sha256(data).hexdigest(),
@@ -60,10 +60,10 @@ def read_policy(path: str, origin: Origin, *, shown: str, within: str | None = N
     )
 
 
-def read_builtin(path: str) -> FileText:
+def read_builtin(path: str) -> PolicyText:
     """A file of the installation, which is as trustworthy as this code."""
     with open(path, encoding="utf-8") as file:
-        return FileText(path=path, text=file.read(), sha256="")
+        return PolicyText(path=path, text=file.read(), sha256="")
 
 
 def decode(data: bytes, shown: str) -> str:
@@ -147,7 +147,7 @@ def _is_private_group(gid: int, origin: Origin) -> bool:
     return group.gr_name == origin.user and {*group.gr_mem, *own} <= {origin.user}
 
 
-def require_agreement(file: FileText, origin: Origin, *, shown: str, why: str, otherwise: str = "") -> None:
+def require_agreement(file: PolicyText, origin: Origin, *, shown: str, why: str, otherwise: str = "") -> None:
     if origin.trusted.agrees_to(file.sha256, file.written):
         return
     state = "has changed since you trusted it" if origin.trusted.knows(file.written) else "is not trusted yet"

@@ -14,7 +14,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from paddock.policy.trust.writable_history import Reach
+from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
 
 CWD = "/"  # in which these commands run: a relative name is not looked for in the workspace
@@ -31,12 +31,12 @@ class Planted(Exception):  # noqa: N818 (the caller says where it was written)
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class HostCommand:
     argv: tuple[str, ...]
     environ: Mapping[str, str]
 
 
-def command(words: Sequence[str], environ: Mapping[str, str], reach: Reach) -> Command:
+def command(words: Sequence[str], environ: Mapping[str, str], reach: WritableHistory) -> HostCommand:
     """As it may be run, in ``CWD``. Planted; FileNotFoundError: there is no such program."""
     kept = {name: value for name, value in environ.items() if name in _KEPT or not planted(value, environ, reach)}
     path = environ.get("PATH", os.defpath).split(os.pathsep)
@@ -47,10 +47,10 @@ def command(words: Sequence[str], environ: Mapping[str, str], reach: Reach) -> C
     for word in (program, *words[1:], *_interpreters(program, kept["PATH"])):
         if found := planted(word, environ, reach):
             raise Planted(found)
-    return Command((program, *words[1:]), kept)
+    return HostCommand((program, *words[1:]), kept)
 
 
-def planted(word: str, environ: Mapping[str, str], reach: Reach) -> str | None:
+def planted(word: str, environ: Mapping[str, str], reach: WritableHistory) -> str | None:
     """A path that the word names, and that lies where a fenced command could write."""
     return next((path for path in _paths(word, environ) if reach.holds(follow(path))), None)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from paddock.errors import UsageError
 from paddock.policy.trust.journal_history import NO_JOURNALS, Journals
 from paddock.policy.trust.trusted_list import Trusted
-from paddock.policy.trust.writable_history import NOTHING_REACHED, Reach
+from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHistory
 
 BUILTIN_DIR = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "profiles")
 SYSTEM_DIR = "/etc/paddock"
@@ -37,7 +37,7 @@ class Origin:
     system_dir: str = SYSTEM_DIR
     builtin_dir: str = BUILTIN_DIR
     trusted: Trusted = NOTHING_TRUSTED
-    reach: Reach = NOTHING_REACHED
+    reach: WritableHistory = NOTHING_REACHED
     journals: Journals = NO_JOURNALS
 
     @property
@@ -69,7 +69,7 @@ class Origin:
             home=home,
             environ=dict(os.environ),
             trusted=Trusted.read(state_dir_of(home), uid),
-            reach=Reach.read(state_dir_of(home)),
+            reach=WritableHistory.read(state_dir_of(home)),
             journals=Journals.read(state_dir_of(home)),
         )
 

@@ -14,7 +14,7 @@ from paddock.errors import PolicyError
 from paddock.policy.formats.expand import Expander
 from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.model import COMMAND_LINE, Source
-from paddock.policy.trust.file_trust import FileText, read_builtin, read_policy
+from paddock.policy.trust.file_trust import PolicyText, read_builtin, read_policy
 from paddock.policy.trust.origin import Origin
 
 SUFFIXES = (".toml", ".conf")
@@ -39,7 +39,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class ProfileSearch:
     origin: Origin
 
     @property
@@ -118,7 +118,7 @@ class Search:
         )
 
 
-def read_text(found: Found, origin: Origin) -> FileText:
+def read_text(found: Found, origin: Origin) -> PolicyText:
     """The file with the checks its place calls for: the built-in ones are part of the installation."""
     within = None if found.rung is None else found.directory
     return (

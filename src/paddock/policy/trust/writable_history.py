@@ -1,4 +1,4 @@
-"""Reach: every place that a fenced command of this user was ever allowed to write.
+"""Previously writable: every place that a fenced command of this user was ever allowed to write.
 
 What one run may write, it may prepare for the next: a link where a grant will lead, a policy file where one will be
 read. So the places are remembered. A grant does not follow a link that stands in one of them, and a policy file in one
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from paddock.errors import PolicyError
 from paddock.policy.trust.path_list import Store
-from paddock.text.path_walk import Identity, Place, Tree, Way, follow
+from paddock.text.path_walk import Identity, PathWalk, ResolvedPath, Tree, follow
 
 STORE = "reach"
 
@@ -26,16 +26,16 @@ _KERNEL_TREES = ("/dev", "/proc", "/sys")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
+class WritableHistory:
     trees: tuple[Tree, ...] = ()
     facts: tuple[int, ...] = ()
 
     @classmethod
-    def read(cls, state_dir: str) -> Reach:
+    def read(cls, state_dir: str) -> WritableHistory:
         return cls._read(Store(state_dir, STORE))
 
     @classmethod
-    def record(cls, state_dir: str, ways: Iterable[Way]) -> Reach:
+    def record(cls, state_dir: str, ways: Iterable[PathWalk]) -> WritableHistory:
         """Add where these lead, if that is not inside what is known already."""
         store = Store(state_dir, STORE)
         with store.locked():
@@ -46,21 +46,21 @@ class Reach:
             return cls(trees=whole.trees, facts=store.write(map(_line, whole.trees)).facts)
 
     @classmethod
-    def require_recordable(cls, state_dir: str, ways: Iterable[Way]) -> None:
+    def require_recordable(cls, state_dir: str, ways: Iterable[PathWalk]) -> None:
         """Refuse what :meth:`record` would, and write nothing."""
         known = cls.read(state_dir)
         if known.including(ways).trees != known.trees:
             Store(state_dir, STORE).require_writable()
 
     @classmethod
-    def _read(cls, store: Store) -> Reach:
+    def _read(cls, store: Store) -> WritableHistory:
         remembered = store.read()
         try:
             return cls(trees=tuple(map(_parsed, remembered.paths)), facts=remembered.facts)
         except ValueError as error:
             raise PolicyError(f"is damaged: {error}", where=store.path) from None
 
-    def including(self, ways: Iterable[Way]) -> Reach:
+    def including(self, ways: Iterable[PathWalk]) -> WritableHistory:
         trees = list(self.trees)
         for place in (place for way in ways for place in _given(way)):
             tree = _tree(place)
@@ -71,7 +71,7 @@ class Reach:
             trees.append(tree)
         return replace(self, trees=tuple(trees))
 
-    def holds(self, way: Way) -> bool:
+    def holds(self, way: PathWalk) -> bool:
         """Something on the way or at its end lies where a command could write, by its name or by its inode."""
         names = (way.written, *(place.path for place in way.places))
         return any(
@@ -80,24 +80,24 @@ class Reach:
         )
 
 
-NOTHING_REACHED = Reach()
+NOTHING_REACHED = WritableHistory()
 
 
-def in_private_temp(way: Way, uid: int) -> bool:
+def in_private_temp(way: PathWalk, uid: int) -> bool:
     """In the temporary directory of some run of this user, alive or killed."""
     parents = (_TEMP_PARENT, follow(_TEMP_PARENT).end.path)
     begins = tuple(f"{parent}/paddock-{uid}-" for parent in parents)
     return any(name.startswith(begins) for name in (way.written, *(place.path for place in way.places)))
 
 
-def _given(way: Way) -> Iterator[Place]:
+def _given(way: PathWalk) -> Iterator[ResolvedPath]:
     """Where it leads; and its own name, at which there may be a directory when the command gets to write."""
     yield way.end
     if not way.straight:
-        yield Place(path=way.written, object=None, above=())
+        yield ResolvedPath(path=way.written, object=None, above=())
 
 
-def _tree(place: Place) -> Tree:
+def _tree(place: ResolvedPath) -> Tree:
     lasting = place.directory and not any(Tree(path=tree).names(place.path) for tree in _KERNEL_TREES)
     return Tree(path=place.path, identity=place.object if lasting else None)
 

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from paddock.errors import PaddockError, PolicyError
 from paddock.policy.glob import Glob, GlobError
-from paddock.policy.model import Action, CommandRule, Effect, PathRule, Tools
+from paddock.policy.model import Action, CommandRule, Effect, PathRule, ToolSettings
 from paddock.shell.dialect import Dialect
-from paddock.text.path_compare import Kind, Located, PathError, folded, locate, normal
+from paddock.text.path_compare import LocatedPath, PathError, PathKind, folded, locate, normal
 from paddock.text.path_walk import follow
 from paddock.tools.policy.calls import BUILTIN_TOOLS, DESCRIPTIONS, ToolCall, ToolSpec, wrong_arguments
 from paddock.tools.policy.path_arguments import Guess, guess
@@ -80,7 +80,7 @@ class Decision:
     rule_id: str
     reason: str
     scope: Scope
-    paths: tuple[Located, ...] = ()
+    paths: tuple[LocatedPath, ...] = ()
 
     @property
     def final(self) -> bool:
@@ -151,7 +151,7 @@ class ToolPolicy:
         self._categories = tuple(_own_commands(denied_commands))
 
     @classmethod
-    def of(cls, tools: Tools, **settings: Any) -> ToolPolicy:
+    def of(cls, tools: ToolSettings, **settings: Any) -> ToolPolicy:
         """What a policy file says: ``[tools]`` in TOML or the JSON ``safety`` object. Lists only ever add."""
 
         def flag(name: str, default: bool) -> bool:
@@ -231,7 +231,7 @@ class ToolPolicy:
         judging.settled = bool(settled) and all(settled)
         return None
 
-    def _rule_for(self, place: Located, spec: ToolSpec) -> _Matched | None:
+    def _rule_for(self, place: LocatedPath, spec: ToolSpec) -> _Matched | None:
         """The first match for each spelling; the strictest of these."""
         found = [
             next(
@@ -246,7 +246,7 @@ class ToolPolicy:
                 return strict
         return found[0] if found and all(rule is not None for rule in found) else None
 
-    def _inside(self, place: Located) -> bool:
+    def _inside(self, place: LocatedPath) -> bool:
         if self._allowed is None:
             return True
         return all(any(glob.covers(spelling) for glob in self._allowed) for spelling in place.spellings)
@@ -346,7 +346,7 @@ class ToolPolicy:
                 text = value + text[len(token) :]
         if not text.startswith(("/", "**/")):
             kind, drive = normal(text, cwd="/", home="/", platform=self.platform)
-            if kind is Kind.POSIX:
+            if kind is PathKind.POSIX:
                 raise PolicyError(f"{key}: not an absolute pattern: {written!r}", hint=f"write {CWD_TOKEN}/{written}")
             text = drive
         try:
@@ -427,7 +427,7 @@ class _Judging:
 
     call: ToolCall
     cwd: str
-    paths: tuple[Located, ...] = ()
+    paths: tuple[LocatedPath, ...] = ()
     subject: tuple[str, ...] = ()
     settled: bool = False
     question: Decision | None = None

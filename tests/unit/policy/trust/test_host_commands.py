@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from paddock.policy.trust.host_commands import Planted, command
-from paddock.policy.trust.writable_history import NOTHING_REACHED, Reach
+from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHistory
 from paddock.text.path_walk import follow
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> tuple[Path, Path, Reach]:
+def world(tmp_path: Path) -> tuple[Path, Path, WritableHistory]:
     """A place that no command can write, one that a command can, and the reach that says so."""
     safe, workspace = tmp_path / "safe", tmp_path / "workspace"
     for place in (safe, workspace):
         (place / "bin").mkdir(parents=True)
         (place / "script").write_text("echo secret\n")
     (safe / "link").symlink_to(workspace / "script")
-    return safe, workspace, Reach().including([follow(str(workspace))])
+    return safe, workspace, WritableHistory().including([follow(str(workspace))])
 
 
 def program(path: Path, first: str) -> Path:
@@ -46,7 +46,7 @@ def program(path: Path, first: str) -> Path:
         "PLACE/script",
     ],
 )
-def test_every_word_that_names_a_path_is_checked(world: tuple[Path, Path, Reach], words: str) -> None:
+def test_every_word_that_names_a_path_is_checked(world: tuple[Path, Path, WritableHistory], words: str) -> None:
     import shlex
 
     safe, workspace, reach = world
@@ -62,13 +62,13 @@ def test_every_word_that_names_a_path_is_checked(world: tuple[Path, Path, Reach]
                 command(argv, environ, reach)
 
 
-def test_a_link_is_followed(world: tuple[Path, Path, Reach]) -> None:
+def test_a_link_is_followed(world: tuple[Path, Path, WritableHistory]) -> None:
     safe, _, reach = world
     with pytest.raises(Planted):
         command(["/bin/sh", str(safe / "link")], {}, reach)
 
 
-def test_what_a_script_is_run_by_is_checked(world: tuple[Path, Path, Reach]) -> None:
+def test_what_a_script_is_run_by_is_checked(world: tuple[Path, Path, WritableHistory]) -> None:
     safe, workspace, reach = world
     interpreter = program(workspace / "bin" / "shell", "#!/bin/sh")
     between = program(safe / "bin" / "between", f"#!{interpreter}")
@@ -84,7 +84,7 @@ def test_what_a_script_is_run_by_is_checked(world: tuple[Path, Path, Reach]) -> 
         command([str(by_env)], environ, reach)
 
 
-def test_programs_are_not_looked_for_where_a_command_can_write(world: tuple[Path, Path, Reach]) -> None:
+def test_programs_are_not_looked_for_where_a_command_can_write(world: tuple[Path, Path, WritableHistory]) -> None:
     safe, workspace, reach = world
     program(safe / "bin" / "token", "#!/bin/sh")
     program(workspace / "bin" / "token", "#!/bin/sh")

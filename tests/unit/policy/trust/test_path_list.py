@@ -10,7 +10,7 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.policy.trust.journal_history import YOUNG_S, Journals
 from paddock.policy.trust.path_list import Store, facts_of
-from paddock.policy.trust.writable_history import Reach
+from paddock.policy.trust.writable_history import WritableHistory
 from paddock.text.path_walk import follow
 
 STRANGE = ["/a b", "/line\nbreak", "/back\\slash", "/\\n", "/\\\\n\n", "/caf\udce9"]
@@ -21,7 +21,7 @@ def state(tmp_path: Path) -> str:
     return str(tmp_path / "state")
 
 
-def named(reach: Reach) -> list[str]:
+def named(reach: WritableHistory) -> list[str]:
     return [tree.path for tree in reach.trees]
 
 
@@ -40,8 +40,8 @@ def test_every_name_comes_back_as_it_went(state: str) -> None:
 def test_the_umask_neither_opens_nor_closes_it(state: str, umask: int) -> None:
     before = os.umask(umask)
     try:
-        Reach.record(state, [follow("/srv/a")])
-        assert named(Reach.record(state, [follow("/srv/b")])) == ["/srv/a", "/srv/b"]
+        WritableHistory.record(state, [follow("/srv/a")])
+        assert named(WritableHistory.record(state, [follow("/srv/b")])) == ["/srv/a", "/srv/b"]
     finally:
         os.umask(before)
     modes = [os.lstat(path).st_mode & 0o777 for path in (state, f"{state}/reach")]
@@ -49,14 +49,14 @@ def test_the_umask_neither_opens_nor_closes_it(state: str, umask: int) -> None:
 
 
 def test_a_tree_inside_a_known_one_is_nothing_new(state: str) -> None:
-    first = Reach.record(state, [follow("/srv/a"), follow("/srv/a/b")])
+    first = WritableHistory.record(state, [follow("/srv/a"), follow("/srv/a/b")])
     assert named(first) == ["/srv/a"]
-    assert Reach.record(state, [follow("/srv/a/c")]) == first
-    assert named(Reach.record(state, [follow("/srv/ab")])) == ["/srv/a", "/srv/ab"]
+    assert WritableHistory.record(state, [follow("/srv/a/c")]) == first
+    assert named(WritableHistory.record(state, [follow("/srv/ab")])) == ["/srv/a", "/srv/ab"]
 
 
 def test_nothing_to_remember_writes_nothing(state: str) -> None:
-    assert Reach.record(state, []).facts == ()
+    assert WritableHistory.record(state, []).facts == ()
     assert Journals.record(state, []).facts == ()
     assert os.listdir(state) == []
 
@@ -64,17 +64,17 @@ def test_nothing_to_remember_writes_nothing(state: str) -> None:
 def test_a_state_that_can_not_be_used_is_told_and_not_skipped(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file")
     with pytest.raises(PolicyError, match="can not be used"):
-        Reach.record(str(tmp_path / "state"), [follow("/srv")])
+        WritableHistory.record(str(tmp_path / "state"), [follow("/srv")])
     with pytest.raises(PolicyError, match="can not be used"):
         Journals.record(str(tmp_path / "state"), ["/srv"])
 
 
 @pytest.mark.parametrize("mode", [0o602, 0o620, 0o666], ids=oct)
 def test_a_list_that_others_could_have_written_is_not_believed(state: str, mode: int) -> None:
-    Reach.record(state, [follow("/srv/a")])
+    WritableHistory.record(state, [follow("/srv/a")])
     os.chmod(f"{state}/reach", mode)
     with pytest.raises(PolicyError, match="only you can write"):
-        Reach.read(state)
+        WritableHistory.read(state)
 
 
 def age(state: str) -> None:

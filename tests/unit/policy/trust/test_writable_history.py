@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.policy.trust.writable_history import Reach, in_private_temp
+from paddock.policy.trust.writable_history import WritableHistory, in_private_temp
 from paddock.text.path_walk import Identity, Tree, follow
 
 
@@ -21,9 +21,9 @@ def identity(path: Path) -> Identity:
     return Identity.of(os.stat(path))
 
 
-def record(state: str, *paths: Path) -> Reach:
-    recorded = Reach.record(state, [follow(str(path)) for path in paths])
-    assert Reach.read(state) == recorded
+def record(state: str, *paths: Path) -> WritableHistory:
+    recorded = WritableHistory.record(state, [follow(str(path)) for path in paths])
+    assert WritableHistory.read(state) == recorded
     return recorded
 
 
@@ -71,7 +71,7 @@ def test_another_directory_of_a_known_name_is_new(state: str, tmp_path: Path) ->
 
 def test_a_device_that_got_another_number_is_no_second_entry(state: str, tmp_path: Path) -> None:
     device, inode = identity(tmp_path)
-    before = Reach(trees=(Tree(path=str(tmp_path), identity=Identity(device + 1, inode)),))
+    before = WritableHistory(trees=(Tree(path=str(tmp_path), identity=Identity(device + 1, inode)),))
     assert before.including([follow(str(tmp_path))]).trees == (Tree(path=str(tmp_path), identity=identity(tmp_path)),)
 
 
@@ -96,7 +96,7 @@ def test_strange_names_come_back(state: str, tmp_path: Path, name: str) -> None:
 def test_lists_of_earlier_releases_are_read(state: str) -> None:
     os.makedirs(state)
     Path(state, "reach").write_text("/srv/a\n/srv/b\n")
-    assert Reach.read(state).trees == (Tree(path="/srv/a"), Tree(path="/srv/b"))
+    assert WritableHistory.read(state).trees == (Tree(path="/srv/a"), Tree(path="/srv/b"))
 
 
 @pytest.mark.parametrize("text", ["relative\n", "1:2 relative\n", "1 /x\n", "a:b /x\n"])
@@ -104,26 +104,26 @@ def test_a_damaged_list_is_an_error(state: str, text: str) -> None:
     os.makedirs(state)
     Path(state, "reach").write_text(text)
     with pytest.raises(PolicyError, match="is damaged"):
-        Reach.read(state)
+        WritableHistory.read(state)
 
 
 def test_a_list_that_is_not_ones_own_is_an_error(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    Reach.record(state, [follow("/srv")])
+    WritableHistory.record(state, [follow("/srv")])
     store = Path(state, "reach")
     for mode in (0o620, 0o602):
         store.chmod(mode)
         with pytest.raises(PolicyError, match="only you can write"):
-            Reach.read(state)
+            WritableHistory.read(state)
     store.chmod(0o600)
     owner = store.stat().st_uid
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
     with pytest.raises(PolicyError, match="only you can write"):
-        Reach.read(state)
+        WritableHistory.read(state)
     monkeypatch.undo()
     store.unlink()
     os.mkfifo(store)
     with pytest.raises(PolicyError, match="only you can write"):
-        Reach.read(state)
+        WritableHistory.read(state)
 
 
 def test_private_temporary_directories_are_in_reach_of_some_run() -> None:
