@@ -63,7 +63,7 @@ def forward(inbox: Inbox, line: socket.socket) -> None:
             del sent[number]
             line.send(messages.withdraw(number))
         if answered:
-            datagram = line.recv(messages.LONGEST)
+            datagram = line.recv(messages.MAX_MESSAGE_BYTES)
             if not datagram:
                 return
             answer = messages.read_answer(datagram)

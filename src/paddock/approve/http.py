@@ -11,10 +11,12 @@ from http import HTTPStatus
 
 from paddock.http.message import Answer, Malformed, Reader, Writer, answer_bytes, request_extent
 
-MOST_SILENT = 256  # connections that have said nothing yet: a command that has a network can make as many as it likes
-MOST = 64  # that are answered at a time
+MAX_SILENT_CONNECTIONS = (
+    256  # connections that have said nothing yet: a command that has a network can make as many as it likes
+)
+MAX_CONNECTIONS = 64  # that are answered at a time
 REQUEST_S = 10.0
-LONGEST_BODY = 16 * 1024
+MAX_BODY_BYTES = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +68,7 @@ class HttpServer:
         try:
             conversation = _Conversation(reader, writer)
             request = await self._heard(task, conversation)
-            if request is not None and len(self._connections) - len(self._silent) <= MOST:
+            if request is not None and len(self._connections) - len(self._silent) <= MAX_CONNECTIONS:
                 await conversation.respond(await self._handler(request))
         except (OSError, EOFError, Malformed):
             pass  # whoever it was is gone, or speaks no HTTP
@@ -81,7 +83,7 @@ class HttpServer:
     async def _heard(self, task: asyncio.Task[None], conversation: _Conversation) -> PageRequest | None:
         """Who says nothing makes room for who comes: a person's browser speaks at once."""
         self._silent[task] = None
-        if len(self._silent) > MOST_SILENT:
+        if len(self._silent) > MAX_SILENT_CONNECTIONS:
             oldest = next(iter(self._silent))
             del self._silent[oldest]
             oldest.cancel()
@@ -106,7 +108,7 @@ class _Conversation:
         except Malformed:
             await self.respond(Response(status=HTTPStatus.BAD_REQUEST))
             return None
-        if len(request.body) > LONGEST_BODY:
+        if len(request.body) > MAX_BODY_BYTES:
             await self.respond(Response(status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE))
             return None
         return request
@@ -122,7 +124,7 @@ class _Conversation:
         body = self._http.body()
         if not body and not self._http.whole and headers.get("expect", "").lower() == "100-continue":
             await self._send(b"HTTP/1.1 100 Continue\r\n\r\n")
-        while not self._http.whole and len(body) <= LONGEST_BODY:
+        while not self._http.whole and len(body) <= MAX_BODY_BYTES:
             await self._read()
             body += self._http.body()
         return PageRequest(method=head.method, target=head.target, headers=headers, body=body)

@@ -106,7 +106,7 @@ class SocketInbox(Inbox):
     def _arrived(self) -> Iterator[messages.Message | None]:
         while True:
             try:
-                datagram = self._line.recv(messages.LONGEST, socket.MSG_DONTWAIT)
+                datagram = self._line.recv(messages.MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             except ConnectionError:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from paddock.approve.inbox import Inbox
 from paddock.approve.model import Asked, Verdict
 
-KEPT = 200  # answers
-UNSEEN = 1000  # changes that somebody who watches has not looked at
+MAX_KEPT_ANSWERS = 200  # answers
+MAX_UNSEEN_CHANGES = 1000  # changes that somebody who watches has not looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Queue:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, tuple[Pending, Inbox]] = {}
-        self._settled: deque[Settled] = deque(maxlen=KEPT)
+        self._settled: deque[Settled] = deque(maxlen=MAX_KEPT_ANSWERS)
         self._watching: set[Changes] = set()
 
     def serve(self, inbox: Inbox, *, asker: str = "") -> None:
@@ -125,7 +125,7 @@ class Changes(AsyncIterator[QueueChange]):
     def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = queue
         self._loop = loop
-        self._unseen: deque[QueueChange] = deque(maxlen=UNSEEN)
+        self._unseen: deque[QueueChange] = deque(maxlen=MAX_UNSEEN_CHANGES)
         self._news = asyncio.Event()
 
     def tell(self, change: QueueChange) -> None:

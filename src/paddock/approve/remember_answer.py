@@ -20,7 +20,7 @@ from paddock.policy.model import Action, Destination, Match, Rule, Source
 from paddock.policy.render import approval_to_toml, host_to_toml, rule_to_toml
 from paddock.policy.trust.approved import Approved, ToolApproval, load_approved, place, read_approved
 
-SIZE_LIMIT = 256 * 1024  # every plan with rules carries all of it
+MAX_FILE_BYTES = 256 * 1024  # every plan with rules carries all of it
 _ID = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._+-")
 
 
@@ -103,8 +103,10 @@ def keep(approval: Approval, origin: Origin) -> None:
                 raise PolicyError("is a symbolic link: it would be replaced", where=path)
             old = known.file.text if known.file else ""
             text = "\n\n".join(part for part in (old.rstrip("\n"), written(approval)) if part)
-            if len(text.encode()) > SIZE_LIMIT:
-                raise PolicyError(f"would be longer than {SIZE_LIMIT} bytes", where=path, hint="take out what is old")
+            if len(text.encode()) > MAX_FILE_BYTES:
+                raise PolicyError(
+                    f"would be longer than {MAX_FILE_BYTES} bytes", where=path, hint="take out what is old"
+                )
             if _meant(read_approved(text, path, origin)) != {*before, added}:
                 raise PolicyError("can not be added to", where=path, hint="see how it ends")
             _replace(path, text)

@@ -22,7 +22,7 @@ from paddock.approve.inbox import Inbox, SocketInbox
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError, HostError
 
-MOST = 256  # runs at a time
+MAX_RUNS = 256  # runs at a time
 HELLO_S = 5.0
 
 
@@ -78,7 +78,7 @@ class Meeting:
             except OSError:  # shut down
                 return
             with self._guard:
-                if len(self._threads) >= MOST:
+                if len(self._threads) >= MAX_RUNS:
                     line.close()
                     continue
                 thread = threading.Thread(target=self._talk, args=(line,), daemon=True)
@@ -90,7 +90,7 @@ class Meeting:
             with contextlib.suppress(OSError, CoreError):
                 pid, uid = _peer(line)
                 line.settimeout(HELLO_S)
-                if uid == os.getuid() and self._knows(line.recv(messages.LONGEST)):
+                if uid == os.getuid() and self._knows(line.recv(messages.MAX_MESSAGE_BYTES)):
                     line.settimeout(None)
                     self._met(SocketInbox(line), f"process {pid}")
         finally:

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from paddock.approve.model import Asked, HostQuestion, Question, ToolQuestion
 from paddock.text.printable import printable
 
-FEWEST_LINES = 4  # of the arguments, however small the screen
-FEWEST_COLUMNS = 40
+MIN_ARGUMENT_LINES = 4  # of the arguments, however small the screen
+MIN_COLUMNS = 40
 # The command can set the terminal's size. Where it claims more than there is, the terminal would break lines by itself,
 # without a bar: so a line is never longer than the smallest window in use.
-MOST_COLUMNS = 80
-ANSWER = 2  # lines for the answer
-MOST_LINES = 3  # of anything else that is long
+MAX_COLUMNS = 80
+ANSWER_LINES = 2  # lines for the answer
+MAX_OTHER_LINES = 3  # of anything else that is long
 MARGIN = "  "
-LABEL = 9
+LABEL_COLUMNS = 9
 BAR = "│ "
 EXPLAINED = """\
 once (or yes)   this alone; the same asks again
@@ -97,16 +97,16 @@ def _without_secrets(argv: Sequence[str]) -> Sequence[str]:
 
 def shown(question: Asked, more: int, *, columns: int, rows: int | None) -> str:
     """``rows``: what does not fit is counted and left out of the middle. None: everything."""
-    some = None if rows is None else MOST_LINES
+    some = None if rows is None else MAX_OTHER_LINES
     waiting = f" ({more} more {'waits' if more == 1 else 'wait'})" if more else ""
     said = words(question, whole=rows is None)
     title, facts = f"paddock: {said.title}{waiting}", list(said.facts)
     if isinstance(question, ToolQuestion) and len(title) >= columns:  # the name of the tool is foreign text
         title, facts = f"paddock: may this be done?{waiting}", [("tool", quoted(question.tool)), *facts]
     below = [line for label, text in facts for line in _some(_folded(label, text, columns), some)]
-    room = None if rows is None else rows - 1 - len(below) - ANSWER
+    room = None if rows is None else rows - 1 - len(below) - ANSWER_LINES
     if room is not None:
-        room = max(FEWEST_LINES, room // 2 if said.diff else room)
+        room = max(MIN_ARGUMENT_LINES, room // 2 if said.diff else room)
     lines = _some([piece for line in said.lines for piece in _folded("", line, columns)], room)
     return "".join(f"{line}\n" for line in (title, *lines, *below))
 
@@ -128,7 +128,7 @@ def changed(question: Asked, *, columns: int, rows: int | None) -> list[Coloured
     room = None
     if rows is not None:
         above = shown(question, 0, columns=columns, rows=rows).count("\n")
-        room = max(FEWEST_LINES, rows - above - ANSWER)
+        room = max(MIN_ARGUMENT_LINES, rows - above - ANSWER_LINES)
     diff = words(question).diff
     lines = _some([piece for line in diff for piece in _folded("", line, columns)], room)
     signs = {f"{MARGIN}{BAR}{sign}": colour for sign, colour in (("+", "32"), ("-", "31"), ("@", "36"))}
@@ -164,7 +164,7 @@ def _line(text: str) -> str:
 
 
 def _folded(label: str, text: str, columns: int) -> list[str]:
-    start = MARGIN + (f"{label:{LABEL}} " if label else "")
+    start = MARGIN + (f"{label:{LABEL_COLUMNS}} " if label else "")
     pieces = _pieces(text, max(10, columns - len(start) - len(BAR) - 1))
     return [(start if index == 0 else " " * len(start)) + BAR + piece for index, piece in enumerate(pieces)]
 

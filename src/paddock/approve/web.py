@@ -31,11 +31,11 @@ from paddock.policy.trust.approved import place
 
 BY = "web"
 HOST = "127.0.0.1"
-SHOWN = 50  # questions, and as many answers
-LONGEST = 2000  # characters of a line, until the whole is asked for
-MOST_LINES = 60
+MAX_SHOWN_QUESTIONS = 50  # questions, and as many answers
+MAX_LINE_CHARS = 2000  # characters of a line, until the whole is asked for
+MAX_LINES = 60
 
-_words = lru_cache(maxsize=4 * SHOWN)(words)  # every change shows all of them again
+_words = lru_cache(maxsize=4 * MAX_SHOWN_QUESTIONS)(words)  # every change shows all of them again
 
 _FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
@@ -106,9 +106,9 @@ class Web:
         pending, history = self._queue.pending(), self._queue.history()
         return {
             "now": time.time(),
-            "pending": [_pending(one) for one in pending[:SHOWN]],
-            "more": max(0, len(pending) - SHOWN),
-            "history": [_settled(one) for one in history[-SHOWN:][::-1]],
+            "pending": [_pending(one) for one in pending[:MAX_SHOWN_QUESTIONS]],
+            "more": max(0, len(pending) - MAX_SHOWN_QUESTIONS),
+            "history": [_settled(one) for one in history[-MAX_SHOWN_QUESTIONS:][::-1]],
         }
 
     async def _asked(self, name: str, request: PageRequest) -> Response:
@@ -175,9 +175,9 @@ def _question(pending: Pending, *, whole: bool = False) -> dict[str, Any]:
 def _some(said: Shown) -> Shown:
     return Shown(
         title=said.title,
-        lines=tuple(map(_cut, said.lines[:MOST_LINES])),
+        lines=tuple(map(_cut, said.lines[:MAX_LINES])),
         facts=tuple((label, _cut(text)) for label, text in said.facts),
-        diff=tuple(map(_cut, said.diff[:MOST_LINES])),
+        diff=tuple(map(_cut, said.diff[:MAX_LINES])),
     )
 
 
@@ -192,7 +192,7 @@ def _settled(settled: Settled) -> dict[str, Any]:
     }
 
 
-def _cut(text: str, longest: int = LONGEST) -> str:
+def _cut(text: str, longest: int = MAX_LINE_CHARS) -> str:
     if len(text) <= longest:
         return text
     half = longest // 2

@@ -18,9 +18,9 @@ from paddock.workspace.replace_file import Roots
 from paddock.workspace.text import DiffLine, Tag, count, is_binary, unified
 from paddock.workspace.tree import opened_file, parent_of
 
-FILE_LIMIT = 1 << 20  # bytes of one text
-LINE_LIMIT = 4096  # characters shown of one line
-TOTAL_LIMIT = 8 << 20  # characters of one diff
+MAX_FILE_BYTES = 1 << 20  # bytes of one text
+MAX_LINE_CHARS = 4096  # characters shown of one line
+MAX_DIFF_CHARS = 8 << 20  # characters of one diff
 FLAGGED = "executed outside of the fence"
 _RED, _GREEN, _CYAN, _BOLD, _YELLOW = "31", "32", "36", "1", "33"
 _COLOURS = {Tag.ADDED: _GREEN, Tag.REMOVED: _RED, Tag.HUNK: _CYAN}
@@ -31,7 +31,7 @@ class Paper:
     """Where a diff is written: colours on a terminal, and an end to what a hostile file can print."""
 
     coloured: bool
-    left: int = TOTAL_LIMIT
+    left: int = MAX_DIFF_CHARS
 
     @classmethod
     def of_stdout(cls) -> Paper:
@@ -58,9 +58,9 @@ def show(change: Change, roots: Roots, paper: Paper) -> None:
         if paper.left <= 0:
             paper.write("  … the rest is not shown: name the path to see it")
             return
-        cut = "…" if len(line.text) > LINE_LIMIT else ""
+        cut = "…" if len(line.text) > MAX_LINE_CHARS else ""
         sign = "" if line.tag is Tag.HUNK else line.tag.value
-        paper.write(f"{sign}{line.text[:LINE_LIMIT]}{cut}", _COLOURS.get(line.tag))
+        paper.write(f"{sign}{line.text[:MAX_LINE_CHARS]}{cut}", _COLOURS.get(line.tag))
 
 
 def show_stat(changes: Sequence[Change], roots: Roots, paper: Paper) -> None:
@@ -165,11 +165,11 @@ def _lines(change: Change, roots: Roots) -> list[DiffLine] | str:
 def _content(root: int, path: str, entry: TreeEntry | None) -> bytes | str:
     if entry is None or entry.type is not Type.FILE:
         return b""
-    if entry.size > FILE_LIMIT:
+    if entry.size > MAX_FILE_BYTES:
         return f"too large to show, {size_text(entry.size)}"
     try:
         with parent_of(root, path) as (parent, name), opened_file(name, parent) as fd:
-            return os.read(fd, FILE_LIMIT)
+            return os.read(fd, MAX_FILE_BYTES)
     except OSError as error:
         return f"can not be read: {error.strerror}"
 

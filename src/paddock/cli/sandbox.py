@@ -22,7 +22,7 @@ from paddock.policy import Origin
 from paddock.policy.formats.executor_modes import Mode, SandboxConfig, WslSandboxConfig, wsl_profile
 from paddock.policy.formats.safety import read_safety_config
 
-NOT_HERE = 2
+EXIT_NOT_HERE = 2
 _ABOUT = "uname -r; python3 --version 2>/dev/null || true"
 
 
@@ -41,7 +41,7 @@ def execute(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.act in ("setup", "reset") and sys.platform != "win32":
         complain(f"sandbox {options.act} makes a distribution of WSL: that is for Windows, and this is {sys.platform}")
-        return NOT_HERE
+        return EXIT_NOT_HERE
     match options.act:
         case "modes":
             return _modes(as_json=options.json)

@@ -29,8 +29,8 @@ from paddock.plan.model import (
 from paddock.policy.formats.schema import NOT
 from paddock.policy.model import Action, OnFailure, Tier, ToolSettings
 
-_LABEL = 13
-_WIDTH = 110
+_LABEL_COLUMNS = 13
+_WIDTH_COLUMNS = 110
 _CLOSED = "(closed)"
 
 # What a tier does not hold, whatever the policy says; SECURITY.md explains each.
@@ -92,10 +92,12 @@ def _lost(files: Files | None, preflight: Preflight) -> list[str]:
 
 
 def _item(label: str, lines: Iterable[str]) -> None:
-    margin = " " * _LABEL
+    margin = " " * _LABEL_COLUMNS
     for number, line in enumerate(lines):
-        head = f"{label:{_LABEL}}" if number == 0 else margin
-        wrapped = textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        head = f"{label:{_LABEL_COLUMNS}}" if number == 0 else margin
+        wrapped = textwrap.wrap(
+            line, _WIDTH_COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
         say(head + (wrapped[0] if wrapped else ""))
         for rest in wrapped[1:]:
             say(margin + rest)

@@ -23,7 +23,7 @@ from paddock.executors.interface import (
     dialect_of,
 )
 
-_LIMIT = 256 * 1024  # of what a stream keeps for its reader
+_MAX_BUFFERED_BYTES = 256 * 1024  # of what a stream keeps for its reader
 
 
 class PlainProcess:
@@ -130,7 +130,7 @@ class PlainExecutor:
                 stdin=pipe if stdin else asyncio.subprocess.DEVNULL,
                 stdout=pipe,
                 stderr=pipe,
-                limit=_LIMIT,
+                limit=_MAX_BUFFERED_BYTES,
                 start_new_session=sys.platform != "win32",
             )
         except (FileNotFoundError, NotADirectoryError) as error:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
-_LONGEST = 8192  # of an event
-_MOST = 256  # of a command
-_COMMANDS = 1024  # whose denials nobody has asked for
+_MAX_EVENT_BYTES = 8192  # of an event
+_MAX_DENIALS = 256  # of a command
+_MAX_COMMANDS = 1024  # whose denials nobody has asked for
 _PATIENCE_S = 2.0
 
 
@@ -54,7 +54,7 @@ class Denials:
         self._line.setblocking(False)
         self._loop.add_reader(self._line.fileno(), self._hear)
         self._of: dict[int, dict[tuple[object, ...], Denial]] = {}
-        self._of_nobody: deque[tuple[float, Denial]] = deque(maxlen=_MOST)
+        self._of_nobody: deque[tuple[float, Denial]] = deque(maxlen=_MAX_DENIALS)
         self._questions = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._confines: asyncio.Future[bool | None] = self._loop.create_future()
@@ -98,7 +98,7 @@ class Denials:
 
     def _hear(self) -> None:
         try:
-            message = self._line.recv(_LONGEST)
+            message = self._line.recv(_MAX_EVENT_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -118,10 +118,10 @@ class Denials:
         if warden is None:
             self._of_nobody.append((time.monotonic(), denial))
             return
-        while len(self._of) >= _COMMANDS:
+        while len(self._of) >= _MAX_COMMANDS:
             del self._of[next(iter(self._of))]
         known = self._of.setdefault(warden, {})
-        if len(known) < _MOST:
+        if len(known) < _MAX_DENIALS:
             # A program is looked for in many places, and a host called more than once.
             known.setdefault((denial.kind, denial.what, denial.rule_id), denial)
 

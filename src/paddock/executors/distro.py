@@ -36,12 +36,12 @@ from paddock.executors.wsl import (
 )
 from paddock.policy.formats.executor_modes import WslSandboxConfig
 
-ROOTFS_MAX = 4 * 1024**3
+MAX_ROOTFS_BYTES = 4 * 1024**3
 _ETC = "/etc"
 _CALL_S = 120.0
 _INSTALL_S = 1800.0
 _FETCH_S = 60.0  # without a word from the server
-_CHUNK = 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +103,10 @@ def download_rootfs(url: str, sha256: str, to: str, *, context: ssl.SSLContext |
             part = os.path.join(directory, "part")
             size = 0
             with open(part, "wb") as file:
-                while chunk := answer.read(_CHUNK):
+                while chunk := answer.read(_CHUNK_BYTES):
                     size += len(chunk)
-                    if size > ROOTFS_MAX:
-                        raise ExecutorError(f"{url}: larger than {ROOTFS_MAX} bytes")
+                    if size > MAX_ROOTFS_BYTES:
+                        raise ExecutorError(f"{url}: larger than {MAX_ROOTFS_BYTES} bytes")
                     digest.update(chunk)
                     file.write(chunk)
             if digest.hexdigest() != sha256.lower():

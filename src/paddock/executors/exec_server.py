@@ -28,9 +28,9 @@ from paddock.executors import process_tree
 from paddock.executors.denials import Denial, Denials
 from paddock.executors.interface import Failure, NotStarted, Size
 
-_LONGEST = 4096  # of what a warden says
+_MAX_MESSAGE_BYTES = 4096  # of what a warden says
 _ANCILLARY = socket.CMSG_SPACE(struct.calcsize("iII")) + socket.CMSG_SPACE(struct.calcsize("i"))
-_LIMIT = 256 * 1024  # of what a stream keeps for its reader
+_MAX_BUFFERED_BYTES = 256 * 1024  # of what a stream keeps for its reader
 _TO_END_S = 5.0
 
 
@@ -263,7 +263,7 @@ class AttendedProcess:
         raise _failure(said["failed"], said["errno"], self._name)
 
     async def _reader(self, fd: int) -> asyncio.StreamReader:
-        reader = asyncio.StreamReader(limit=_LIMIT, loop=self._loop)
+        reader = asyncio.StreamReader(limit=_MAX_BUFFERED_BYTES, loop=self._loop)
         transport, _ = await self._loop.connect_read_pipe(
             lambda: _TerminalOutput(reader, loop=self._loop), os.fdopen(fd, "rb")
         )
@@ -279,7 +279,7 @@ class AttendedProcess:
 
     def _hear(self) -> None:
         try:
-            message, ancillary, _, _ = self._line.recvmsg(_LONGEST, _ANCILLARY)
+            message, ancillary, _, _ = self._line.recvmsg(_MAX_MESSAGE_BYTES, _ANCILLARY)
         except BlockingIOError:
             return
         except OSError:

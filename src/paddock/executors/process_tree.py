@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 
-_ROUNDS = 64
+_MAX_ROUNDS = 64
 
 
 def descendants(root: int) -> list[int]:
@@ -33,7 +33,7 @@ def kill(root: int) -> None:
     """All of them. Killed one by one, what forks faster than we look would live on: so everybody is stopped first,
     round after round, until no new ones turn up."""
     before = -1
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         found = descendants(root)
         for pid in found:
             with contextlib.suppress(OSError, ValueError):

@@ -22,7 +22,7 @@ _STOP, _SIGNALS = 19, 65
 _STOP_ROUNDS = 3
 _NO_DIRECTORY = 125
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
-_CHUNK = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 
 
 def new_mark(session: str = "") -> str:
@@ -155,7 +155,7 @@ class ClientProcess:
     async def _listen(self, said: asyncio.StreamReader, heard: asyncio.StreamReader, last_word: bytes) -> None:
         """Passes everything on but the last word, of which any chunk may hold a part."""
         kept = b""
-        while chunk := await said.read(_CHUNK):
+        while chunk := await said.read(_CHUNK_BYTES):
             kept += chunk
             if not self._told.is_set():
                 before, found, after = kept.partition(last_word)

@@ -29,10 +29,10 @@ from paddock.executors.interface import (
 )
 from paddock.executors.output import Capture, Captured
 
-CAP = 1024 * 1024
+MAX_OUTPUT_BYTES = 1024 * 1024
 GRACE_S = 5.0
 DRAIN_S = 0.5  # for what was written before the end and is on its way; whoever holds the pipe longer is not waited for
-_CHUNK = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 _TO_DIE_S = 10.0  # nobody is asked any more; a place elsewhere has to be told
 
 Stream = Literal["stdout", "stderr"]
@@ -95,7 +95,7 @@ async def run(
     timeout_s: float | None = None,
     idle_timeout_s: float | None = None,
     on_output: Callable[[Stream, bytes], None] | None = None,
-    cap: int = CAP,
+    cap: int = MAX_OUTPUT_BYTES,
     spool: str | os.PathLike[str] | None = None,
     grace_s: float = GRACE_S,
 ) -> Result:
@@ -177,7 +177,7 @@ class _Heard:
                 self.reading.append(asyncio.create_task(self._read(stream, reader)))
 
     async def _read(self, stream: Stream, reader: asyncio.StreamReader) -> None:
-        while chunk := await reader.read(_CHUNK):
+        while chunk := await reader.read(_CHUNK_BYTES):
             if self._left:
                 continue
             self.last_at = time.monotonic()

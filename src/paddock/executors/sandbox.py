@@ -36,7 +36,7 @@ from paddock.policy import Origin, Request
 from paddock.policy.model import Access, Action, Tier
 from paddock.policy.request import GrantFlag
 
-_SAID = 64 * 1024  # of what the core said
+_MAX_COMPLAINT_BYTES = 64 * 1024  # of what the core said
 
 
 class SandboxExecutor:
@@ -114,7 +114,7 @@ class SandboxExecutor:
         if self._said is None:
             return ""
         size = os.fstat(self._said).st_size
-        return os.pread(self._said, _SAID, max(size - _SAID, 0)).decode(errors="replace")
+        return os.pread(self._said, _MAX_COMPLAINT_BYTES, max(size - _MAX_COMPLAINT_BYTES, 0)).decode(errors="replace")
 
     async def _ready(self) -> Attendant:
         attendant, denials = await self._started()

@@ -20,8 +20,8 @@ from paddock.errors import UsageError
 from paddock.executors.interface import Closable, CommandExecutor, CommandLine, NotStarted, Process, Resizable, Size
 from paddock.executors.run import GRACE_S, end
 
-RING = 1024 * 1024
-_CHUNK = 64 * 1024
+RING_BYTES = 1024 * 1024
+_CHUNK_BYTES = 64 * 1024
 _DRAIN_S = 0.5
 _ENDED_S = 30.0  # after KILL: on another machine that is as late as a connection may be
 
@@ -149,7 +149,7 @@ class Shell:
             self._changed.notify_all()
 
     async def _read(self, stream: asyncio.StreamReader, log: BinaryIO) -> None:
-        while chunk := await stream.read(_CHUNK):
+        while chunk := await stream.read(_CHUNK_BYTES):
             self._take(chunk, log)
             async with self._changed:
                 self._changed.notify_all()
@@ -158,8 +158,8 @@ class Shell:
         log.write(chunk)
         self._ring += chunk
         self._written += len(chunk)
-        if len(self._ring) > RING:
-            del self._ring[: len(self._ring) - RING]
+        if len(self._ring) > RING_BYTES:
+            del self._ring[: len(self._ring) - RING_BYTES]
 
     async def _until(self, holds: object, timeout_s: float | None) -> None:
         assert callable(holds)

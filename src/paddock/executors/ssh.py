@@ -34,7 +34,7 @@ from paddock.shell.dialect import Dialect
 
 _PASSED = ("PATH", "HOME", "SSH_AUTH_SOCK", "USER", "LOGNAME", "LANG")
 _CONNECT_S = 30.0
-_SESSIONS = 4  # of the ten: some end later there than here, and signals need their own
+_MAX_SESSIONS = 4  # of the ten: some end later there than here, and signals need their own
 _DECODE = 'IFS= read -r given && eval "$(printf %s "$given" | base64 -d)"'
 
 
@@ -48,7 +48,7 @@ class _Master:
 
     def has_room(self) -> bool:
         self.commands = [one for one in self.commands if not one.gone]
-        return self.process.returncode is None and len(self.commands) < _SESSIONS
+        return self.process.returncode is None and len(self.commands) < _MAX_SESSIONS
 
 
 class SshExecutor:

@@ -38,7 +38,7 @@ _PASSED = "SYSTEMROOT SYSTEMDRIVE WINDIR COMSPEC PATH PATHEXT TEMP TMP NUMBER_OF
 _PASSED += " USERPROFILE USERNAME LOCALAPPDATA APPDATA PROGRAMFILES PROGRAMDATA"
 _BATCH = (".bat", ".cmd")
 _STAMP_S = 300.0
-_LIMIT = 256 * 1024
+_MAX_BUFFERED_BYTES = 256 * 1024
 
 Run = Callable[[Sequence[str]], int]
 
@@ -253,7 +253,7 @@ class WindowsProcess:
         threading.Thread(target=self._watch, args=(process,), daemon=True).start()
 
     async def _reader(self, pipe: Any) -> asyncio.StreamReader:
-        reader = asyncio.StreamReader(limit=_LIMIT, loop=self._loop)
+        reader = asyncio.StreamReader(limit=_MAX_BUFFERED_BYTES, loop=self._loop)
         transport, _ = await self._loop.connect_read_pipe(lambda: _PipeOutput(reader, loop=self._loop), pipe)
         self._transports.append(transport)
         return reader

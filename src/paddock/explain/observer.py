@@ -19,7 +19,7 @@ from paddock.errors import CoreError
 from paddock.explain.file_rules import Judge, Judgement, Operation
 from paddock.plan.paths import within
 
-LONGEST = 64 * 1024
+MAX_MESSAGE_BYTES = 64 * 1024
 
 # Names of descriptors and processes: for us they are others than for the caller.
 _ITS_OWN = ("/proc/", "/dev/fd/", "/dev/std")
@@ -50,7 +50,7 @@ class Refused:
 def serve(line: socket.socket, judge: Judge, home: str) -> None:
     """Until the core has no more to tell."""
     judged = 0
-    while datagram := line.recv(LONGEST):
+    while datagram := line.recv(MAX_MESSAGE_BYTES):
         judged += 1
         refused = refusal(judge, read(datagram), home)
         if refused is not None:

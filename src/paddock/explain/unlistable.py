@@ -15,7 +15,7 @@ from paddock.plan.rights import ACCESS, WRITES
 from paddock.policy.glob import Glob
 from paddock.policy.model import Access, Filesystem
 
-SHOWN = 3  # of a broad grant's many closed places; `explain` lists them all beside the grant
+MAX_SHOWN_DIRECTORIES = 3  # of a broad grant's many closed places; `explain` lists them all beside the grant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,8 @@ def lost_as_held(files: Files, *, absent: Container[str] = ()) -> Iterator[str]:
 
 
 def _said(source: str, tree: str, closed: list[_Closed]) -> str:
-    named = ", ".join(map(str, closed[:SHOWN])) + (f" and {len(closed) - SHOWN} more" if closed[SHOWN:] else "")
+    named = ", ".join(map(str, closed[:MAX_SHOWN_DIRECTORIES])) + (
+        f" and {len(closed) - MAX_SHOWN_DIRECTORIES} more" if closed[MAX_SHOWN_DIRECTORIES:] else ""
+    )
     lost = ", ".join(carved_directories(tree, [one.path for one in closed]))
     return f"{source}: {named} stays closed inside {tree}; so {lost} can not be listed"

@@ -26,7 +26,7 @@ from paddock.policy.trust.origin import Origin
 from paddock.policy.trust.writable_history import WritableHistory, in_private_temp
 from paddock.text.path_walk import follow
 
-_LOCK_LIMIT = 64 * 1024 * 1024
+_MAX_LOCK_FILE_BYTES = 64 * 1024 * 1024
 _URL = re.compile(r"https?://(?:[^/@\s\"']*@)?([^/\s\"'?#,|;)\]}]+)")
 _MORE_LINES = r"(.*(?:\n[ \t]+\S.*)*)"
 
@@ -92,7 +92,9 @@ def discover(
 
 
 def looked_at() -> Looked:
-    return Looked("a package manager", size_limit=_LOCK_LIMIT, hint="make it readable, or name the hosts one by one")
+    return Looked(
+        "a package manager", size_limit=_MAX_LOCK_FILE_BYTES, hint="make it readable, or name the hosts one by one"
+    )
 
 
 def named_in(path: str) -> tuple[Sourced[Destination], ...] | None:

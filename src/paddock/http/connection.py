@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from math import inf
 
-_HIGH = 64 * 1024
+_MAX_BUFFERED_BYTES = 64 * 1024
 _LINGER_S = 10
 
 
@@ -30,7 +30,7 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received.append(data)
         self._size += len(data)
-        if self._size > _HIGH:
+        if self._size > _MAX_BUFFERED_BYTES:
             self.transport.pause_reading()
         self._wake()
 
@@ -84,7 +84,7 @@ class Wire(asyncio.Protocol):
                 self._reader = None
         data = self._received[0] if len(self._received) == 1 else b"".join(self._received)
         self._received.clear()
-        if self._size > _HIGH and not self._ended:
+        if self._size > _MAX_BUFFERED_BYTES and not self._ended:
             self.transport.resume_reading()
         self._size = 0
         return data

@@ -24,7 +24,7 @@ from paddock.policy.trust import host_commands
 from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHistory
 
 COMMAND_TIMEOUT_S = 60
-SIZE_MAX = 4096
+MAX_SECRET_BYTES = 4096
 # Which OpenSSL obeys, whatever Python is told to ignore (core/src/network/http.rs passes some of them in any case).
 _TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES")
 
@@ -122,8 +122,8 @@ def read(
 
 
 def _checked(secret: bytes, credential: Credential) -> bytes:
-    if not SIZE_MIN <= len(secret) <= SIZE_MAX:
-        raise _missing(credential, f"a secret has {SIZE_MIN} to {SIZE_MAX} letters, this has {len(secret)}")
+    if not SIZE_MIN <= len(secret) <= MAX_SECRET_BYTES:
+        raise _missing(credential, f"a secret has {SIZE_MIN} to {MAX_SECRET_BYTES} letters, this has {len(secret)}")
     if any(not 0x20 <= byte < 0x7F for byte in secret) or secret != secret.strip():
         raise _missing(credential, "the secret holds something else than one line of plain letters")
     return secret
@@ -153,7 +153,7 @@ def _file(credential: Credential, environ: Mapping[str, str], reach: WritableHis
             raise _missing(
                 credential, f"{credential.place} is open to others", hint=f"chmod 600 {shlex.quote(credential.place)}"
             )
-        return os.read(descriptor, SIZE_MAX + 3)
+        return os.read(descriptor, MAX_SECRET_BYTES + 3)
     finally:
         os.close(descriptor)
 

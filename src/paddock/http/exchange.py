@@ -37,7 +37,7 @@ _PATH_MAX, _METHOD_MAX, _REASON_MAX = 1024, 32, 512  # of what an event holds: i
 # Of these a repetition changes nothing (RFC 9110, 9.2.2); a kept connection may turn out to be closed.
 _REPEATABLE = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE", "TRACE"})
 _BEGINNING_S = 1.0  # so long the beginning of a body is waited for before its head goes out
-_INTERIM = 100  # answers before the answer (1xx): an upstream that says more of them never says another one
+_MAX_INTERIM_ANSWERS = 100  # answers before the answer (1xx): an upstream that says more of them never says another one
 
 RequestEvent = dict[str, Any]
 Tell = Callable[[RequestEvent], Awaitable[None]]
@@ -274,7 +274,7 @@ class _Exchange:
     async def _answer(self, connection: Connection) -> bool:
         """Brings it back; whether the connection became a tunnel."""
         said = await connection.answer(self._patience.answer_s)
-        for _ in range(_INTERIM):
+        for _ in range(_MAX_INTERIM_ANSWERS):
             if said.status >= 200 or said.status == 101:
                 break
             said = await connection.answer(self._patience.answer_s)

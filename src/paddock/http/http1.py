@@ -12,7 +12,7 @@ from paddock.http.message import Answer, Headers, Malformed, Reader, Writer, ans
 from paddock.http.routes import Site
 from paddock.http.upstream import Patience
 
-_DISCARDED = 1024 * 1024  # of a body that nobody wants, so that its sender reads the answer
+_MAX_DISCARDED_BYTES = 1024 * 1024  # of a body that nobody wants, so that its sender reads the answer
 
 
 class Http1:
@@ -72,7 +72,7 @@ class Http1:
         discarded = 0
         try:
             async with asyncio.timeout(self._patience.body_s):
-                while not self._last and not self._reader.whole and discarded <= _DISCARDED:
+                while not self._last and not self._reader.whole and discarded <= _MAX_DISCARDED_BYTES:
                     discarded += len(await self.piece() or b"")
         except ClientGone:
             return False
@@ -87,7 +87,7 @@ class Http1:
         discarded = 0
         try:
             async with asyncio.timeout(2):
-                while discarded < _DISCARDED and (data := await self._wire.read()):
+                while discarded < _MAX_DISCARDED_BYTES and (data := await self._wire.read()):
                     discarded += len(data)
         except TimeoutError:
             pass

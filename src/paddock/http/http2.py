@@ -21,17 +21,17 @@ import h2.settings
 from paddock.http.connection import Wire
 from paddock.http.exchange import ClientGone, Exchanges, event
 from paddock.http.headers import Denied, HttpRequest, words
-from paddock.http.message import HEAD_MAX, Answer, Headers
+from paddock.http.message import MAX_HEAD_BYTES, Answer, Headers
 from paddock.http.routes import Site
 from paddock.http.upstream import Patience
 
-_STREAMS = 100
-_WINDOW = 256 * 1024  # of one stream; and so much of a body waits here at most
+_MAX_STREAMS = 100
+_STREAM_WINDOW_BYTES = 256 * 1024  # of one stream; and so much of a body waits here at most
 _CONFIG = h2.config.H2Configuration(client_side=False, header_encoding=None)
 _SETTINGS = {
-    h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: _STREAMS,
-    h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW,
-    h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: HEAD_MAX,
+    h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: _MAX_STREAMS,
+    h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: _STREAM_WINDOW_BYTES,
+    h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: MAX_HEAD_BYTES,
     h2.settings.SettingCodes.ENABLE_PUSH: 0,
 }
 
@@ -49,7 +49,7 @@ class Http2:
     async def run(self) -> None:
         self.http.local_settings = h2.settings.Settings(client=False, initial_values=_SETTINGS)
         self.http.initiate_connection()
-        self.http.increment_flow_control_window(_WINDOW * 4)
+        self.http.increment_flow_control_window(_STREAM_WINDOW_BYTES * 4)
         try:
             await self.flush()
             while data := await self._next():

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-HEAD_MAX: Final = 64 * 1024
-_CHUNK_LINE_MAX: Final = 4096
+MAX_HEAD_BYTES: Final = 64 * 1024
+_MAX_CHUNK_LINE_BYTES: Final = 4096
 Headers = list[tuple[bytes, bytes]]  # names in lower case
 
 # How long a body is: so many bytes, or
@@ -104,8 +104,8 @@ class Reader:
 
     def _head(self) -> bytes | None:
         end = self._buffer.find(b"\r\n\r\n", self._searched)
-        if end > HEAD_MAX or (end < 0 and len(self._buffer) > HEAD_MAX):
-            raise Malformed(f"the head is larger than {HEAD_MAX} bytes", status=431)
+        if end > MAX_HEAD_BYTES or (end < 0 and len(self._buffer) > MAX_HEAD_BYTES):
+            raise Malformed(f"the head is larger than {MAX_HEAD_BYTES} bytes", status=431)
         if end < 0:
             if _BARE.search(self._buffer, self._searched):
                 raise Malformed("a line of the head does not end with CR LF")
@@ -171,9 +171,9 @@ class Reader:
         start = 2 if self._between else 0
         if not b"\r\n".startswith(self._buffer[:start]):
             raise Malformed("a chunk is longer than it was said to be")
-        end = self._buffer.find(b"\r\n", start, start + _CHUNK_LINE_MAX)
+        end = self._buffer.find(b"\r\n", start, start + _MAX_CHUNK_LINE_BYTES)
         if end < 0:
-            if len(self._buffer) > start + _CHUNK_LINE_MAX:
+            if len(self._buffer) > start + _MAX_CHUNK_LINE_BYTES:
                 raise Malformed("a chunk has too long a line")
             return False
         size = _CHUNK.fullmatch(self._buffer, start, end)

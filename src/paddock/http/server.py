@@ -27,9 +27,9 @@ from paddock.policy.model import Upstream
 if TYPE_CHECKING:
     from paddock.http.inspection import Authority
 
-_CONNECTIONS = 1024  # at once, so that what each may keep in memory stays bearable
-_WAITING = 4096  # others, until one of them ends; more are cut off
-_EVENTS = 1024  # not yet told; then requests wait
+_MAX_CONNECTIONS = 1024  # at once, so that what each may keep in memory stays bearable
+_MAX_WAITING_CONNECTIONS = 4096  # others, until one of them ends; more are cut off
+_MAX_PENDING_EVENTS = 1024  # not yet told; then requests wait
 _TLS_HANDSHAKE = 0x16
 
 
@@ -70,7 +70,7 @@ class RequestServer:
         self._authority = authority
         self._tls = tls
         self._patience = patience
-        self._events: asyncio.Queue[bytes] = asyncio.Queue(_EVENTS)
+        self._events: asyncio.Queue[bytes] = asyncio.Queue(_MAX_PENDING_EVENTS)
         self._untold = 0  # events that the line did not take at once
         self._connections: set[asyncio.Task[None]] = set()
         self._waiting: deque[tuple[Handed, socket.socket]] = deque()
@@ -132,9 +132,9 @@ class RequestServer:
             self._untold -= 1
 
     def _take(self, handed: Handed, end: socket.socket) -> None:
-        if len(self._connections) < _CONNECTIONS:
+        if len(self._connections) < _MAX_CONNECTIONS:
             self._start(handed, end)
-        elif len(self._waiting) < _WAITING:
+        elif len(self._waiting) < _MAX_WAITING_CONNECTIONS:
             self._waiting.append((handed, end))
         else:
             end.close()

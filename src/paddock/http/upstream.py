@@ -25,7 +25,7 @@ UpstreamKey = tuple[Upstream, str | None]
 for the secret of the route that it was said to."""
 
 _KEPT_S = 4.0  # servers that close idle connections wait five seconds at least; one that closes is a request that fails
-_KEPT = 32  # of one upstream
+_MAX_KEPT_CONNECTIONS = 32  # of one upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Upstreams:
     def give_back(self, connection: Connection) -> None:
         """After a request: it is kept if the next one can go by it."""
         idle = self._idle.setdefault(connection.key, [])
-        if not connection.reusable or len(idle) >= _KEPT:
+        if not connection.reusable or len(idle) >= _MAX_KEPT_CONNECTIONS:
             connection.wire.abort()
             return
         loop = asyncio.get_running_loop()

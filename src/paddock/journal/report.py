@@ -18,9 +18,9 @@ from paddock.shell.redacted_command import shown_command
 from paddock.text.printable import printable
 from paddock.text.redact import Redactor
 
-MOST_ROWS = 1000  # of a table
-LONGEST = 400  # characters of a cell
-BUCKETS = 60
+MAX_TABLE_ROWS = 1000  # of a table
+MAX_CELL_CHARS = 400  # characters of a cell
+TIMELINE_BUCKETS = 60
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d1d1b; --soft: #5d5d58; --line: #d8d8d2; --ground: #fff; --yes: #1a6e35;
@@ -101,13 +101,14 @@ class _Writer:
         else:
             plain = self._redactor.redact("" if value is None else str(value))
         plain = printable(plain).replace("\n", "\\n")
-        if len(plain) > LONGEST:
-            plain = f"{plain[: LONGEST // 2]} … {len(plain) - LONGEST} characters … {plain[-LONGEST // 2 :]}"
+        if len(plain) > MAX_CELL_CHARS:
+            half = MAX_CELL_CHARS // 2
+            plain = f"{plain[:half]} … {len(plain) - MAX_CELL_CHARS} characters … {plain[-half:]}"
         return html.escape(plain.encode("utf-8", "backslashreplace").decode())
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         """The latest rows, if there are too many."""
-        shown = rows[-MOST_ROWS:]
+        shown = rows[-MAX_TABLE_ROWS:]
         left = (
             f'<p class="soft">{len(rows) - len(shown)} earlier ones are left out.</p>' if len(rows) > len(shown) else ""
         )
@@ -157,9 +158,9 @@ def _timeline(events: list[Event]) -> str:
         return ""
     first, last = min(at for at, _ in timed), max(at for at, _ in timed)
     span = max((last - first).total_seconds(), 1e-3)
-    buckets = [Counter[str]() for _ in range(BUCKETS)]
+    buckets = [Counter[str]() for _ in range(TIMELINE_BUCKETS)]
     for at, action in timed:
-        where = min(BUCKETS - 1, int((at - first).total_seconds() / span * BUCKETS))
+        where = min(TIMELINE_BUCKETS - 1, int((at - first).total_seconds() / span * TIMELINE_BUCKETS))
         buckets[where][action if action in ("allow", "deny") else "other"] += 1
     highest = max(counts.total() for counts in buckets)
     bars = []

@@ -48,7 +48,7 @@ from paddock.version import __version__
 
 MemoFacts = list[int] | None  # None: nothing is there
 
-KEPT = 64  # plans; more would be the leavings of directories and options of long ago
+MAX_KEPT_PLANS = 64  # plans; more would be the leavings of directories and options of long ago
 
 
 class Consulted(Mapping[str, str]):
@@ -205,5 +205,5 @@ def _write(directory: Path, name: str, text: str) -> None:
         file.write(text)
     os.replace(file.name, directory / name)
     known = sorted(directory.iterdir(), key=lambda path: path.stat().st_mtime_ns)
-    for path in known[:-KEPT]:
+    for path in known[:-MAX_KEPT_PLANS]:
         path.unlink()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from paddock.approve import Asked, Callback, Verdict
 from paddock.errors import UsageError
 from paddock.executors.interface import CommandExecutor, CommandLine, Size
-from paddock.executors.run import CAP, Result, Stream
+from paddock.executors.run import MAX_OUTPUT_BYTES, Result, Stream
 from paddock.policy.model import Tier
 from paddock.session.sandbox import Sandbox
 
@@ -30,7 +30,7 @@ def run_sync(
     timeout_s: float | None = None,
     idle_timeout_s: float | None = None,
     on_output: Callable[[Stream, bytes], None] | None = None,
-    cap: int = CAP,
+    cap: int = MAX_OUTPUT_BYTES,
     spool: str | os.PathLike[str] | None = None,
 ) -> Result:
     """``Sandbox(…).run(…)``: returns when the command and all it started has ended.

@@ -14,7 +14,7 @@ from paddock.approve import Approver, Asked, Callback, Verdict
 from paddock.approve.approvals import Desk
 from paddock.errors import UsageError
 from paddock.executors.interface import Closable, CommandExecutor, CommandLine, Process, Size
-from paddock.executors.run import CAP, Result, Stream, end, run
+from paddock.executors.run import MAX_OUTPUT_BYTES, Result, Stream, end, run
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.shells import Shells
 from paddock.journal.writer import Recorder
@@ -149,7 +149,7 @@ class Sandbox:
         timeout_s: float | None = None,
         idle_timeout_s: float | None = None,
         on_output: Callable[[Stream, bytes], None] | None = None,
-        cap: int = CAP,
+        cap: int = MAX_OUTPUT_BYTES,
         spool: str | os.PathLike[str] | None = None,
     ) -> Result:
         """A text is a line of shell, a list is for nobody but the kernel. See :func:`paddock.executors.run.run`."""

@@ -28,7 +28,7 @@ _GLOB = frozenset("*?[")
 _ALL = re.compile(r"[*?.!\[\]-]*\*[*?]*")  # matches whatever is there
 _BOMB = re.compile(r"(?:^|[\s;&|])([^\s(){}|&;]{1,64})\s{0,9}\(\s{0,9}\)\s{0,9}\{[^}]{0,99}?\1\s{0,9}\|\s{0,9}\1")
 _SHORT = {("git", "--force"): ("--force", "f"), ("git", "f"): ("--force", "f")}
-_LONGEST_WORD = 4096
+_MAX_WORD_CHARS = 4096
 _PARTS = re.compile(r"[\s;&|(){}`<>!]+")
 _OWN = re.compile(r"/proc/(?:self|thread-self|[0-9]+)/(?:task/[0-9]+/)?(root|cwd)(?=/|$)")
 
@@ -173,7 +173,7 @@ def _textual(reading: Reading, categories: Sequence[Category]) -> Iterator[Findi
     """Every place in the text where a command could begin, taken as one."""
     text = re.sub(r"\$\{?HOME\}?|(?<![^\s'\"])~(?=[/\s;&|'\")]|$)", lambda _: reading.home, reading.text)
     words = [word.translate({ord(mark): None for mark in "\"'\\$"}) for word in _PARTS.split(text)]
-    words = [word[-_LONGEST_WORD:] for word in words if word]
+    words = [word[-_MAX_WORD_CHARS:] for word in words if word]
     known = {name for category in categories for pattern in category.patterns for name in pattern.program}
     exact = {name for name in known if "*" not in name}
     masks = known - exact

@@ -12,7 +12,7 @@ from paddock.shell.grammar import decoded, text_of
 from paddock.shell.programs import ShellStream
 from paddock.shell.state import ShellState
 from paddock.shell.words import (
-    MOST_WAYS,
+    MAX_EXPANSIONS,
     SOMETHING,
     UNKNOWN,
     Piece,
@@ -57,7 +57,7 @@ class Expansion(ABC):
         """The texts that a word may become. Blanks that part words are kept as they are, those that do not are
         hidden from ``fields_of`` by ``splits``."""
         parts = [self._expand(node, quoted=False) for node in nodes]
-        if ways_of(parts) > MOST_WAYS:
+        if ways_of(parts) > MAX_EXPANSIONS:
             parts = [[Piece(UNKNOWN, splits=True, programs=programs_of(chain.from_iterable(parts)))]]
         homely = bool(nodes) and text_of(nodes[0]).startswith(("~", "{"))  # not behind an empty string
         ways: list[Piece] = []
@@ -130,7 +130,7 @@ class Expansion(ABC):
         if not node.children or (quoted and node.end_byte > at):
             text = decoded(data[at - node.start_byte :])
             parts.append([Piece(hidden(unquoted(text)))])
-        if ways_of(parts) > MOST_WAYS:
+        if ways_of(parts) > MAX_EXPANSIONS:
             return [Piece(UNKNOWN, splits=not quoted, programs=programs_of(chain.from_iterable(parts)))]
         return [
             Piece(

@@ -17,8 +17,8 @@ from paddock.shell.dialect import Dialect
 from paddock.shell.posix_differences import beyond_posix
 from paddock.shell.unparsed_text import unaccounted
 
-LONGEST = 128 * 1024  # what the kernel takes as one argument (MAX_ARG_STRLEN): no shell is ever given more
-DEEPEST = 200  # what nobody writes by hand, and no recursion here survives much more of
+MAX_TEXT_CHARS = 128 * 1024  # what the kernel takes as one argument (MAX_ARG_STRLEN): no shell is ever given more
+MAX_TREE_DEPTH = 200  # what nobody writes by hand, and no recursion here survives much more of
 
 # No program's output and no key on a keyboard: a terminal shows other text than the shell reads.
 _STRANGE = frozenset(map(chr, (*range(9), *range(11, 32), 127))) - {"\r"}
@@ -79,8 +79,8 @@ class Unparsed(ValueError):  # noqa: N818 (a state, not a fault)
 
 def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
     """Unparsed if ``dialect`` may read it otherwise than the grammar, which is bash's."""
-    if len(text) > LONGEST:
-        raise Unparsed(f"it is longer than {LONGEST} characters")
+    if len(text) > MAX_TEXT_CHARS:
+        raise Unparsed(f"it is longer than {MAX_TEXT_CHARS} characters")
     if not _STRANGE.isdisjoint(text) or "\r" in text:
         raise Unparsed("it holds control characters")
     try:
@@ -93,8 +93,8 @@ def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
     root = _parser().parse(plain).root_node
     if root.has_error:
         raise Unparsed("it is not a complete shell command")
-    if _deeper_than(root, DEEPEST):
-        raise Unparsed(f"it is nested more than {DEEPEST} deep")
+    if _deeper_than(root, MAX_TREE_DEPTH):
+        raise Unparsed(f"it is nested more than {MAX_TREE_DEPTH} deep")
     if (lost := unaccounted(plain, nodes(root), is_verbatim)) is not None:
         raise Unparsed(lost, text.replace(_CONTINUED, ""))
     if any(_misread(node) for node in leaves(root)):

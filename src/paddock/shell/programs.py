@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from paddock.shell.words import MOST_WAYS, SOMETHING, UNKNOWN
+from paddock.shell.words import MAX_EXPANSIONS, SOMETHING, UNKNOWN
 from paddock.shell.wrappers import Wrapper
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[.*\])?\+?=")
@@ -235,12 +235,12 @@ def appended(rest: tuple[str, ...], words: Sequence[str], stdin: ShellStream | N
     mark = next(filter(None, map(_mark, words[1:], (*words[2:], ""))), "")
     program, *arguments = rest
     if mark or any("{}" in word for word in arguments):  # parallel needs no option
-        lines = lines if len(lines) <= MOST_WAYS else (SOMETHING,)
+        lines = lines if len(lines) <= MAX_EXPANSIONS else (SOMETHING,)
         yield from ((program, *(word.replace(mark or "{}", line) for word in arguments)) for line in lines)
         return
     yield (*rest, *given)
     if any(_BATCH.match(word) for word in words[1:]) or os.path.basename(words[0]) == "parallel":
-        batches = given if len(given) <= MOST_WAYS else (SOMETHING,)
+        batches = given if len(given) <= MAX_EXPANSIONS else (SOMETHING,)
         yield from ((*rest, *batches[at:]) for at in range(1, len(batches)))
         if batches != given:
             yield (*rest, SOMETHING)

@@ -32,7 +32,7 @@ from paddock.shell.programs import Command, Redirect, ShellStream, copies_descri
 from paddock.shell.state import ShellState
 from paddock.shell.unparsed_text import lost_dash
 from paddock.shell.words import (
-    MOST_WAYS,
+    MAX_EXPANSIONS,
     SOMETHING,
     UNKNOWN,
     Piece,
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from tree_sitter import Node
 
 _HEREDOC = ("heredoc_start", "heredoc_body", "heredoc_end", "file_descriptor", "comment")
-MOST_COMMANDS = 5000
-MOST_LAYERS = 12  # of text inside text: sh -c "sh -c …"
+MAX_COMMANDS = 5000
+MAX_NESTED_TEXTS = 12  # of text inside text: sh -c "sh -c …"
 # What shells run when they start, before each command, or to show a prompt.
 _OBEYED = ("BASH_ENV", "ENV", "PROMPT_COMMAND", "PS0", "PS1", "PS2", "PS4")
 # What other programs hand to a shell.
@@ -189,7 +189,9 @@ class _Walk(Expansion):
             pieces = [Piece(UNKNOWN, programs=piece.programs) for piece in pieces]
         # What it was before still counts: nobody knows which branch is taken.
         kept = tuple(dict.fromkeys((*self.state.variables.get(key, ()), *pieces)))
-        self.state.variables[key] = kept if len(kept) <= MOST_WAYS else (Piece(UNKNOWN, programs=programs_of(kept)),)
+        self.state.variables[key] = (
+            kept if len(kept) <= MAX_EXPANSIONS else (Piece(UNKNOWN, programs=programs_of(kept)),)
+        )
         return f"{key}={pieces[-1].text}"
 
     def _declaration(self, node: Node) -> ShellStream:
@@ -378,8 +380,8 @@ class _Walk(Expansion):
         return None
 
     def _emit(self, command: Command) -> None:
-        if len(self.line.commands) >= MOST_COMMANDS:
-            raise Unparsed(f"it starts more than {MOST_COMMANDS} commands")
+        if len(self.line.commands) >= MAX_COMMANDS:
+            raise Unparsed(f"it starts more than {MAX_COMMANDS} commands")
         if command.words or command.redirects or command.assigned:
             self.line.commands.append(command)
             self.line.assigns = self.line.assigns or command_assigns(command)
@@ -401,8 +403,8 @@ class _Walk(Expansion):
 
     def _again(self, text: str, stdin: ShellStream | None, dialect: Dialect) -> ShellStream:
         """Text that a shell runs inside the text. ``dialect``: that shell's."""
-        if self.layer >= MOST_LAYERS:
-            raise Unparsed(f"there are more than {MOST_LAYERS} shells inside each other")
+        if self.layer >= MAX_NESTED_TEXTS:
+            raise Unparsed(f"there are more than {MAX_NESTED_TEXTS} shells inside each other")
         if unknown(text):
             self.line.doubts.append("a shell runs text of which a part is not known")
             text = text.replace(UNKNOWN, "$unknown").replace(SOMETHING, "${unknown:?}")

@@ -23,7 +23,7 @@ _BRACES = str.maketrans({"{": _OPEN, ",": _COMMA, "}": _CLOSE})
 _PLAIN = str.maketrans({_OPEN: "{", _COMMA: ",", _CLOSE: "}"})
 _NESTED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 _SEQUENCE = re.compile(f"{_OPEN}[^{_COMMA}]*\\.\\.[^{_COMMA}]*{_CLOSE}")
-MOST_WAYS = 32  # to expand one word; more are unknown
+MAX_EXPANSIONS = 32  # to expand one word; more are unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ def ways_of(parts: Sequence[Sequence[Piece]]) -> int:
     count = 1
     for part in parts:
         count *= len(part)
-        if count > MOST_WAYS:
+        if count > MAX_EXPANSIONS:
             return count
     return count
 
@@ -114,7 +114,7 @@ def braces(text: str) -> list[str]:
         found = next((match for match in _NESTED.finditer(one) if _COMMA in match[1]), None)
         if found is None:
             done.append(one.translate(_PLAIN))
-        elif len(done) + len(waiting) > MOST_WAYS:
+        elif len(done) + len(waiting) > MAX_EXPANSIONS:
             return [UNKNOWN]
         else:
             options = found[1].split(_COMMA)

@@ -23,8 +23,8 @@ from typing import Any
 from paddock.text.shell_syntax import Syntax
 
 MARK = "[redacted]"
-OPAQUE = 32  # characters; shorter ones are names as often as secrets
-_SHORTEST = 4  # of a known value: less would take half of every text along
+MIN_OPAQUE_CHARS = 32  # characters; shorter ones are names as often as secrets
+_MIN_VALUE_CHARS = 4  # of a known value: less would take half of every text along
 _TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "secrets.tsv")
 _WORD = re.compile(r"[A-Za-z]*[0-9]{0,4}")
 _BREAK = re.compile(r"[-_+=]+")
@@ -40,7 +40,7 @@ class Redactor:
     elsewhere."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        spellings = {spelling for value in values if len(value) >= _SHORTEST for spelling in _spellings(value)}
+        spellings = {spelling for value in values if len(value) >= _MIN_VALUE_CHARS for spelling in _spellings(value)}
         self._values = sorted(spellings, key=len, reverse=True)
 
     def redact(self, text: str) -> str:
@@ -147,7 +147,7 @@ class _Rule:
             case "flag":
                 return not value.startswith("-") and _counts(value)
             case "header":
-                return len(value) >= OPAQUE or not (value.isalpha() and (value.islower() or value.istitle()))
+                return len(value) >= MIN_OPAQUE_CHARS or not (value.isalpha() and (value.islower() or value.istitle()))
             case _:
                 return True
 
@@ -211,7 +211,7 @@ def _reference() -> Any:
 
 
 def _opaque_runs() -> Any:
-    return _compile(rf"[A-Za-z0-9_+/=-]{{{OPAQUE},}}")
+    return _compile(rf"[A-Za-z0-9_+/=-]{{{MIN_OPAQUE_CHARS},}}")
 
 
 def _replaced(goes: Callable[[str], bool], syntax: Syntax | None, found: Any) -> str:
@@ -241,7 +241,7 @@ def _opaque(found: Any) -> str:
     text = str(found[0])
     if "/" not in text or _looks_random(text):
         return MARK if _looks_random(text) else text
-    return "/".join(MARK if len(part) >= OPAQUE and _looks_random(part) else part for part in text.split("/"))
+    return "/".join(MARK if len(part) >= MIN_OPAQUE_CHARS and _looks_random(part) else part for part in text.split("/"))
 
 
 def _looks_random(text: str) -> bool:
@@ -251,7 +251,11 @@ def _looks_random(text: str) -> bool:
     parts = [part for part in _BREAK.split(text.replace("/", "_")) if part]
     strange = [part for part in parts if not _WORD.fullmatch(part) and not part.isdigit()]
     if not parts or sum(map(len, strange)) * 2 < len(text):
-        return sum(map(len, parts)) >= OPAQUE and max(map(len, parts)) >= OPAQUE and _mixed(max(parts, key=len))
+        return (
+            sum(map(len, parts)) >= MIN_OPAQUE_CHARS
+            and max(map(len, parts)) >= MIN_OPAQUE_CHARS
+            and _mixed(max(parts, key=len))
+        )
     return sum(map(len, parts)) / len(parts) >= 8 and _entropy(text) >= 3.0 - _NEARLY
 
 

@@ -20,7 +20,7 @@ from paddock.tools.result import Entry, FileText, FileWritten, Listing, ToolFail
 from paddock.tools.text import DEFAULT, Document, named
 from paddock.workspace.text import Tag, unified
 
-_SHOWN_LINES = 5
+_MAX_SHOWN_LINES = 5
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -190,7 +190,7 @@ class EditFile(_Change):
         if expected is None and (count == 1 or self._arguments.get("replace_all", False)):
             return
         if expected != count:
-            lines = [str(text.count("\n", 0, at) + 1) for at in _found(text, old, _SHOWN_LINES)]
+            lines = [str(text.count("\n", 0, at) + 1) for at in _found(text, old, _MAX_SHOWN_LINES)]
             more = ", …" if count > len(lines) else ""
             wanted = "once" if expected is None else f"{expected} times"
             raise ToolFailure(

@@ -26,7 +26,7 @@ from paddock.workspace.kernel import exchange, rename_new
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 _KINDS: dict[int, Kind] = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "directory",
@@ -255,7 +255,7 @@ def _too_large(shown: str, size: int, most: int) -> ToolFailure:
 def _content(fd: int, most: int, shown: str) -> bytes:
     """Files of the kernel's say that they are empty, and some never end."""
     parts, length = [], 0
-    while part := os.read(fd, _BLOCK):
+    while part := os.read(fd, _BLOCK_BYTES):
         parts.append(part)
         length += len(part)
         if length > most:

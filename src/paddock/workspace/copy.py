@@ -7,7 +7,7 @@ import errno
 import os
 
 from paddock.workspace.model import PERMISSIONS, Type
-from paddock.workspace.tree import BLOCK, entry, opened_file
+from paddock.workspace.tree import BLOCK_BYTES, entry, opened_file
 
 _NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -62,7 +62,7 @@ def _copy_range(source: int, target: int, start: int, end: int) -> None:
                 in_kernel = False
                 continue
         else:
-            block = os.pread(source, min(end - start, BLOCK), start)
+            block = os.pread(source, min(end - start, BLOCK_BYTES), start)
             done = os.pwrite(target, block, start) if block else 0
         if not done:  # it became shorter while it was read
             return

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from paddock.workspace.model import Change, ChangeKind, Type
-from paddock.workspace.tree import BLOCK, opened_file, parent_of
+from paddock.workspace.tree import BLOCK_BYTES, opened_file, parent_of
 
 
 def with_renames(changes: list[Change], upper: int, lower: int) -> list[Change]:
@@ -42,7 +42,7 @@ def _likeliest(sources: Iterable[str], path: str) -> str:
 def _digest(root: int, path: str) -> bytes | None:
     with contextlib.suppress(OSError), parent_of(root, path) as (parent, name), opened_file(name, parent) as fd:
         digest = hashlib.blake2b()
-        while block := os.read(fd, BLOCK):
+        while block := os.read(fd, BLOCK_BYTES):
             digest.update(block)
         return digest.digest()
     return None

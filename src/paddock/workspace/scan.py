@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddock.workspace.model import ROOT, Change, ChangeKind, EntryPath, Obstacle, TreeEntry, Type
-from paddock.workspace.tree import BLOCK, MAX_DEPTH, entry, opened_directory, opened_file
+from paddock.workspace.tree import BLOCK_BYTES, MAX_DEPTH, entry, opened_directory, opened_file
 
 _PREFIX = "user.overlay."
 _UNKNOWN_FORMS = frozenset({"redirect", "metacopy"})  # a kernel that follows other rules made this
@@ -143,8 +143,8 @@ def _same_content(name: str, upper: int, lower: int) -> bool:
     with opened_file(name, upper) as new:
         try:
             with opened_file(name, lower) as old:
-                while block := os.read(new, BLOCK):
-                    if block != os.read(old, BLOCK):
+                while block := os.read(new, BLOCK_BYTES):
+                    if block != os.read(old, BLOCK_BYTES):
                         return False
                 return not os.read(old, 1)
         except PermissionError:  # not to be compared, so it is taken for changed: nothing has to read it to replace it

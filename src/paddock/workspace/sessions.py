@@ -25,8 +25,8 @@ from paddock.workspace.tree import DIRECTORY, remove_all
 STORE = "sessions"
 VERSION = 1
 _ID = re.compile(r"[0-9A-Za-z][0-9A-Za-z_-]{0,63}")
-_SIZE_LIMIT = 16 << 20
-_DIRECTORIES_LIMIT = 1 << 30
+_MAX_FILE_BYTES = 16 << 20
+_MAX_DIRECTORIES_BYTES = 1 << 30
 _LEAVING = ".discarded-"
 
 
@@ -177,7 +177,7 @@ def _read(store: str, name: str) -> Session | Taken | Broken:
     return Broken(id=name, place=place, reason=reason)
 
 
-def _content(name: str, dir_fd: int, limit: int = _SIZE_LIMIT) -> bytes:
+def _content(name: str, dir_fd: int, limit: int = _MAX_FILE_BYTES) -> bytes:
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=dir_fd)
     with open(fd, "rb") as file:
         content = file.read(limit + 1)
@@ -209,7 +209,7 @@ def _parsed(content: bytes, name: str) -> Session:
 def directories_of(state: int) -> dict[str, int]:
     """Those of the workspace when the session began, with their numbers; none where nobody watched them."""
     try:
-        content = _content("directories", state, _DIRECTORIES_LIMIT)
+        content = _content("directories", state, _MAX_DIRECTORIES_BYTES)
         lines = (line.split(b" ", 1) for line in content.split(b"\0")[:-1])
         return {os.fsdecode(path): int(inode) for inode, path in lines}
     except FileNotFoundError:

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-CONTEXT = 3
-MOST_EDITS = 1000  # about half a second for the worst pair of texts
-_SNIFFED = 8000  # bytes, as git looks at
+CONTEXT_LINES = 3
+MAX_EDITS = 1000  # about half a second for the worst pair of texts
+_SNIFFED_BYTES = 8000  # bytes, as git looks at
 
 
 class Tag(Enum):
@@ -30,7 +30,7 @@ class DiffLine:
 
 
 def is_binary(content: bytes) -> bool:
-    return b"\0" in content[:_SNIFFED]
+    return b"\0" in content[:_SNIFFED_BYTES]
 
 
 def unified(old: bytes, new: bytes) -> list[DiffLine]:
@@ -98,7 +98,7 @@ def _search(old: list[str], new: list[str]) -> list[dict[int, int]] | None:
     """For each number of edits, how far each diagonal had come before them; None if it takes too many."""
     furthest = {1: 0}
     trace: list[dict[int, int]] = []
-    for edits in range(min(len(old) + len(new), MOST_EDITS) + 1):
+    for edits in range(min(len(old) + len(new), MAX_EDITS) + 1):
         trace.append(dict(furthest))
         for k in range(-edits, edits + 1, 2):
             if k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1]):
@@ -119,7 +119,7 @@ def _hunks(lines: list[DiffLine]) -> Iterator[DiffLine]:
     old_at = new_at = 1
     done = 0
     for first, last in _groups(changed):
-        start, end = max(first - CONTEXT, done), min(last + CONTEXT + 1, len(lines))
+        start, end = max(first - CONTEXT_LINES, done), min(last + CONTEXT_LINES + 1, len(lines))
         old_at, new_at = old_at + start - done, new_at + start - done  # nothing but unchanged lines between them
         shown = lines[start:end]
         old_count = sum(line.tag is not Tag.ADDED for line in shown)
@@ -137,7 +137,7 @@ def _groups(changed: list[int]) -> Iterator[tuple[int, int]]:
     at = 0
     while at < len(changed):
         first = changed[at]
-        while at + 1 < len(changed) and changed[at + 1] - changed[at] <= 2 * CONTEXT:
+        while at + 1 < len(changed) and changed[at + 1] - changed[at] <= 2 * CONTEXT_LINES:
             at += 1
         yield first, changed[at]
         at += 1

@@ -14,7 +14,7 @@ from paddock.workspace.model import TreeEntry, Type
 MAX_DEPTH = 200  # each level of a walk holds two descriptors
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 _HANDLE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from paddock.approve.remember_answer import SIZE_LIMIT, approval_for, keep, rule_for, written
+from paddock.approve.remember_answer import MAX_FILE_BYTES, approval_for, keep, rule_for, written
 from paddock.errors import PolicyError
 from paddock.policy.model import Action
 from paddock.policy.trust.approved import load_approved, place
@@ -86,7 +86,7 @@ def test_a_file_that_is_wrong_is_left_alone(world: World) -> None:
         rule_for(question(), world.origin)
     assert kept.read_text() == "[[rule]]\n"
     rule = rule_for(question(), World(world.root / "elsewhere").origin)
-    for text in ("[[rule]]\n", "#" * SIZE_LIMIT):
+    for text in ("[[rule]]\n", "#" * MAX_FILE_BYTES):
         kept.write_text(text)
         with pytest.raises(PolicyError):
             keep(rule, world.origin)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from paddock.http.headers import request_of
 from paddock.http.message import (
     CHUNKED,
-    HEAD_MAX,
+    MAX_HEAD_BYTES,
     UNTIL_CLOSE,
     Answer,
     Headers,
@@ -131,13 +131,13 @@ def test_a_request_and_its_body_are_read(data: bytes, body: bytes) -> None:
         (post(CHUNKS, body=b"3;" + b"a" * 5000 + b"\r\nabc\r\n0\r\n\r\n"), 400),
         (post(CHUNKS, body=b"1" + b"0" * 12 + b"\r\n"), 400),
         (post(CHUNKS, body=b"0\r\nX : y\r\n\r\n"), 400),
-        (post(CHUNKS, body=b"0\r\nX: " + b"a" * HEAD_MAX + b"\r\n\r\n"), 431),
+        (post(CHUNKS, body=b"0\r\nX: " + b"a" * MAX_HEAD_BYTES + b"\r\n\r\n"), 431),
         (post(CHUNKS, body=b"3\r\nab"), 400),
         (post(CHUNKS, body=b"0\r\n"), 400),
         (post("Content-Length: 3", body=b"ab"), 400),
         (GET[:-1], 400),
-        (post("X: " + "a" * HEAD_MAX), 431),
-        (b"a" * (HEAD_MAX + 1), 431),
+        (post("X: " + "a" * MAX_HEAD_BYTES), 431),
+        (b"a" * (MAX_HEAD_BYTES + 1), 431),
     ],
 )
 def test_what_others_may_read_otherwise_is_no_request(data: bytes, status: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from paddock.journal.chain import ChainReport
 from paddock.journal.reader import Loss
-from paddock.journal.report import MOST_ROWS, report
+from paddock.journal.report import MAX_TABLE_ROWS, report
 from tests.unit.journal.test_query import event
 
 ODD: tuple[Any, ...] = (None, 7, [], [[]], {}, {"a": 1}, True, 1.5)
@@ -113,7 +113,9 @@ def test_secrets_are_left_out() -> None:
 
 
 def test_many_events_stay_a_page() -> None:
-    many = [event(exe=f"/bin/{n % 9}", argv=["x" * 500, str(n % 99)], action="deny") for n in range(MOST_ROWS + 200)]
+    many = [
+        event(exe=f"/bin/{n % 9}", argv=["x" * 500, str(n % 99)], action="deny") for n in range(MAX_TABLE_ROWS + 200)
+    ]
     text = report(many, chain=SOUND, what="x")
     assert len(text) < 4_000_000
     assert "200 earlier ones are left out" in text

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from paddock.workspace.text import MOST_EDITS, DiffLine, Tag, count, is_binary, unified
+from paddock.workspace.text import MAX_EDITS, DiffLine, Tag, count, is_binary, unified
 
 
 def shown(old: bytes, new: bytes) -> list[str]:
@@ -85,7 +85,7 @@ def test_texts_made_to_be_slow_are_not(words: str) -> None:
     begin = time.process_time()
     lines = unified(old, new)
     assert time.process_time() - begin < 5
-    assert count(lines)[0] > MOST_EDITS
+    assert count(lines)[0] > MAX_EDITS
 
 
 def test_binary_is_what_holds_a_nul_near_its_beginning() -> None:

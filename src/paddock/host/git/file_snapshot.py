@@ -12,7 +12,7 @@ from paddock.errors import PolicyError
 from paddock.policy.trust.path_list import facts_of
 from paddock.text.path_walk import follow
 
-SIZE_LIMIT = 1024 * 1024
+MAX_FILE_BYTES = 1024 * 1024
 
 FileFacts = tuple[int, ...] | None  # None: nothing is there
 
@@ -20,7 +20,7 @@ _HINT = "what git trusts has to be known to be protected: make it readable, or r
 
 
 class Looked:
-    def __init__(self, reader: str = "git", *, size_limit: int = SIZE_LIMIT, hint: str = _HINT) -> None:
+    def __init__(self, reader: str = "git", *, size_limit: int = MAX_FILE_BYTES, hint: str = _HINT) -> None:
         self._reader = reader
         self._size_limit = size_limit
         self._hint = hint

@@ -32,7 +32,7 @@ from paddock.policy.model import (
 )
 from paddock.policy.trust.origin import Origin
 
-LINE_LIMIT = 4096
+MAX_LINE_BYTES = 4096
 
 GRANTS = {"ro": Access.READ, "rw": Access.ALLOW, "exec": Access.EXEC}
 SWITCHES = {switch.value: switch for switch in Switch}
@@ -61,8 +61,8 @@ def read_conf(text: str, shown: str, origin: Origin) -> Fragment:
             hint="end the last line with a line break",
         )
     for number, line in enumerate(text.split("\n"), start=1):
-        if len(line.encode("utf-8")) > LINE_LIMIT:
-            raise PolicyError(f"the line is longer than {LINE_LIMIT} bytes", where=f"{shown}:{number}")
+        if len(line.encode("utf-8")) > MAX_LINE_BYTES:
+            raise PolicyError(f"the line is longer than {MAX_LINE_BYTES} bytes", where=f"{shown}:{number}")
         words = line.strip()
         if words and not words.startswith("#"):
             directive, *rest = words.split(maxsplit=1)

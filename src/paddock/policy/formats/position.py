@@ -14,7 +14,7 @@ from itertools import accumulate
 Path = tuple[str | int, ...]
 
 # No policy nests deeper. A path per step of a hostile key with 100,000 of them would take all memory there is.
-_DEEPEST = 8
+_MAX_DEPTH = 8
 _SPACE = " \t"
 _BLANK = " \t\r\n"
 _BARE_END = frozenset(" \t\r\n.=]")
@@ -47,7 +47,7 @@ class _Scanner:
         line = self._line()
         is_array = self._sees("[[")
         self.at += 2 if is_array else 1
-        keys = self._dotted_key()[:_DEEPEST]
+        keys = self._dotted_key()[:_MAX_DEPTH]
         self.at += 2 if is_array else 1
         path: Path = ()
         for depth, key in enumerate(keys, start=1):
@@ -63,7 +63,7 @@ class _Scanner:
     def _pair(self, table: Path) -> None:
         line = self._line()
         path = table
-        for key in self._dotted_key()[:_DEEPEST]:
+        for key in self._dotted_key()[:_MAX_DEPTH]:
             path = (*path, key)
             self.lines.setdefault(path, line)
         self.at += 1  # "="

@@ -9,11 +9,11 @@ from paddock.policy.formats.schema import (
     CAPABILITIES,
     GRANT_KEYS,
     GRANT_TABLE_KEYS,
-    HOSTNAME_LIMIT,
     ID_MAPS,
     KEYS,
     LIMIT_MAX,
     LIMITS,
+    MAX_HOSTNAME_CHARS,
     SHELL_ENV_KEYS,
     VERSION,
 )
@@ -250,8 +250,8 @@ class Sections:
                 if written not in ID_MAPS:
                     raise wrong(source, f"{written!r} is not one of {', '.join(ID_MAPS)}")
                 return written
-            case "hostname" if len(written) > HOSTNAME_LIMIT:
-                raise wrong(source, f"a host name has at most {HOSTNAME_LIMIT} letters")
+            case "hostname" if len(written) > MAX_HOSTNAME_CHARS:
+                raise wrong(source, f"a host name has at most {MAX_HOSTNAME_CHARS} letters")
             case _:
                 word = self.values.expander.text(written, source)
                 if not word or not word.replace("-", "").replace("_", "").replace(".", "").isalnum():

@@ -25,7 +25,7 @@ from paddock.policy.model import (
 from paddock.policy.rules import RuleReader
 from paddock.policy.trust.origin import Origin
 
-MOST_PARTS = 100
+MAX_KEY_PARTS = 100
 
 
 def read_toml(text: str, shown: str, origin: Origin) -> Fragment:
@@ -36,8 +36,8 @@ def document(text: str, shown: str) -> Table:
     """The text as a table whose every key has a line."""
     for number, line in enumerate(text.split("\n"), start=1):
         # Before anything is parsed: reading a key takes time and memory by the square of its parts.
-        if line.partition("=")[0].count(".") > MOST_PARTS:
-            raise PolicyError(f"a key of more than {MOST_PARTS} parts", where=f"{shown}:{number}")
+        if line.partition("=")[0].count(".") > MAX_KEY_PARTS:
+            raise PolicyError(f"a key of more than {MAX_KEY_PARTS} parts", where=f"{shown}:{number}")
     try:
         values = tomllib.loads(text)
         lines = positions(text)

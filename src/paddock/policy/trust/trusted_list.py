@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from paddock.errors import PolicyError
 
-SIZE_LIMIT = 1024 * 1024
+MAX_FILE_BYTES = 1024 * 1024
 STORE = "trusted"
 
 
@@ -84,12 +84,12 @@ def _entries(data: bytes, shown: str) -> Iterable[tuple[str, str]]:
 
 def read_all(descriptor: int, shown: str) -> bytes:
     data = bytearray()
-    while len(data) <= SIZE_LIMIT:
+    while len(data) <= MAX_FILE_BYTES:
         chunk = os.read(descriptor, 64 * 1024)
         if not chunk:
             return bytes(data)
         data += chunk
-    raise PolicyError(f"is longer than {SIZE_LIMIT} bytes", where=shown)
+    raise PolicyError(f"is longer than {MAX_FILE_BYTES} bytes", where=shown)
 
 
 def reason_of(error: OSError) -> str:

@@ -106,13 +106,13 @@ def wrong_arguments(spec: ToolSpec, call: ToolCall, cwd: str, platform: str) -> 
     return None
 
 
-_MOST_BITS = 64  # of a number: no file, no time and no count is larger
+_MAX_NUMBER_BITS = 64  # of a number: no file, no time and no count is larger
 _KINDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _is(value: object, kind: type) -> bool:
     if isinstance(value, bool):
         return kind is bool
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+    if isinstance(value, int) and value.bit_length() > _MAX_NUMBER_BITS:
         return False
     return isinstance(value, (int, float)) if kind is float else isinstance(value, kind)

@@ -22,8 +22,8 @@ _NAMED = re.compile(
     r"(?:^|_)(?:path|file|filename|filepath|dir|directory|folder|root|cwd|workdir|src|dst|dest|destination)s?$"
 )
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_LONGEST = 4096
-_DEEPEST = 8
+_MAX_PATH_CHARS = 4096
+_MAX_DEPTH = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +89,10 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
         yield value
     elif isinstance(value, bytes | os.PathLike):
         yield os.fsdecode(value)
-    elif depth < _DEEPEST and isinstance(value, Mapping):
+    elif depth < _MAX_DEPTH and isinstance(value, Mapping):
         for one in (*value.keys(), *value.values()):
             yield from _texts(one, depth + 1)
-    elif depth < _DEEPEST and isinstance(value, list | tuple | set | frozenset):
+    elif depth < _MAX_DEPTH and isinstance(value, list | tuple | set | frozenset):
         for one in value:
             yield from _texts(one, depth + 1)
 
@@ -109,7 +109,7 @@ def _as_path(text: str, cwd: str, home: str) -> str | None:
     if written.lower().startswith("file:"):
         written = unquote(urlsplit(written).path)
     written = written.removeprefix("@")  # as curl and others name a file
-    if not written or len(written) > _LONGEST or "\0" in written or "\n" in written:
+    if not written or len(written) > _MAX_PATH_CHARS or "\0" in written or "\n" in written:
         return None
     if written in ("~", "..") or written.startswith(("~/", "../")):
         return written

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.host.git.file_snapshot import SIZE_LIMIT, Looked
+from paddock.host.git.file_snapshot import MAX_FILE_BYTES, Looked
 from paddock.host.git.repository import Repository, repository_of
 from tests.unit.host.git.real_repositories import git, repository, worktree
 
@@ -83,7 +83,7 @@ def test_what_was_looked_at_is_remembered_with_what_it_was(tmp_path: Path) -> No
 
 
 def test_a_file_that_can_not_be_read_as_git_would_stops_the_run(tmp_path: Path) -> None:
-    (tmp_path / "long").write_bytes(b"#" * (SIZE_LIMIT + 1))
+    (tmp_path / "long").write_bytes(b"#" * (MAX_FILE_BYTES + 1))
     with pytest.raises(PolicyError, match="longer than"):
         Looked().text(str(tmp_path / "long"))
     with pytest.raises(PolicyError, match="not a regular file"):

@@ -15,7 +15,7 @@ import pytest
 from paddock.errors import PolicyError
 from paddock.policy import Request, load
 from paddock.policy.trust.file_trust import is_trusted, read_policy, trust, untrust
-from paddock.policy.trust.trusted_list import SIZE_LIMIT, Trusted
+from paddock.policy.trust.trusted_list import MAX_FILE_BYTES, Trusted
 from tests.support.features import need
 from tests.unit.policy.world import World
 
@@ -136,8 +136,8 @@ def test_a_loop_of_links_is_told(world: World) -> None:
 
 def test_size_has_a_limit(world: World) -> None:
     comment = b"#" * 1023 + b"\n"
-    assert world.load_file(world.file("p.conf", comment * (SIZE_LIMIT // 1024)))
-    assert "longer than" in refused(world, world.file("p.conf", comment * (SIZE_LIMIT // 1024) + b"\n"))
+    assert world.load_file(world.file("p.conf", comment * (MAX_FILE_BYTES // 1024)))
+    assert "longer than" in refused(world, world.file("p.conf", comment * (MAX_FILE_BYTES // 1024) + b"\n"))
 
 
 def test_a_link_is_judged_by_what_it_points_to(world: World) -> None:
