@@ -14,6 +14,7 @@ import tree_sitter_bash
 from tree_sitter import Language, Node, Parser
 
 from paddock.shell.dialect import Dialect
+from paddock.shell.known_node_pairs import is_known
 from paddock.shell.posix_differences import beyond_posix
 from paddock.shell.unparsed_text import unaccounted
 
@@ -97,7 +98,7 @@ def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
         raise Unparsed(f"it is nested more than {MAX_TREE_DEPTH} deep")
     if (lost := unaccounted(plain, nodes(root), is_verbatim)) is not None:
         raise Unparsed(lost, text.replace(_CONTINUED, ""))
-    if any(_misread(node) for node in leaves(root)):
+    if not is_known(nodes(root)) or any(_misread(node) for node in leaves(root)):
         raise Unparsed("a part of it means something else to a shell than to the grammar")
     if any(node.type == "command_name" and text_of(node) == "coproc" for node in nodes(root)):
         raise Unparsed("the grammar does not know coproc")
