@@ -23,9 +23,9 @@ from pathlib import Path
 from bench.network import Through, mitmdump
 from paddock.core.canonical import canonical
 from paddock.http.credentials import injection
-from paddock.http.routes import Settings
+from paddock.http.route_table import Settings
 from paddock.http.server import serve
-from paddock.plan.http import DOMAIN
+from paddock.plan.http_routes import DOMAIN
 from paddock.policy.model import Credential, CredentialKind, EndpointRule, Route, Source, Upstream
 from tests.support.waiting import wait_for
 

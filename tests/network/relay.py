@@ -17,7 +17,7 @@ from typing import Any
 from paddock.core.canonical import canonical
 from paddock.http.credentials import Injection, injection
 from paddock.http.inspection import Authority
-from paddock.http.routes import Settings
+from paddock.http.route_table import Settings
 from paddock.http.server import RequestServer
 from paddock.http.upstream import Patience
 from paddock.policy.model import (

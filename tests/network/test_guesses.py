@@ -21,7 +21,7 @@ import h2.events
 import pytest
 
 from paddock.http.inspection import Authority
-from paddock.http.routes import Settings
+from paddock.http.route_table import Settings
 from tests.network.certificates import TestAuthority
 from tests.network.relay import Relay, a_route, serving
 from tests.network.upstreams import Asked, answer, read_head, upstream, websocket_accept

@@ -488,7 +488,7 @@ def test_descriptors_are_given_back() -> None:
 def test_a_message_that_is_no_connection_ends_the_server(message: bytes, descriptors: int) -> None:
     import paddock.http.server as served
     from paddock.errors import CoreError
-    from paddock.http.routes import Settings
+    from paddock.http.route_table import Settings
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     our_line, their_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -25,8 +25,7 @@ from dataclasses import dataclass
 
 from paddock.approve.inbox import Inbox
 from paddock.approve.model import Asked, Verdict
-from paddock.approve.remember_answer import approval_for, keep, written
-from paddock.approve.text import (
+from paddock.approve.question_text import (
     ANSWER_LINES,
     EXPLAINED,
     MAX_COLUMNS,
@@ -37,6 +36,7 @@ from paddock.approve.text import (
     framed,
     shown,
 )
+from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.errors import PaddockError
 from paddock.policy import Origin
 from paddock.policy.trust.approved import place

@@ -4,7 +4,7 @@ Who may answer is who knows the address: the first part of every path is a token
 It is no cookie, because browsers send those to every port of the host, and a command may have a page on one. The Host
 header has to be our own, so that no name that leads here by DNS makes a page of somebody else's one of ours.
 
-Whatever is shown was escaped in ``text.py``, and the page puts it in as text, never as markup.
+Whatever is shown was escaped in ``question_text.py``, and the page puts it in as text, never as markup.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
-from paddock.approve.http import HttpServer, PageRequest, Response
 from paddock.approve.model import Verdict
+from paddock.approve.page_server import HttpServer, PageRequest, Response
+from paddock.approve.question_text import Shown, words
 from paddock.approve.queue import Pending, Queue, Settled
 from paddock.approve.remember_answer import approval_for, keep, written
-from paddock.approve.text import Shown, words
 from paddock.errors import PaddockError
 from paddock.policy import Origin
 from paddock.policy.trust.approved import place

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from paddock.cli.text import complain
+from paddock.cli.terminal_output import complain
 from paddock.core import caller_environment
 from paddock.errors import EXIT_PADDOCK, Bug, PaddockError, UsageError
 from paddock.version import __version__

@@ -7,7 +7,7 @@ import json
 from paddock.cli.changes import FLAGGED, as_json, headline, is_flagged_change, merged
 from paddock.cli.chosen import Words, check_named
 from paddock.cli.options import Parser, split_command
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import SessionError, UsageError
 from paddock.policy import Origin
 from paddock.workspace.apply import ApplyOutcome, choose

@@ -7,7 +7,7 @@ import signal
 import sys
 
 from paddock.cli.options import Parser
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import HostError
 from paddock.policy import Origin
 

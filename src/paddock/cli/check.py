@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paddock.cli.options import Parser
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import PolicyError, UsageError
 from paddock.explain.unlistable import lost_as_written
 from paddock.policy import Origin, Request, load, weak_points

@@ -6,7 +6,7 @@ import contextlib
 
 from paddock.cli.chosen import Words
 from paddock.cli.options import Parser
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import SessionError
 from paddock.policy import Origin
 from paddock.workspace.review import recovered

@@ -52,7 +52,7 @@ def _keep_secrets() -> None:
 def _ready(line: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket.socket], None]:
     """Reads the secrets, and says that it did."""
     from paddock.http.credentials import injections, require_trusted
-    from paddock.http.routes import Settings
+    from paddock.http.route_table import Settings
 
     http, reached = http_of(os.pread(plan_fd, os.fstat(plan_fd).st_size, 0))
     settings = Settings.of(http)

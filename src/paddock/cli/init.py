@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 
 from paddock.cli.options import Parser
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
 from paddock.policy import Origin
 from paddock.policy.formats.config import INITIAL, place

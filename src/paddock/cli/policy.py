@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from paddock.cli.options import Parser, add_tool_options, tool_flags_of
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.policy import Origin
 from paddock.policy.formats.config import configured, shown
 

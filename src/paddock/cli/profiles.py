@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from paddock.cli.options import Parser
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK
 from paddock.policy import Origin
 from paddock.policy.listing import Listed, listed, text_of

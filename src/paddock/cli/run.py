@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 from paddock.cli.options import Parser, add_policy_options, request_of, split_command
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import UsageError
 from paddock.launch.memo import Memo, watched
 from paddock.launch.prepare import prepare

@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import asdict, replace
 
 from paddock.cli.options import Parser
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK, ExecutorError, PaddockError, UsageError
 from paddock.executors.interface import CommandExecutor
 from paddock.executors.modes import HOLDS, executor_for, resolve_mode

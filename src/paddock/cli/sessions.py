@@ -8,7 +8,7 @@ from typing import Any
 
 from paddock.cli.changes import size_text
 from paddock.cli.options import Parser
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import SessionError
 from paddock.policy import Origin
 from paddock.workspace.model import Type

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.explain.read_plan import plan_of
 from paddock.explain.unlistable import lost_as_held
 from paddock.launch.prepare import Preflight, Prepared
-from paddock.plan.http import DOMAIN
+from paddock.plan.http_routes import DOMAIN
 from paddock.plan.model import (
     Files,
     Gate,

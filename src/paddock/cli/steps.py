@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import Bug
 from paddock.launch.prepare import Preflight
 from paddock.plan.model import Container, IdRange, Level, Plan

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 from paddock.cli.options import Parser
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
 from paddock.host.registries import agreement, named_in
 from paddock.policy import Origin, Request, load

@@ -11,14 +11,14 @@ import shlex
 from dataclasses import asdict
 
 from paddock.cli.options import Parser, add_policy_options, add_tool_options, request_of, tool_flags_of
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import PolicyError, UsageError
 from paddock.explain.ask_host_table import LOOPBACK, judge_host
 from paddock.explain.exec_answer import answer_exec
 from paddock.explain.file_answer import Tried, answer
 from paddock.explain.file_rules import Operation
 from paddock.launch.prepare import prepare
-from paddock.plan.http import DOMAIN
+from paddock.plan.http_routes import DOMAIN
 from paddock.plan.model import NetworkReach
 from paddock.policy import Origin, load
 from paddock.policy.hosts import allowed_host, read_host

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from paddock.errors import PolicyError
 from paddock.host.git.file_snapshot import FileFacts, Looked
+from paddock.host.git.linked_worktree import Opening, opening_of
 from paddock.host.git.repository import repository_around, repository_of
 from paddock.host.git.trusted_paths import trusted_by
-from paddock.host.git.worktree import Opening, opening_of
 from paddock.host.git.worktree_links import Links
 from paddock.policy.glob import Glob
 from paddock.policy.hosts import DISCOVERED

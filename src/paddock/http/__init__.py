@@ -6,7 +6,7 @@ relay ══ channel.py: connections of clients, and those that are dialled ═�
 supervisor ◄════════════════════ each decision: an event of layer "request" ◄═════════════════┘
 ```
 
-- ``routes.py`` knows where a connection leads and which requests may go there; ``endpoints.py`` how paths are compared.
+- ``route_table.py`` knows where a connection leads and which requests may go there. ``endpoints.py`` compares paths.
 - ``credentials.py`` reads the secrets and takes them out of answers.
 - ``message.py`` is the grammar of HTTP/1.1, and ``headers.py`` what happens to a message on its way.
   Neither has sockets.

@@ -19,7 +19,7 @@ from typing import Any
 
 from paddock.core.canonical import canonical
 from paddock.errors import CoreError
-from paddock.http.routes import ConnectionKind
+from paddock.http.route_table import ConnectionKind
 
 _MESSAGE_MAX = 128 * 1024
 _DIALLED_S = 60  # the relay answers long before

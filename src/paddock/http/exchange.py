@@ -29,7 +29,7 @@ from paddock.http.headers import (
     words,
 )
 from paddock.http.message import Answer, Headers, Malformed, Unsayable, may_begin_a_request
-from paddock.http.routes import Site, judge
+from paddock.http.route_table import Site, judge
 from paddock.http.upstream import Connection, Forbidden, Patience, Unreachable, Upstreams
 from paddock.http.websocket import Frames
 

@@ -22,7 +22,7 @@ from paddock.http.message import (
     request_extent,
     tokens_of,
 )
-from paddock.http.routes import Site
+from paddock.http.route_table import Site
 from paddock.policy.model import BODILESS_METHODS
 
 # RFC 9110, 7.6.1, and what older proxies mean by it.

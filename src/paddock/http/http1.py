@@ -9,7 +9,7 @@ from paddock.http.connection import Wire
 from paddock.http.exchange import ClientGone, Exchanges, event
 from paddock.http.headers import Denied, HttpRequest, request_of, words
 from paddock.http.message import Answer, Headers, Malformed, Reader, Writer, answer_bytes, lasts, tokens_of
-from paddock.http.routes import Site
+from paddock.http.route_table import Site
 from paddock.http.upstream import Patience
 
 _MAX_DISCARDED_BYTES = 1024 * 1024  # of a body that nobody wants, so that its sender reads the answer

@@ -22,7 +22,7 @@ from paddock.http.connection import Wire
 from paddock.http.exchange import ClientGone, Exchanges, event
 from paddock.http.headers import Denied, HttpRequest, words
 from paddock.http.message import MAX_HEAD_BYTES, Answer, Headers
-from paddock.http.routes import Site
+from paddock.http.route_table import Site
 from paddock.http.upstream import Patience
 
 _MAX_STREAMS = 100

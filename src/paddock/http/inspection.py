@@ -1,7 +1,7 @@
 """The session's own authority for certificates: with them the TLS of inspected hosts ends here, and only theirs.
 
 Its key never leaves the memory of this process and ends with it. The sandbox gets the certificate, beside those of the
-system (plan/http.py has the variables by which programs find it).
+system (plan/http_routes.py has the variables by which programs find it).
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from paddock.http.connection import Wire
 from paddock.http.credentials import Injection
 from paddock.http.exchange import ClientGone, Exchanges, RequestEvent, event
 from paddock.http.http1 import Http1
-from paddock.http.routes import NoSite, Settings, Site
+from paddock.http.route_table import NoSite, Settings, Site
 from paddock.http.upstream import Patience, Upstreams, verified
 from paddock.policy.model import Upstream
 

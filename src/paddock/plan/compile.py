@@ -11,7 +11,7 @@ from paddock.host.surroundings import Terrain
 from paddock.plan.files import Laid, lay_out
 from paddock.plan.gate import asks_for_gate, gate_of
 from paddock.plan.grants import TMP
-from paddock.plan.http import secret_variables, variables, without_secrets
+from paddock.plan.http_routes import secret_variables, variables, without_secrets
 from paddock.plan.model import (
     EnvironmentRules,
     Files,

@@ -17,8 +17,8 @@ from paddock.tools.place import OpenedName, PlaceDenial, kind_of, real_path, req
 from paddock.tools.policy.calls import ToolCall
 from paddock.tools.policy.open_judged import open_straight
 from paddock.tools.result import Entry, FileText, FileWritten, Listing, ToolFailure, ToolOutcome
-from paddock.tools.text import DEFAULT, Document, named
-from paddock.workspace.text import Tag, unified
+from paddock.tools.text_encoding import DEFAULT, Document, named
+from paddock.workspace.text_diff import Tag, unified
 
 _MAX_SHOWN_LINES = 5
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

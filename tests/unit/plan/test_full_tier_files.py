@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.host.git.worktree import Opening
+from paddock.host.git.linked_worktree import Opening
 from paddock.host.surroundings import Terrain
 from paddock.plan import Plan, compile_plan
 from paddock.plan.model import Files, Level

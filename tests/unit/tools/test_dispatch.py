@@ -11,7 +11,7 @@ import pytest
 from paddock import Redactor, ToolCall, ToolPolicy, ToolSpec
 from paddock.approve.approvals import Desk
 from paddock.approve.model import Verdict
-from paddock.approve.text import words
+from paddock.approve.question_text import words
 from paddock.errors import ExecutorError, JournalError
 from paddock.policy.model import Action, Effect, PathRule
 from paddock.tools.commands import CommandResult

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from paddock.errors import PolicyError
-from paddock.host.git.config import ConfigEntry, entries
+from paddock.host.git.config_file import ConfigEntry, entries
 from paddock.host.git.file_snapshot import Looked
 from paddock.host.git.repository import Repository
 from paddock.policy.git_layout import Key, key_of

@@ -1,4 +1,4 @@
-"""[network.routes] and inspected hosts → what the part that speaks HTTP serves (network/), and what the command sees of
+"""[network.routes] and inspected hosts → what the part that speaks HTTP serves (http/), and what the command sees of
 it. No secret is here, only where secrets lie; and that is hidden from the command."""
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paddock.tools.result import ToolFailure, ToolOutcome
-from paddock.tools.text import ENCODINGS, Document, named
+from paddock.tools.text_encoding import ENCODINGS, Document, named
 
 
 @settings(deadline=None)

@@ -9,7 +9,7 @@ import pytest
 from paddock.http.credentials import injection
 from paddock.http.headers import BadAnswer, Denied, backward, onward, request_of, target_of
 from paddock.http.message import Answer, Reader, RequestHead
-from paddock.http.routes import ConnectionKind, NoSite, Settings, judge
+from paddock.http.route_table import ConnectionKind, NoSite, Settings, judge
 from paddock.policy.model import Credential, CredentialKind, EndpointRule, InjectMode, Route, Source, Sourced, Upstream
 
 LINE = Source(file="p.toml", line=5)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from paddock.host.git.file_snapshot import Looked
+from paddock.host.git.linked_worktree import Opening, opening_of
 from paddock.host.git.repository import repository_of
-from paddock.host.git.worktree import Opening, opening_of
 from paddock.host.git.worktree_links import Links, remember
 from tests.unit.host.git.real_repositories import git, repository, worktree
 

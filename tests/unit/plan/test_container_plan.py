@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from paddock.errors import HostError, PolicyError
-from paddock.plan.container import compile_container
+from paddock.plan.container_plan import compile_container
 from paddock.plan.model import Container, Plan
 from paddock.policy.model import (
     Access,

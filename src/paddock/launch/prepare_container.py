@@ -7,7 +7,7 @@ from dataclasses import replace
 from paddock.host import Terrain, measure
 from paddock.host.accounts import look_up
 from paddock.launch.prepare import Prepared, remember_journal
-from paddock.plan.container import ContainerSection, compile_container
+from paddock.plan.container_plan import ContainerSection, compile_container
 from paddock.policy import Origin, Request, load
 from paddock.policy.load import writable_trees
 from paddock.policy.trust.writable_history import WritableHistory

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from paddock.http.endpoints import allowed_by
-from paddock.plan.http import DOMAIN
+from paddock.plan.http_routes import DOMAIN
 from paddock.plan.model import Http
 from paddock.policy.model import Credential, EndpointRule, Route, Source, Sourced, Upstream
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.host.git.config import entries
+from paddock.host.git.config_file import entries
 
 SEED = 20261115
 

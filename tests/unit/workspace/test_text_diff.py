@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from paddock.workspace.text import MAX_EDITS, DiffLine, Tag, count, is_binary, unified
+from paddock.workspace.text_diff import MAX_EDITS, DiffLine, Tag, count, is_binary, unified
 
 
 def shown(old: bytes, new: bytes) -> list[str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from paddock.journal.event_text import line
 from paddock.journal.reader import Event
-from paddock.journal.text import line
 
 EVENTS = Path(__file__).parents[3] / "schema" / "examples" / "events.jsonl"
 
