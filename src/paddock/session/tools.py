@@ -19,8 +19,7 @@ from paddock.plan.model import Plan
 from paddock.plan.paths import within
 from paddock.policy import GrantFlag, Origin, Request, load
 from paddock.policy.formats.config import Config, configured
-from paddock.policy.model import Access, Tier
-from paddock.policy.model import ToolSettings as ToolSettings
+from paddock.policy.model import Access, Tier, ToolSettings
 from paddock.text.path_walk import Identity
 from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandRunner
