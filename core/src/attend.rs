@@ -5,6 +5,7 @@
 //! It has no more rights than what it starts, and is not believed in anything that matters to the fence: the supervisor outside answers
 //! for the execs of all of them, and its end is the end of them all.
 
+mod opener;
 mod warden;
 
 use std::collections::HashSet;
@@ -19,12 +20,17 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use crate::canonical;
 use crate::census::{Census, Tree};
 use crate::refusal::Refusal;
 use crate::sys;
 use crate::text::Text;
+
+/// The first byte of a message: start a command, or open a file for the session's owner.
+const START: u8 = b's';
+const OPEN: u8 = b'o';
 
 /// What is to be started. It lies in a file in memory: arguments may be megabytes.
 #[derive(Debug, Deserialize)]
@@ -142,9 +148,13 @@ fn serve(wardens: &mut HashSet<Pid>) -> Result<bool, Refusal> {
     };
     let standard: Vec<OwnedFd> = given.collect();
     // Reading what may be long, and whatever goes wrong from here on, is not for the one that all others wait for.
-    let warden = sys::fork(|| match read(&request) {
-        Some(request) => warden::look_after(&request, standard, &line),
-        None => warden::refuse(&line, "request", Errno::INVAL),
+    let warden = sys::fork(|| match word[0] {
+        START => match read(&request).filter(|request: &Request| !request.argv.is_empty()) {
+            Some(request) => warden::look_after(&request, standard, &line),
+            None => warden::refuse(&line, "request", Errno::INVAL),
+        },
+        OPEN => opener::answer(read(&request), &line),
+        _ => warden::refuse(&line, "request", Errno::INVAL),
     });
     match warden {
         Ok(warden) => drop(wardens.insert(warden)),
@@ -153,7 +163,7 @@ fn serve(wardens: &mut HashSet<Pid>) -> Result<bool, Refusal> {
     Ok(true)
 }
 
-fn read(file: &OwnedFd) -> Option<Request> {
+fn read<T: DeserializeOwned>(file: &OwnedFd) -> Option<T> {
     let length = rustix::fs::fstat(file).ok()?.st_size as u64;
     let mut text = vec![0; usize::try_from(length).ok().filter(|_| length <= LONGEST)?];
     let mut filled = 0;
@@ -165,5 +175,5 @@ fn read(file: &OwnedFd) -> Option<Request> {
             Err(_) => return None,
         }
     }
-    canonical::from_slice(&text).ok().filter(|request: &Request| !request.argv.is_empty())
+    canonical::from_slice(&text).ok()
 }

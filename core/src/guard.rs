@@ -10,6 +10,7 @@ mod events;
 mod flagged;
 mod memory;
 mod nodes;
+mod post;
 mod strangers;
 #[cfg(test)]
 mod tests;
@@ -41,8 +42,9 @@ use events::{Near, Noted};
 use flagged::Flagged;
 pub use memory::{Away, Memory};
 use nodes::{NO_NODE, Nodes};
+use post::Post;
 use view::View;
-use visit::{Post, Visit};
+use visit::Visit;
 
 /// Whoever makes more protected names than this is not at work.
 const MAX_TAKEN: usize = 1000;
@@ -392,7 +394,9 @@ impl Guard {
             let unwatched = |source| GuardError::Watch { path: cover.path.clone(), source };
             match self.ground.look(&cover.path).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd))) {
                 Ok((stat, object)) if Identity::from(&stat) == cover.identity => {
-                    self.post.remember(self.inotify.as_fd(), object.as_fd(), cover.identity).map_err(unwatched)?;
+                    let inotify = self.inotify.as_fd();
+                    self.post.remember(inotify, object.as_fd(), cover.identity).map_err(unwatched)?;
+                    self.post.close(inotify, object.as_fd(), &stat, cover.kind).map_err(unwatched)?;
                 }
                 // It was replaced since, which is an event.
                 Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}

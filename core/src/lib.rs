@@ -209,6 +209,11 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             arguments.end()?;
             Ok(i32::from(namespaces::try_out().namespaces.is_err()))
         }
+        Some(b"git-state") => {
+            let path = arguments.path()?;
+            arguments.end()?;
+            print(if gitdir::may_be_applied(path.as_bytes(), &question()?) { "true" } else { "false" })
+        }
         Some(b"finish") => {
             let sessions = unfinished::sessions(arguments.path()?.as_bytes());
             arguments.end()?;

@@ -44,6 +44,7 @@ pub mod name;
 mod no;
 #[cfg(test)]
 mod noise;
+mod origin;
 pub mod outlet;
 pub mod outside;
 mod owner;

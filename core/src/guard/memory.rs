@@ -21,7 +21,7 @@ use crate::walk::{WalkError, Walker};
 use super::events::Noted;
 use super::flagged::Flagged;
 use super::nodes::Nodes;
-use super::visit::Post;
+use super::post::Post;
 use super::{Guard, GuardError};
 
 /// A guard as it was when the command started. Objects are known by device and inode.

@@ -19,18 +19,17 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
-use super::dial::{self, Dial, Next, WATCHED, is_own};
+use super::dial::{Dial, Next, WATCHED, is_own};
 use super::flow::{End, Flow, Stop, Tools};
 use super::forward::{Asked, Form, Greeting, Step};
-use super::guards::Guards;
 use super::line::Process;
 use super::name::{Host, Name};
-use super::published::Within;
+use super::origin::{Dialled, Origin};
 use super::reply;
 use super::request::{self, First};
 use super::resolve::Addresses;
 use super::sight::{Refusal, Sight};
-use super::table::{Rule, Table};
+use super::table::Rule;
 use super::told::{self, Layer};
 use super::ways::Kind as Handed;
 
@@ -579,30 +578,4 @@ fn peek_answer(server: &mut End, tools: &mut Tools) -> Option<bool> {
         }
     }
     None
-}
-
-pub enum Dialled {
-    Started,
-    /// No address is left, and the last word of the table was this.
-    Forbidden(&'static str),
-    Unreachable,
-}
-
-/// Where connections are dialled from.
-pub struct Origin<'a> {
-    pub table: &'a Table,
-    pub guards: &'a Guards<'a>,
-    pub epoll: &'a OwnedFd,
-    /// Where ports are published.
-    pub within: Option<&'a Within>,
-}
-
-impl Origin<'_> {
-    /// What is published is inside; all else is of the host's network.
-    fn socket(&self, way: Way, to: IpAddr) -> Result<OwnedFd, Errno> {
-        match way {
-            Way::Inward(_) => self.within.ok_or(Errno::HOSTUNREACH)?.socket(dial::family(to)),
-            Way::Outward | Way::Local => dial::host_socket(to),
-        }
-    }
 }

@@ -8,7 +8,6 @@ from enum import Enum
 from paddock.core import process as core
 from paddock.errors import CoreError
 from paddock.plan import Plan
-from paddock.text.path_walk import Identity
 
 
 class CoverKind(Enum):
@@ -19,11 +18,10 @@ class CoverKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """A mount that the core lays over a name inside (core/src/cover.rs). ``identity``: the object that has the name."""
+    """A mount that the core lays over a name inside (core/src/cover.rs)."""
 
     path: str
     kind: CoverKind
-    identity: Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +36,7 @@ def covers_of(plan: Plan) -> FoundCovers:
     """What the core would lay over names that are there now, in the full tier."""
     try:
         told = core.ask("covers", plan=plan)
-        covers = [
-            Cover(
-                path=str(one["path"]),
-                kind=CoverKind(one["kind"]),
-                identity=Identity(int(one["device"]), int(one["inode"])),
-            )
-            for one in told["covers"]
-        ]
+        covers = [Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in told["covers"]]
         links = frozenset((str(one["path"]), str(one["said"])) for one in told["links"])
         return FoundCovers(covers=covers, links=links)
     except (KeyError, TypeError, ValueError) as error:

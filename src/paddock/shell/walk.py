@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from paddock.shell.assignments import command_assigns, text_assigns
 from paddock.shell.dialect import Dialect
 from paddock.shell.effects import code_of, dialect_for, effect_of, other_code, unwrapped
+from paddock.shell.evaluated_values import may_run_values
 from paddock.shell.expansion import Expansion
 from paddock.shell.grammar import (
     Unparsed,
@@ -95,6 +96,8 @@ class _Walk(Expansion):
         self.line.assigns = self.line.assigns or text_assigns(root)
         if self.dialect is Dialect.BASH and evaluates_literals(root):
             self.line.doubts.append("arithmetic and array subscripts run a command that stands quoted in the text")
+        elif self.dialect is Dialect.BASH and may_run_values(root, inner=self.layer > 0):
+            self.line.doubts.append("arithmetic and array subscripts may run what stands in a variable")
         if transforms(root):
             self.line.doubts.append("an expansion with @ may run what stands in a variable")
         out = self.run(root, stdin)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from paddock.workspace.apply import ApplyOutcome, apply
 from paddock.workspace.conflicts import Selection, Terms, judge
+from paddock.workspace.git_state import harmful_state
 from paddock.workspace.model import Change
 from paddock.workspace.record import Record
 from paddock.workspace.renames import with_renames
@@ -45,6 +46,7 @@ def reviewed(
         changes = scan(roots.upper, roots.lower, unseen=record.temporaries)
         if renames:
             changes = with_renames(changes, roots.upper, roots.lower)
+        repositories = repositories_in(changes, roots.lower)
         terms = Terms(
             started_ns=session.started_ns,
             directories=directories_of(roots.state),
@@ -52,9 +54,14 @@ def reviewed(
             mounted=frozenset(_mounted_in(session.workspace)),
             is_protected=session.is_protected,
             obeyed=frozenset(
-                obeyed_in(session.workspace, session.is_protected, os.path.expanduser("~")) if changes else ()
+                (
+                    *obeyed_in(session.workspace, session.is_protected, os.path.expanduser("~")),
+                    *harmful_state(changes, roots.upper, repositories),
+                )
+                if changes
+                else ()
             ),
-            repositories=repositories_in(changes, roots.lower),
+            repositories=repositories,
             selection=selection or Selection(),
             overwrite=overwrite,
         )

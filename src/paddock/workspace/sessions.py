@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -20,7 +21,7 @@ from paddock.policy.glob import GlobError
 from paddock.workspace.masked_names import Hidden
 from paddock.workspace.protection import Protection
 from paddock.workspace.replace_file import Roots
-from paddock.workspace.tree import DIRECTORY, remove_all
+from paddock.workspace.tree import DIRECTORY, opened_directory, remove_all
 
 STORE = "sessions"
 VERSION = 1
@@ -74,9 +75,15 @@ class Session(Kept):
         number may be another one after a reboot."""
         with contextlib.ExitStack() as stack:
             state = stack.enter_context(_opened(self.place))
-            upper = stack.enter_context(_opened("upper", state))
+            try:  # the command may have taken its owner's rights away
+                upper = stack.enter_context(opened_directory("upper", state))
+            except PermissionError as error:
+                raise SessionError(
+                    f"what the command of session {self.id} wrote can not be opened: {error.strerror}",
+                    hint=f"type `chmod u+rwx {shlex.quote(self.place)}/upper`",
+                ) from None
             try:
-                lower = stack.enter_context(_opened(self.workspace))
+                lower = stack.enter_context(opened_directory(self.workspace))
             except OSError as error:
                 raise SessionError(
                     f"the workspace of session {self.id} can not be opened: {self.workspace}: {error.strerror}",

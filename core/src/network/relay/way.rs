@@ -5,8 +5,9 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::super::connection::{Connection, Dialled, Origin, Turn, Way};
+use super::super::connection::{Connection, Turn, Way};
 use super::super::no::{self, DENIED, UNREACHABLE, Verdict};
+use super::super::origin::{Dialled, Origin};
 use super::super::resolve::{self, Addresses, Failure};
 use super::super::told::{Decision, Outcome};
 use super::super::ways::Kind as Handed;
