@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-CORE   := $(shell find core/src core/build.rs core/launch.ld core/profiles core/Cargo.toml core/Cargo.lock src/paddock/policy/syscalls.tsv src/paddock/journal/secrets.tsv 2>/dev/null)
+CORE   := $(shell find core/src core/build.rs core/launch.ld core/profiles core/Cargo.toml core/Cargo.lock src/paddock/policy/syscalls.tsv src/paddock/text/secrets.tsv 2>/dev/null)
 
 # A static musl starts in half the time of a static glibc. Where its target can not be had, the host's own serves.
 # The other architecture's is for lint: it has to compile, and its filters are tested on this one. So is another system's,
@@ -55,7 +55,7 @@ test: setup
 # The long versions: all calls of the fault table, so many hundreds of programs of the aftermath machine, so many rounds of HTTP.
 STRESS ?= 20
 stress: setup
-	PADDOCK_STRESS=$(STRESS) $(BIN)/python -m pytest -s tests/faults tests/aftermath tests/network/test_protocol.py tests/unit/decide
+	PADDOCK_STRESS=$(STRESS) $(BIN)/python -m pytest -s tests/faults tests/aftermath tests/network/test_protocol.py tests/unit/shell
 
 # Side by side with -j2: the end of a release build keeps one processor busy.
 lint: lint-python lint-rust

@@ -1,4 +1,4 @@
-//! Secrets, out of what is journaled: the rules of src/paddock/journal/secrets.tsv, as redact.py beside it applies them to commands. Both have
+//! Secrets, out of what is journaled: the rules of src/paddock/text/secrets.tsv, as redact.py beside it applies them to commands. Both have
 //! to give what schema/examples/redaction.json says. A word may be a script: what looks like a secret goes only as far as a shell would read it
 //! as a part of one word, so that nothing that is executed is hidden.
 //!
@@ -14,7 +14,7 @@ mod syntax;
 
 use syntax::Syntax;
 
-const TABLE: &str = include_str!("../../src/paddock/journal/secrets.tsv");
+const TABLE: &str = include_str!("../../src/paddock/text/secrets.tsv");
 const MARK: &[u8] = b"[redacted]";
 /// Characters; shorter ones are names as often as secrets.
 const OPAQUE: usize = 32;

@@ -66,7 +66,7 @@ impl Live {
 
 /// Code points that steer a terminal, or are shown as nothing or as a blank: control and format characters, separators, Unicode's
 /// `Default_Ignorable_Code_Point` (tags, variation selectors, fillers), private use, surrogates, noncharacters, an empty Braille pattern. The Python
-/// half has the same (`cli/text.py`); `schema/examples/unseen.txt` holds both to it.
+/// half has the same (`cli/terminal_output.py`); `schema/examples/unseen.txt` holds both to it.
 #[rustfmt::skip]
 const UNSEEN: [(u32, u32); 47] = [
     (0x0000, 0x001F), (0x007F, 0x00A0), (0x00AD, 0x00AD), (0x034F, 0x034F), (0x0600, 0x0605), (0x061C, 0x061C), (0x06DD, 0x06DD),

@@ -354,8 +354,8 @@ def test_a_tool_call_is_asked_about_with_its_diff(fence: Fence, at_terminal: tup
 DESK = """
 import asyncio
 from paddock.approve import ToolQuestion
-from paddock.approve.desk import Desk
-from paddock.approve.elsewhere import AtTerminal
+from paddock.approve.approvals import Desk
+from paddock.approve.forwarded import AtTerminal
 
 async def main():
     with Desk(AtTerminal()) as desk:

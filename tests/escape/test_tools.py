@@ -152,7 +152,7 @@ def test_no_name_is_the_end_of_the_journal(fence: Fence) -> None:
 CONFIGURED = """
 import asyncio, sys
 from paddock import ToolCall, open_tools
-from paddock.policy.config import tool_flags
+from paddock.policy.formats.config import tool_flags
 
 
 async def main():

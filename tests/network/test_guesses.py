@@ -20,12 +20,12 @@ import h2.connection
 import h2.events
 import pytest
 
-from paddock.network.inspection import Authority
-from paddock.network.routes import Settings
+from paddock.http.inspection import Authority
+from paddock.http.route_table import Settings
 from tests.network.certificates import TestAuthority
 from tests.network.relay import Relay, a_route, serving
 from tests.network.upstreams import Asked, answer, read_head, upstream, websocket_accept
-from tests.unit.network.test_scrub import SPELLINGS, guesses
+from tests.unit.http.test_secret_scrubber import SPELLINGS, guesses
 
 SECRET = "ghp_Ur8eHK5j"
 HOST = "api.paddock.internal"

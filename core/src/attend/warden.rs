@@ -1,7 +1,7 @@
 //! The warden of one command: starts it and tells how it ended.
 //!
 //! Orphans become the warden's children, so whatever descends from the command descends from it, and it stays until nobody does: who holds the line
-//! knows by the kernel's word who speaks on it, and finds them all below (executors/tree.py). It says, one message each:
+//! knows by the kernel's word who speaks on it, and finds them all below (executors/process_tree.py). It says, one message each:
 //! `{"warden":PID}`; `{"started":PID}` or `{"failed":"cwd"|"exec"|…,"errno":N}`; `{"exited":CODE,…}` or `{"killed":SIGNAL,…}`. The end of the line is its end.
 
 use std::collections::BTreeSet;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use super::Role;
 
-const TEXT: &str = include_str!("../../../src/paddock/git/git.tsv");
+const TEXT: &str = include_str!("../../../src/paddock/policy/git.tsv");
 
 /// One part of a git directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The Python half that speaks HTTP (src/paddock/network): started before the command is, because secrets that can not be read are a
+//! The Python half that speaks HTTP (src/paddock/http): started before the command is, because secrets that can not be read are a
 //! reason not to start. Connections come to it from the relay ([`super::handover`]); its line to the supervisor says that it is ready,
 //! or why it is not, and then what it decided.
 //!

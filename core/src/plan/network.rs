@@ -60,7 +60,7 @@ pub struct Published {
     pub host: u16,
 }
 
-/// What the Python half serves (src/paddock/network). No secret is in it, only where secrets lie.
+/// What the Python half serves (src/paddock/http). No secret is in it, only where secrets lie.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Http {

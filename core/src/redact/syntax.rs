@@ -1,7 +1,7 @@
 //! Where the syntax of a shell stands in a text, so that no secret that is taken out takes a command along.
 //!
 //! One look from left to right, by the quotes. From the first place on where that does not tell any more what is quoted (substitutions,
-//! here-documents, arithmetic, patterns), quotes count for nothing: every byte that could be syntax is. src/paddock/journal/syntax.py is the same.
+//! here-documents, arithmetic, patterns), quotes count for nothing: every byte that could be syntax is. src/paddock/text/shell_syntax.py is the same.
 
 use std::ops::Range;
 

@@ -111,7 +111,7 @@ pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Resul
 const NAMES: [(&CStr, &CStr); 2] = [(c"dev/.hosts", c"etc/hosts"), (c"dev/.resolv.conf", c"etc/resolv.conf")];
 const NAMESERVER: &str = "nameserver 10.255.255.53\n";
 
-/// The certificates that programs are to trust; the variables that name it come with the plan (src/paddock/plan/http.py).
+/// The certificates that programs are to trust; the variables that name it come with the plan (src/paddock/plan/http_routes.py).
 pub(super) const BUNDLE: &CStr = c"dev/paddock-ca.pem";
 
 fn write_bundle(root: BorrowedFd<'_>, bundle: &OwnedFd) -> Result<()> {

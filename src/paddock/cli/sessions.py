@@ -6,14 +6,14 @@ import json
 import time
 from typing import Any
 
-from paddock.changes.model import Type
 from paddock.cli.changes import size_text
 from paddock.cli.options import Parser
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import SessionError
 from paddock.policy import Origin
-from paddock.session.review import reviewed
-from paddock.session.sessions import Broken, Session, Taken, listed, store_of
+from paddock.workspace.model import Type
+from paddock.workspace.review import reviewed
+from paddock.workspace.sessions import Broken, Session, Taken, listed, store_of
 
 
 def execute(arguments: list[str]) -> int:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
-from paddock.policy.expand import wrong
+from paddock.policy.formats.expand import wrong
+from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.model import Destination, Source, Sourced
-from paddock.policy.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network

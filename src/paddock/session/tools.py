@@ -7,41 +7,40 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from paddock.approve.desk import Desk
-from paddock.approve.model import Approver
-from paddock.changes.repositories import made_by
-from paddock.decide.tools import ToolPolicy
+from paddock.approve.approvals import Desk
+from paddock.approve.inbox import Approver
+from paddock.executors.interface import CommandExecutor
 from paddock.executors.sandbox import SandboxExecutor
-from paddock.executors.seam import CommandExecutor
-from paddock.journal.redact import Redactor
+from paddock.explain.file_rules import PRIVATE, Judge, Operation
 from paddock.journal.writer import Recorder
-from paddock.plan.judge import PRIVATE, Judge, Operation
+from paddock.launch.prepare import Prepared, prepare, remember_journal
 from paddock.plan.model import Plan
 from paddock.plan.paths import within
 from paddock.policy import GrantFlag, Origin, Request, load
-from paddock.policy.config import Config, configured
-from paddock.policy.model import Access, Tier
-from paddock.policy.model import Tools as ToolSettings
-from paddock.session import Prepared, prepare, remember_journal
-from paddock.tools import Limits, Tools
+from paddock.policy.formats.config import Config, configured
+from paddock.policy.model import Access, Tier, ToolSettings
+from paddock.text.path_walk import Identity
+from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandRunner
-from paddock.tools.dispatch import Handler
-from paddock.way import Identity
+from paddock.tools.dispatch import Handler, Tools
+from paddock.tools.files import Limits
+from paddock.tools.policy.policy import ToolPolicy
+from paddock.workspace.repositories import made_by
 
-Place = str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
 
 
 @asynccontextmanager
 async def open_tools(
     *,
     profile: str | None = None,
-    policy: Place | None = None,
-    journal: Place | None = None,
+    policy: AnyPath | None = None,
+    journal: AnyPath | None = None,
     approver: Approver | None = None,
     executor: CommandExecutor | None = None,
     handlers: Mapping[str, Handler] | None = None,
     redactor: Redactor | None = None,
-    config: Place | None = None,
+    config: AnyPath | None = None,
     flags: ToolSettings | None = None,
 ) -> AsyncIterator[Tools]:
     """The tools of this process, as a profile or policy file governs them, over the person's configuration and
@@ -163,7 +162,9 @@ def _grants(tools: ToolSettings, origin: Origin) -> Iterator[GrantFlag]:
             yield GrantFlag(access=Access.ALLOW, pattern=one.value, flag="allowed_paths")
 
 
-def open_journal(*, profile: str | None = None, policy: Place | None = None, place: Place | None = None) -> Recorder:
+def open_journal(
+    *, profile: str | None = None, policy: AnyPath | None = None, place: AnyPath | None = None
+) -> Recorder:
     """The journal that a run with this policy would have, or the one at ``place``: a directory, or a file that ends in
     ``.jsonl``. Later runs keep commands away from it. JournalError if it can not be written."""
     origin = Origin.of_process()
@@ -172,7 +173,7 @@ def open_journal(*, profile: str | None = None, policy: Place | None = None, pla
     return Recorder(prepared.plan)
 
 
-def _request(profile: str | None, policy: Place | None, journal: Place | None, *, audit: bool = False) -> Request:
+def _request(profile: str | None, policy: AnyPath | None, journal: AnyPath | None, *, audit: bool = False) -> Request:
     return Request(
         profiles=() if profile is None else (profile,),
         policies=() if policy is None else (os.fspath(policy),),

@@ -19,20 +19,20 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
-from paddock.approve.desk import NOBODY, Desk
+from paddock.approve.approvals import NOBODY, Desk
 from paddock.approve.model import ToolQuestion, Verdict
-from paddock.decide.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
-from paddock.decide.guess import annotated_paths, takes_a_call
-from paddock.decide.shown import shown_command
-from paddock.decide.tools import Decision, Step, ToolPolicy
 from paddock.errors import Bug, JournalError, PaddockError
-from paddock.executors.seam import CommandExecutor, Measured, dialect_in
-from paddock.journal.redact import Redactor
-from paddock.plan.judge import Operation, existing
+from paddock.executors.interface import CommandExecutor, Measured, dialect_in
+from paddock.explain.file_rules import Operation, existing
 from paddock.policy.model import Action, Effect
+from paddock.shell.redacted_command import shown_command
+from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandResult, CommandRunner, Commands
 from paddock.tools.files import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
-from paddock.tools.place import Closed, real_path, require_open, told
+from paddock.tools.place import PlaceDenial, real_path, require_open, told
+from paddock.tools.policy.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
+from paddock.tools.policy.path_arguments import annotated_paths, takes_a_call
+from paddock.tools.policy.policy import Decision, Step, ToolPolicy
 from paddock.tools.result import FileText, FileWritten, ToolFailure, ToolOutcome, ToolResult
 
 if TYPE_CHECKING:
@@ -210,9 +210,9 @@ class Tools:
             (real_path(located), self._closed_to(operation))
             for located, operation in itertools.product(decision.paths, self._operations(decision.scope.tool))
         ]
-        return _Own(call, self._handlers[call.name], limits.own_timeout_s, checks if self._inside else [])
+        return _OwnTool(call, self._handlers[call.name], limits.own_timeout_s, checks if self._inside else [])
 
-    def _closed_to(self, operation: Operation) -> Closed:
+    def _closed_to(self, operation: Operation) -> PlaceDenial:
         """For a thread: the sandbox is asked by the loop that this was made in."""
         loop = asyncio.get_running_loop()
 
@@ -390,12 +390,12 @@ class _Command(_Waiting):
         return result
 
 
-class _Own(_Waiting):
+class _OwnTool(_Waiting):
     """``checks``: paths that the handler will open itself. What has such a path now is looked at; what has it when the
     handler opens it, only the handler knows."""
 
     def __init__(
-        self, call: ToolCall, handler: Handler, timeout_s: float | None, checks: list[tuple[str, Closed]]
+        self, call: ToolCall, handler: Handler, timeout_s: float | None, checks: list[tuple[str, PlaceDenial]]
     ) -> None:
         self._call, self._handler, self._timeout_s, self._checks = call, handler, timeout_s, checks
         self.summary = (call.name, *(f"{name} = {value!r}" for name, value in call.arguments.items()))

@@ -1,8 +1,8 @@
 """A name in a directory that is held open.
 
-The directory is opened by the path that was judged, through no link (decide/beneath.py), before anybody is asked; all
-that follows is done by its descriptor. Whatever happens to the names above meanwhile, it is the judged directory that
-is read and written, and a link in the place of the file is never followed.
+The directory is opened by the path that was judged, through no link (policy/open_judged.py), before anybody is asked;
+all that follows is done by its descriptor. Whatever happens to the names above meanwhile, it is the judged directory
+that is read and written, and a link in the place of the file is never followed.
 
 Names change between the judgement and the opening: a command renames a directory on the way, a program of the host
 links a denied file to another name. So the sandbox is asked for what the path leads to inside, and only the same object
@@ -18,15 +18,15 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from paddock.changes.kernel import exchange, rename_new
-from paddock.decide.beneath import open_straight
-from paddock.decide.paths import Located
+from paddock.text.path_compare import LocatedPath
+from paddock.tools.policy.open_judged import open_straight
 from paddock.tools.result import Kind, ToolFailure, ToolOutcome, failure
+from paddock.workspace.kernel import exchange, rename_new
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 _KINDS: dict[int, Kind] = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "directory",
@@ -42,7 +42,7 @@ def kind_of(facts: os.stat_result) -> Kind:
     return _KINDS[stat.S_IFMT(facts.st_mode)]
 
 
-def real_path(located: Located) -> str:
+def real_path(located: LocatedPath) -> str:
     if located.real is None:
         raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{located.written}: this system has no such path")
     return located.real
@@ -57,20 +57,20 @@ def told(shown: str) -> Iterator[None]:
         raise failure(error, shown) from None
 
 
-Closed = Callable[[str, os.stat_result], str | None]
+PlaceDenial = Callable[[str, os.stat_result], str | None]
 """Why an object, which the host has at this path, may not be touched by it; None: it may."""
 
 
-def require_open(path: str, facts: os.stat_result, closed: Closed, shown: str) -> None:
+def require_open(path: str, facts: os.stat_result, closed: PlaceDenial, shown: str) -> None:
     if why := closed(path, facts):
         raise ToolFailure(ToolOutcome.BLOCKED, f"{shown}: {why}")
 
 
-class Place:
+class OpenedName:
     """``missing``: directories that have to be made before the name can be."""
 
     def __init__(
-        self, directory: int, path: str, missing: tuple[str, ...], name: str, shown: str, closed: Closed
+        self, directory: int, path: str, missing: tuple[str, ...], name: str, shown: str, closed: PlaceDenial
     ) -> None:
         self._closed = closed
         self._directory = directory
@@ -80,7 +80,9 @@ class Place:
         self.shown = shown
 
     @classmethod
-    def of(cls, located: Located, closed: Closed, may_make: Callable[[str], bool] = lambda path: False) -> Place:
+    def of(
+        cls, located: LocatedPath, closed: PlaceDenial, may_make: Callable[[str], bool] = lambda path: False
+    ) -> OpenedName:
         """``may_make``: whether a directory that is not there could be made."""
         path, shown = real_path(located), located.written
         above, name = os.path.split(path)
@@ -183,7 +185,7 @@ class Place:
         if old is None:
             return False
         # Read before under its own name: here it is only compared.
-        other = Place(os.dup(self._directory), self._path, (), name, self.shown, lambda path, facts: None)
+        other = OpenedName(os.dup(self._directory), self._path, (), name, self.shown, lambda path, facts: None)
         try:
             return other.read(len(old))[0] == old
         except ToolFailure:
@@ -248,7 +250,7 @@ def _too_large(shown: str, size: int, most: int) -> ToolFailure:
 def _content(fd: int, most: int, shown: str) -> bytes:
     """Files of the kernel's say that they are empty, and some never end."""
     parts, length = [], 0
-    while part := os.read(fd, _BLOCK):
+    while part := os.read(fd, _BLOCK_BYTES):
         parts.append(part)
         length += len(part)
         if length > most:

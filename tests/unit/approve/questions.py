@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from paddock.approve import messages
-from paddock.approve.inbox import Line
+from paddock.approve.inbox import SocketInbox
 from paddock.approve.model import Asked, Caller, HostQuestion, Question, ToolQuestion
 
 
@@ -95,7 +95,7 @@ class Core:
 
 
 @contextmanager
-def connected() -> Iterator[tuple[Core, Line]]:
+def connected() -> Iterator[tuple[Core, SocketInbox]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        yield Core(ours), Line(theirs)
+        yield Core(ours), SocketInbox(theirs)

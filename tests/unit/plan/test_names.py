@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from paddock.host.terrain import Place, Terrain
+from paddock.host.surroundings import Terrain, TrustedPath
 from paddock.plan import Plan, compile_plan
 from paddock.plan.model import Files, Level
 from paddock.policy.glob import Glob
@@ -204,7 +204,7 @@ def test_a_deny_of_the_profiles_is_opened_by_the_same_key_and_a_persons_is_not()
 
 
 def test_what_git_obeys_and_policies_are_protected_by_their_paths() -> None:
-    place = Place(path=f"{WS}/node_modules/x/.husky", why="git obeys it")
+    place = TrustedPath(path=f"{WS}/node_modules/x/.husky", why="git obeys it")
     policy_file = PolicyFile(path=f"{WS}/conf/agent.toml", sha256="")
     elsewhere = PolicyFile(path="/etc/agent.toml", sha256="")
     held = laid(files(WORK), Terrain(trusted=(place,)), files=(policy_file, elsewhere))

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from paddock import Redactor, ToolCall, ToolPolicy, ToolSpec
-from paddock.approve.desk import Desk
+from paddock.approve.approvals import Desk
 from paddock.approve.model import Verdict
-from paddock.approve.text import words
+from paddock.approve.question_text import words
 from paddock.errors import ExecutorError, JournalError
 from paddock.policy.model import Action, Effect, PathRule
-from paddock.tools import Limits, ToolOutcome, Tools
 from paddock.tools.commands import CommandResult
+from paddock.tools.dispatch import Tools
+from paddock.tools.files import Limits
+from paddock.tools.result import ToolOutcome
 from tests.unit.tools.calls import Answers, Echo, call, lenient
 
 SECRET = "ghp_" + "a1B2" * 9

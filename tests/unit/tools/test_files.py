@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 from paddock import ToolCall
-from paddock.changes import kernel
-from paddock.plan.judge import Operation
-from paddock.tools import FileText, FileWritten, Limits, Listing, ToolOutcome, Tools
+from paddock.explain.file_rules import Operation
+from paddock.text.path_walk import Identity
 from paddock.tools import place as place_module
-from paddock.way import Identity
-from tests.unit.decide.test_beneath import race, swapping, swaps
+from paddock.tools.dispatch import Tools
+from paddock.tools.files import Limits
+from paddock.tools.result import FileText, FileWritten, Listing, ToolOutcome
+from paddock.workspace import kernel
 from tests.unit.tools.calls import call, lenient
+from tests.unit.tools.policy.test_open_judged import race, swapping, swaps
 
 SWAPS, WRITES = 10_000, 300
 

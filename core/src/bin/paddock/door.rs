@@ -1,7 +1,7 @@
 //! `paddock`: the front door. It remembers, and knows nothing else.
 //!
 //! `paddock run …` with the same options, in the same directory, from the same unchanged files gives the same
-//! plan. Python compiled it once and left a memo (`src/paddock/session/memo.py` says what a plan depends on); this
+//! plan. Python compiled it once and left a memo (`src/paddock/launch/memo.py` says what a plan depends on); this
 //! program looks the memo up, sees that every input is still what it was, and starts the core. On any doubt, and for
 //! every other command, it becomes the Python half. It parses no option, compiles nothing and decides nothing.
 

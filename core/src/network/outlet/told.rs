@@ -1,5 +1,5 @@
 //! What the supervisor is told of the network, as it is read: by the relay ([`super::super::told`]) and by what speaks HTTP
-//! (src/paddock/network/exchange.py).
+//! (src/paddock/http/exchange.py).
 
 use std::net::SocketAddr;
 
