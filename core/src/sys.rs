@@ -21,8 +21,6 @@ use crate::bpf::Instruction;
 mod arena;
 mod connect;
 mod datagram;
-#[cfg(all(target_arch = "x86_64", target_env = "musl"))]
-mod memory;
 mod page;
 mod signals;
 pub mod trace;
