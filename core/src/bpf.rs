@@ -6,17 +6,8 @@
 //! It also translates every instruction to machine code on each launch, so equal answers share their leaf, and single numbers among
 //! others are looked for one after the other.
 
+use crate::sys::Instruction;
 use crate::syscalls::Arch;
-
-/// `struct sock_filter` of linux/filter.h.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Instruction {
-    pub code: u16,
-    pub jt: u8,
-    pub jf: u8,
-    pub k: u32,
-}
 
 pub const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 pub const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA

@@ -10,7 +10,6 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::SecureComputingMode;
 
-use crate::bpf::Instruction;
 use crate::channel::{self, Word};
 use crate::desk;
 use crate::files;
@@ -23,7 +22,7 @@ use crate::privileges::{Privileges, Service};
 use crate::refusal::Refusal;
 use crate::rename;
 use crate::seccomp::{self, Filter};
-use crate::sys::{self, SignalMask};
+use crate::sys::{self, Instruction, SignalMask};
 use crate::syscalls::Arch;
 use crate::text::AbsPath;
 

@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use crate::bpf::{self, Instruction};
+use crate::bpf;
 use crate::json::{self, Invalid};
 use crate::kernel_names;
 use crate::network::inside;
@@ -24,7 +24,7 @@ use crate::plan;
 use crate::refusal::Refusal;
 use crate::rights::{self, Rights};
 use crate::seccomp::{Filter, Reach};
-use crate::sys::{self, trace};
+use crate::sys::{self, Instruction, trace};
 use crate::syscalls::{self, Arch};
 use crate::temp::Temp;
 use crate::text::{AbsPath, Text};

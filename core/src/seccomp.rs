@@ -8,8 +8,9 @@
 mod sockets;
 
 use self::sockets::Sockets;
-use crate::bpf::{self, Action, BpfError, Instruction, Look, Range, Test};
+use crate::bpf::{self, Action, BpfError, Look, Range, Test};
 use crate::plan;
+use crate::sys::Instruction;
 use crate::syscalls::{self, Arch, Finder, Syscall};
 
 const TIOCSTI: u32 = 0x5412;

@@ -16,7 +16,7 @@ use rustix::fs::{Access, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::bpf::{self, Instruction};
+use crate::bpf;
 use crate::canonical;
 use crate::environment;
 use crate::fence::Fence;
@@ -30,7 +30,7 @@ use crate::rights::Rights;
 use crate::run::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::standard;
 use crate::stderr;
-use crate::sys::{self, ExecStrings};
+use crate::sys::{self, ExecStrings, Instruction};
 use crate::syscalls::{self, Arch};
 use crate::text::{AbsPath, Text};
 

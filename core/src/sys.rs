@@ -15,7 +15,6 @@ use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::bpf::Instruction;
 
 #[cfg(not(test))]
 mod arena;
@@ -424,6 +423,16 @@ pub fn landlock_add_rule(ruleset: BorrowedFd<'_>, rights: u64, parent: BorrowedF
 pub fn landlock_restrict_self(ruleset: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: takes a descriptor and flags only; the kernel checks both.
     check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) }).map(drop)
+}
+
+/// `struct sock_filter` of linux/filter.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    pub code: u16,
+    pub jt: u8,
+    pub jf: u8,
+    pub k: u32,
 }
 
 #[repr(C)]
