@@ -22,6 +22,7 @@ mod clock;
 mod command;
 mod companion;
 mod cover;
+mod cover_mount;
 mod desk;
 mod enclosure;
 mod environment;

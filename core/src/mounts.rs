@@ -3,13 +3,11 @@
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
 
 use crate::beneath;
-use crate::cover::{Cover, CoverKind, Placed};
-use crate::place::Identity;
 use crate::sys;
 
 pub const READ_ONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
@@ -17,10 +15,6 @@ pub const NO_EXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
 /// What every mount inside has: set-user-id files and device nodes mean nothing there.
 pub const PLAIN: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
 pub const DEVICE: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
-
-/// Where masks come from: two empty objects of mode 000 on the private /dev. They stay, because later masks need them too.
-pub const MASK_FILE: &CStr = c"dev/.closed-file";
-pub const MASK_DIR: &CStr = c"dev/.closed-dir";
 
 /// A new file system with its options, mounted nowhere yet.
 pub fn new_fs(kind: &CStr, options: &[(&CStr, &CStr)], attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
@@ -92,59 +86,4 @@ pub fn open_however_deep(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, E
 pub fn follow_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
-}
-
-/// Hides a name of the host in a copy that remembers it as missing, or a directory on the way to it, because it was asked for before
-/// it was there: made and removed again, it leaves a whiteout.
-pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<Placed, Errno> {
-    let path = cover.path.as_bytes();
-    let ends = path.iter().enumerate().skip(1).filter(|(_, byte)| **byte == b'/').map(|(end, _)| end);
-    let mut dir = open_inside(root, c".")?;
-    let mut start = 1;
-    for end in ends {
-        dir = match open_however_deep(root, &path[..end]) {
-            Ok(next) => next,
-            Err(Errno::NOENT) => {
-                rustix::fs::mkdirat(&dir, &path[start..end], Mode::RWXU)?;
-                return rustix::fs::unlinkat(&dir, &path[start..end], AtFlags::REMOVEDIR).map(|()| Placed::Absent);
-            }
-            Err(errno) => return Err(errno),
-        };
-        start = end + 1;
-    }
-    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    match rustix::fs::openat(&dir, &path[start..], flags, Mode::empty()) {
-        Ok(_) => rustix::fs::unlinkat(&dir, &path[start..], AtFlags::empty()).map(|()| Placed::Absent),
-        Err(Errno::EXIST) => self::cover(root, cover, true),
-        Err(errno) => Err(errno),
-    }
-}
-
-/// Covers a name. Errno::STALE: something else has that name by now. A copy has identities of its own, and its names do not
-/// change behind our back.
-pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<Placed, Errno> {
-    let target = open_however_deep(root, cover.path.as_bytes())?;
-    let stat = rustix::fs::fstat(&target)?;
-    if !copied && cover.identity != Identity::from(&stat) {
-        return Err(Errno::STALE);
-    }
-    if copied && cover.kind == CoverKind::Mask && is_mask(root, Identity::from(&stat)) {
-        return Ok(Placed::Needless);
-    }
-    let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-    let tree = match cover.kind {
-        CoverKind::Mask | CoverKind::Stranger => {
-            let source = open_inside(root, if directory { MASK_DIR } else { MASK_FILE })?;
-            clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?
-        }
-        CoverKind::Lock => clone_tree(&target, PLAIN | READ_ONLY)?,
-        CoverKind::Pin => clone_tree(&target, PLAIN)?,
-    };
-    attach(tree, target).map(|()| Placed::Now)
-}
-
-/// Is this one of our masks?
-pub fn is_mask(root: BorrowedFd<'_>, identity: Identity) -> bool {
-    let of = |mask: &CStr| open_inside(root, mask).and_then(rustix::fs::fstat).map(|stat| Identity::from(&stat));
-    [MASK_DIR, MASK_FILE].into_iter().any(|mask| of(mask) == Ok(identity))
 }

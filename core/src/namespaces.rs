@@ -15,6 +15,7 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::channel::{self, Word};
 use crate::cover::{Cover, CoverKind, Placed};
+use crate::cover_mount;
 use crate::fence::{self, Fence, FenceError};
 use crate::jail::JailError;
 use crate::mounts;
@@ -340,8 +341,8 @@ impl Inside {
                             *result = Err(Errno::NOENT);
                             continue;
                         }
-                        *result = match mounts::cover(root.as_fd(), cover, copied(cover)) {
-                            Err(Errno::NOENT) if copied(cover) => mounts::hide(root.as_fd(), cover),
+                        *result = match cover_mount::cover(root.as_fd(), cover, copied(cover)) {
+                            Err(Errno::NOENT) if copied(cover) => cover_mount::hide(root.as_fd(), cover),
                             placed => placed,
                         };
                     }

@@ -10,6 +10,7 @@ use super::made::put_names;
 use super::{Blueprint, Result, RootError, failed, hear};
 use crate::channel::{self, Word};
 use crate::cover::Cover;
+use crate::cover_mount;
 use crate::mounts;
 use crate::place::Identity;
 use crate::text::AbsPath;
@@ -52,7 +53,7 @@ fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
 
 fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> Result<()> {
     let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
-    match mounts::cover(root, cover, copied) {
+    match cover_mount::cover(root, cover, copied) {
         Ok(_) => Ok(()),
         // In a copy it is looked for again wherever it comes to.
         Err(Errno::NOENT | Errno::NOTDIR) if copied || is_hidden(root, &cover.path) => Ok(()),
@@ -67,7 +68,7 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> 
 /// Does the way to a path that is not there end in what we made ourselves: a mask, the private /tmp?
 fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
     let device = |name: &CStr| mounts::open_inside(root, name).and_then(rustix::fs::fstat).map(|stat| stat.st_dev);
-    let own = [device(mounts::MASK_DIR), device(c"tmp")];
+    let own = [device(cover_mount::MASK_DIR), device(c"tmp")];
     let path = path.as_bytes();
     let ends = (1..path.len()).rev().filter(|end| path[*end] == b'/');
     let above = ends.map(|end| mounts::open_however_deep(root, &path[..end])).find_map(std::result::Result::ok);
@@ -77,5 +78,5 @@ fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
 /// Is what lies there one of our masks?
 fn is_masked(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
     let found = mounts::open_however_deep(root, path.as_bytes()).and_then(rustix::fs::fstat);
-    found.is_ok_and(|stat| mounts::is_mask(root, Identity::from(&stat)))
+    found.is_ok_and(|stat| cover_mount::is_mask(root, Identity::from(&stat)))
 }

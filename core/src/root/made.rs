@@ -12,6 +12,7 @@ use rustix::mount::MountAttrFlags;
 
 use super::shells::Interception;
 use super::{Blueprint, Result, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file, relative, within};
+use crate::cover_mount;
 use crate::kernel_text;
 use crate::mounts::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
 use crate::sys;
@@ -183,8 +184,8 @@ pub fn make_dev(
     attach_at(root, b"/dev/pts", &pts)?;
     attach_to(root, b"/dev/shm", &shm)?;
     let closed = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
-    rustix::fs::openat(root, mounts::MASK_FILE, closed, Mode::empty()).map_err(made(mounts::MASK_FILE))?;
-    rustix::fs::mkdirat(root, mounts::MASK_DIR, Mode::empty()).map_err(made(mounts::MASK_DIR))?;
+    rustix::fs::openat(root, cover_mount::MASK_FILE, closed, Mode::empty()).map_err(made(cover_mount::MASK_FILE))?;
+    rustix::fs::mkdirat(root, cover_mount::MASK_DIR, Mode::empty()).map_err(made(cover_mount::MASK_DIR))?;
     if names {
         write_names(root)?;
     }
@@ -248,8 +249,8 @@ pub struct Masks {
 
 impl Masks {
     pub fn open(root: BorrowedFd<'_>) -> std::result::Result<Masks, Errno> {
-        let file = mounts::open_inside(root, mounts::MASK_FILE)?;
-        Ok(Masks { file, directory: mounts::open_inside(root, mounts::MASK_DIR)? })
+        let file = mounts::open_inside(root, cover_mount::MASK_FILE)?;
+        Ok(Masks { file, directory: mounts::open_inside(root, cover_mount::MASK_DIR)? })
     }
 
     pub fn put_on(&self, target: OwnedFd) -> std::result::Result<(), Errno> {
