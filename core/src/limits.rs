@@ -23,32 +23,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource};
-use serde::Deserialize;
 
 use crate::census::Tree;
 use crate::cgroup::{Cgroups, Version, Wanted};
 use crate::kernel_text;
-use crate::plan;
+use crate::plan::{self, RequestedLimits};
 use crate::text::{AbsPath, Text};
 use crate::watch::Watch;
-
-/// As the plan has them: every key is there, `null` asks for nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Requested {
-    #[serde(deserialize_with = "plan::present")]
-    pub memory_mb: Option<u64>,
-    #[serde(deserialize_with = "plan::present")]
-    pub processes: Option<u64>,
-    #[serde(deserialize_with = "plan::present")]
-    pub cpu_s: Option<u64>,
-    #[serde(deserialize_with = "plan::present")]
-    pub open_files: Option<u64>,
-    #[serde(deserialize_with = "plan::present")]
-    pub file_size_mb: Option<u64>,
-    #[serde(deserialize_with = "plan::present")]
-    pub wall_s: Option<u64>,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
@@ -209,7 +190,7 @@ pub struct Limits {
 
 impl Limits {
     /// Makes what has to exist before the command. `full_tier`: it will run in user and pid namespaces of its own.
-    pub fn prepare(requested: &Requested, full_tier: bool, session: &str) -> Result<Limits, LimitsError> {
+    pub fn prepare(requested: &RequestedLimits, full_tier: bool, session: &str) -> Result<Limits, LimitsError> {
         requested.check()?;
         let bytes = |limit, megabytes: Option<u64>| match megabytes {
             Some(megabytes) => {
@@ -363,7 +344,7 @@ struct Chosen {
 }
 
 impl Chosen {
-    fn new(requested: &Requested, full_tier: bool, root: bool, groups: &Cgroups) -> Chosen {
+    fn new(requested: &RequestedLimits, full_tier: bool, root: bool, groups: &Cgroups) -> Chosen {
         let memory = groups.memory().map_or(Means::Watchdog, Means::from);
         let processes = match groups.tasks() {
             Some(version) => version.into(),
@@ -379,7 +360,7 @@ impl Chosen {
         }
     }
 
-    fn held(&self, requested: &Requested) -> Vec<Held> {
+    fn held(&self, requested: &RequestedLimits) -> Vec<Held> {
         let all = [
             (Limit::Memory, requested.memory_mb, self.memory),
             (Limit::Processes, requested.processes, self.processes),
@@ -393,7 +374,7 @@ impl Chosen {
 
     fn rlimits(
         &self,
-        requested: &Requested,
+        requested: &RequestedLimits,
         memory_bytes: Option<u64>,
         file_bytes: Option<u64>,
         tasks: Option<u64>,
@@ -411,7 +392,7 @@ impl Chosen {
     }
 }
 
-impl Requested {
+impl RequestedLimits {
     fn check(&self) -> Result<(), LimitsError> {
         let all = [
             (Limit::Memory, self.memory_mb),

@@ -4,6 +4,7 @@
 mod container;
 mod files;
 mod gate;
+mod limits;
 mod network;
 mod shell;
 mod values;
@@ -18,7 +19,6 @@ use serde::Deserialize;
 
 use self::values::{family_set, right_set, rlimits, scope_set, syscall_set, unique};
 use crate::canonical::{self, CanonicalError};
-use crate::limits;
 use crate::rights::{self, Rights, Scopes};
 use crate::sys;
 use crate::syscalls::Syscall;
@@ -27,6 +27,7 @@ use crate::text::{self, AbsPath, Text};
 pub use container::{Container, IdRange};
 pub use files::{Files, Grant, Protected, Reached};
 pub use gate::{Action, Gate, Key, Rule};
+pub use limits::RequestedLimits;
 pub use network::{CredentialKind, HostRule, Http, Mode, Network, Published, Route, Upstream};
 pub use shell::{OnFailure, Shell};
 pub use values::present;
@@ -65,7 +66,7 @@ pub struct Plan {
     /// A root directory of its own, in place of the host's places.
     #[serde(deserialize_with = "present")]
     pub container: Option<Container>,
-    pub limits: limits::Requested,
+    pub limits: RequestedLimits,
     /// Where sessions keep what has to outlive them.
     pub sessions: AbsPath,
     #[serde(deserialize_with = "present")]

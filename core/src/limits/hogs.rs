@@ -16,12 +16,12 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Exceeded, Held, Limit, Limits, Means, Requested};
+use super::{Exceeded, Held, Limit, Limits, Means, RequestedLimits};
 use crate::census::Tree;
 
 const NOBODY: u32 = 65534;
-const NONE: Requested =
-    Requested { memory_mb: None, processes: None, cpu_s: None, open_files: None, file_size_mb: None, wall_s: None };
+const NONE: RequestedLimits =
+    RequestedLimits { memory_mb: None, processes: None, cpu_s: None, open_files: None, file_size_mb: None, wall_s: None };
 /// No test may hang: what the scene itself does not end is ended by this.
 const DEADLINE_S: u64 = 120;
 /// No bomb may get out of a test, whatever is wrong with what it tests: a group of root's holds it, and a limit of the user's tasks.
@@ -186,7 +186,7 @@ enum Tier {
     Full,
 }
 
-fn run(tier: Tier, delegated: &Delegated, limits: Requested, argv: &[&str]) -> Outcome {
+fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]) -> Outcome {
     let place = Place::new();
     let scene = json!({
         "full": tier == Tier::Full,
@@ -232,7 +232,7 @@ fn run(tier: Tier, delegated: &Delegated, limits: Requested, argv: &[&str]) -> O
 fn supervisor() {
     let Ok(scene) = std::env::var("PADDOCK_SCENE") else { return };
     let scene: Value = serde_json::from_str(&scene).unwrap();
-    let requested: Requested = serde_json::from_value(scene["limits"].clone()).unwrap();
+    let requested: RequestedLimits = serde_json::from_value(scene["limits"].clone()).unwrap();
     let argv: Vec<String> = serde_json::from_value(scene["argv"].clone()).unwrap();
     let full = scene["full"] == true;
     let own = rustix::process::getpid();
@@ -436,8 +436,8 @@ fn python<'a>(script: &'a str, argument: &'a str) -> [&'a str; 4] {
     ["/usr/bin/python3", "-c", script, argument]
 }
 
-fn megabytes(memory_mb: u64) -> Requested {
-    Requested { memory_mb: Some(memory_mb), ..NONE }
+fn megabytes(memory_mb: u64) -> RequestedLimits {
+    RequestedLimits { memory_mb: Some(memory_mb), ..NONE }
 }
 
 fn assert_ended(outcome: &Outcome, met: &str) {
@@ -523,13 +523,13 @@ while True:
 /// A bounded number of processes at once.
 const CROWD: &str = "echo started; i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; wait; echo full";
 
-fn tasks(processes: u64) -> Requested {
-    Requested { processes: Some(processes), ..NONE }
+fn tasks(processes: u64) -> RequestedLimits {
+    RequestedLimits { processes: Some(processes), ..NONE }
 }
 
 /// It goes on until the wall clock ends it, and is never more than it may be.
 fn assert_bomb_is_held(tier: Tier, delegated: &Delegated, means: &str) {
-    let limits = Requested { wall_s: Some(1), ..tasks(40) };
+    let limits = RequestedLimits { wall_s: Some(1), ..tasks(40) };
     let outcome = run(tier, delegated, limits, &python(STUBBORN_BOMB, ""));
     assert_eq!(outcome.held[0], format!("processes 40: {means}"));
     // The first process of a namespace is ours.
@@ -577,8 +577,8 @@ for round in range(40):
     except ChildProcessError: pass
 print('full')";
 
-fn seconds(cpu_s: u64) -> Requested {
-    Requested { cpu_s: Some(cpu_s), ..NONE }
+fn seconds(cpu_s: u64) -> RequestedLimits {
+    RequestedLimits { cpu_s: Some(cpu_s), ..NONE }
 }
 
 #[test]
@@ -600,7 +600,7 @@ fn time_of_children_that_nobody_waits_for_counts_as_well() {
 
 #[test]
 fn the_wall_clock_ends_a_run() {
-    let limits = Requested { wall_s: Some(1), ..NONE };
+    let limits = RequestedLimits { wall_s: Some(1), ..NONE };
     for tier in [Tier::Landlock, Tier::Full] {
         let outcome = run(tier, &Delegated::none(), limits, &["sh", "-c", "echo started; sleep 2; echo full"]);
         assert_ended(&outcome, "wall_s 1 exceeded by watchdog");
@@ -613,7 +613,7 @@ fn the_wall_clock_ends_a_run() {
 #[test]
 fn open_files_are_limited() {
     let script = "import os; print('started', flush=True); [os.dup(1) for _ in range(100)]; print('full')";
-    let limits = Requested { open_files: Some(64), ..NONE };
+    let limits = RequestedLimits { open_files: Some(64), ..NONE };
     let outcome = run(Tier::Landlock, &Delegated::none(), limits, &python(script, ""));
     assert!(outcome.code == 1 && outcome.output.contains("Too many open files"), "{outcome:?}");
     assert_eq!(outcome.held, ["open_files 64: rlimit"]);
@@ -633,7 +633,7 @@ except OSError as error:
 import os
 open('reach', 'w').write(str(os.stat('big').st_size))
 print('full')";
-    let limits = Requested { file_size_mb: Some(1), ..NONE };
+    let limits = RequestedLimits { file_size_mb: Some(1), ..NONE };
     let outcome = run(Tier::Landlock, &Delegated::none(), limits, &python(script, ""));
     assert_eq!((outcome.output.as_str(), outcome.reach), ("started\nFile too large\nfull\n", 1 << 20));
     let control = run(Tier::Landlock, &Delegated::none(), NONE, &python(script, ""));
