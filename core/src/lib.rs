@@ -57,6 +57,7 @@ mod observe;
 mod pin;
 mod place;
 mod plan;
+mod plan_fd;
 mod preflight;
 mod privileges;
 mod probe;
@@ -104,7 +105,7 @@ use crate::attempt::Operation;
 use crate::companion::Companion;
 use crate::holder::Holder;
 use crate::network::{Given, Within};
-use crate::plan::{Plan, PlanError};
+use crate::plan::PlanError;
 use crate::refusal::Refusal;
 use crate::run::EXIT_REFUSED;
 
@@ -143,7 +144,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"unreached") => {
             let plan_fd = arguments.plan_fd()?;
             let argv = arguments.command()?;
-            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
             unreached::execute(&plan, argv)
         }
         Some(b"attend") => {
@@ -154,26 +155,26 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"relay") => {
             let plan_fd = arguments.plan_fd()?;
             let (line, given) = arguments.sockets()?;
-            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
             network::attend(&plan, line, given)
         }
         Some(b"record") => {
             let plan_fd = arguments.plan_fd()?;
             let line = arguments.line()?;
             arguments.end()?;
-            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
             record::attend(&plan, uid, &line)
         }
         Some(b"preflight") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
-            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
             print(&preflight::report(&plan, uid)?)
         }
         Some(b"covers") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
-            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
             print(&enclosure::report(&plan)?)
         }
         Some(b"attempt") => {
@@ -181,13 +182,13 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let operation = arguments.operation()?;
             let path = arguments.path()?;
             arguments.end()?;
-            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
             print(&attempt::report(&plan, operation, &path)?)
         }
         Some(b"judge") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
-            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
             print(&gate::judge::report(&plan, &question()?)?)
         }
         Some(b"judge-host") => {

@@ -10,9 +10,7 @@ mod shell;
 mod values;
 
 use std::collections::BTreeSet;
-use std::os::fd::{AsFd as _, OwnedFd};
 
-use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::process::Resource;
 use serde::Deserialize;
@@ -20,9 +18,8 @@ use serde::Deserialize;
 use self::values::{family_set, right_set, rlimits, scope_set, syscall_set, unique};
 use crate::canonical::{self, CanonicalError};
 use crate::rights::{self, Rights, Scopes};
-use crate::sys;
 use crate::syscalls::Syscall;
-use crate::text::{self, AbsPath, Text};
+use crate::text::{AbsPath, Text};
 
 pub use container::{Container, IdRange};
 pub use files::{Files, Grant, Protected, Reached};
@@ -36,7 +33,7 @@ pub const TMP_TOKEN: &[u8] = b"<tmp>";
 /// In the value of a variable that a route sets: a text of this run that stands for its secret.
 pub const PLACEHOLDER_TOKEN: &[u8] = b"<placeholder>";
 /// A hundred thousand hosts.
-const SIZE_LIMIT: u64 = 16 << 20;
+pub const MAX_PLAN_BYTES: u64 = 16 << 20;
 const VERSION: u32 = 1;
 
 #[derive(Debug, Deserialize)]
@@ -234,7 +231,7 @@ pub enum PlanError {
     NotOpen(i32),
     #[error("the plan descriptor is not a memfd sealed against writing, growing and shrinking")]
     NotSealed,
-    #[error("the plan has {0} bytes, more than {most} MiB", most = SIZE_LIMIT >> 20)]
+    #[error("the plan has {0} bytes, more than {most} MiB", most = MAX_PLAN_BYTES >> 20)]
     TooLong(u64),
     #[error("the plan can not be read: {0}")]
     Read(#[source] Errno),
@@ -298,22 +295,6 @@ impl PlanError {
 }
 
 impl Plan {
-    /// The plan and the exact bytes it was read from.
-    pub fn read(plan_fd: &OwnedFd, uid: u32) -> Result<(Box<Plan>, &'static [u8]), PlanError> {
-        let needed = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
-        match rustix::fs::fcntl_get_seals(plan_fd) {
-            Ok(seals) if seals.contains(needed) => {}
-            Ok(_) | Err(_) => return Err(PlanError::NotSealed),
-        }
-        let size = rustix::fs::fstat(plan_fd).map_err(PlanError::Read)?.st_size as u64;
-        if size > SIZE_LIMIT {
-            return Err(PlanError::TooLong(size));
-        }
-        let bytes = sys::map_sealed(plan_fd.as_fd(), size as usize).map_err(PlanError::Read)?;
-        text::keep(bytes);
-        Ok((Plan::parse(bytes, uid)?, bytes))
-    }
-
     pub fn parse(bytes: &[u8], uid: u32) -> Result<Box<Plan>, PlanError> {
         let mut plan: Box<Plan> = canonical::from_slice(bytes).map_err(PlanError::Json)?;
         if let (Tier::Full, Some(files)) = (plan.tier, &mut plan.files) {

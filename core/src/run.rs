@@ -37,6 +37,7 @@ use crate::network::token::Token;
 use crate::observe::Observer;
 use crate::pin::Pin;
 use crate::plan::{Level, Plan, Tier};
+use crate::plan_fd;
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
 use crate::rename::Renames;
@@ -64,7 +65,7 @@ pub fn run(
     holder: Option<Holder>,
 ) -> Result<i32, Refusal> {
     sys::ignore_file_size_signal();
-    let (plan, plan_bytes) = Plan::read(plan_fd, uid)?;
+    let (plan, plan_bytes) = plan_fd::read(plan_fd, uid)?;
     let session = random_name()?;
 
     // The journal comes first: from here on a refusal leaves a trace, and without a journal that was asked for nothing runs.
