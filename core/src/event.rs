@@ -1,19 +1,24 @@
 //! What happened, as the inside of one journal line. The journal adds sequence, chain and time.
 
+pub mod exec;
+pub mod files;
+pub mod limits;
+pub mod network;
+pub mod tool;
+
 use std::ffi::CString;
 use std::fmt::Write as _;
 
 use rustix::io::Errno;
 
-use crate::gate::expect;
-use crate::gate::{Decided, Outcome};
+use self::exec::{Decided, Outcome};
+use self::files::Refused;
+use self::limits::Exceeded;
+use self::network::Told;
+use self::tool::Record;
 use crate::json::{self, Invalid};
 use crate::kernel_names;
-use crate::limits::Exceeded;
-use crate::network::outlet::Told;
-use crate::observe::Refused;
 use crate::plan::Mode;
-use crate::record::Record;
 use crate::redact;
 
 /// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
@@ -324,7 +329,7 @@ fn decided_fields(out: &mut String, decided: &Decided) {
     let _ = write!(out, "\"event\":\"{kind}\",\"pid\":{},\"ppid\":{},\"exe\":", process.pid, process.parent);
     json::string_within(out, exe, Invalid::Text, PATH_ROOM);
     out.push_str(",\"argv\":");
-    strings_within(out, redact::words(expect::words(argv).into_iter()), ARGUMENTS_ROOM);
+    strings_within(out, redact::words(exec::words(argv).into_iter()), ARGUMENTS_ROOM);
     out.push_str(",\"cwd\":");
     json::string_within(out, cwd, Invalid::Text, CWD_ROOM);
     let _ = write!(

@@ -29,8 +29,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 use self::chain::{Link, State};
-pub use self::decided::{Decided, Outcome};
-use self::expect::{Expected, Process, Sight, Unexpected, Unseen};
+use self::expect::{Expected, Sight, Unexpected, Unseen};
 use self::places::Places;
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use self::shells::Shells;
@@ -38,6 +37,7 @@ use crate::ancestry;
 use crate::caller;
 use crate::companion;
 use crate::desk::{Desk, Given};
+use crate::event::exec::{self, Decided, Outcome, Process};
 use crate::notify::{Answer, Call, Listener};
 use crate::plan::{self, Action, Plan};
 use crate::root::shells::original;
@@ -241,7 +241,7 @@ impl Gate {
         let digests = RefCell::new(Vec::new());
         let chain: Vec<File<'_>> = expected.chain.iter().map(Link::as_file).collect();
         let parent = if self.rules.name_parents() { self.parent_of(expected.process(), command) } else { None };
-        let parent_argv = parent.as_ref().map(|(_, argv)| expect::words(argv)).unwrap_or_default();
+        let parent_argv = parent.as_ref().map(|(_, argv)| exec::words(argv)).unwrap_or_default();
         let exec = Exec {
             chain: &chain,
             argv: &expected.arguments(),
@@ -368,7 +368,7 @@ impl Gate {
     fn question(&mut self, expected: &Expected, verdict: &Verdict, desk: &mut Desk) -> Result<u64, String> {
         let command = self.command.unwrap_or_default();
         let parent = self.parent_of(expected.process(), command);
-        let parent_argv = parent.as_ref().map(|(_, argv)| expect::words(argv)).unwrap_or_default();
+        let parent_argv = parent.as_ref().map(|(_, argv)| exec::words(argv)).unwrap_or_default();
         let rule = match verdict.cause {
             Cause::Rule(rule) | Cause::Error { rule, .. } => self.plan.rules.get(rule),
             _ => None,

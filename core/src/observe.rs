@@ -26,6 +26,7 @@ use serde::Deserialize;
 use crate::apart;
 use crate::canonical;
 use crate::channel;
+use crate::event::files::Refused;
 use crate::json::{self, Invalid};
 use crate::memory::Memory;
 use crate::notify::{Call, LONGEST_PATH, Listener};
@@ -33,7 +34,6 @@ use crate::plan::{Plan, Tier};
 use crate::python;
 use crate::sys::{self, ExecStrings};
 use crate::syscalls::{self, Arch};
-use crate::text::Text;
 
 /// Different acts that are looked at; of later ones it is only told how many there were.
 const MOST_SEEN: usize = 16 * 1024;
@@ -178,27 +178,6 @@ pub struct Observed {
     create: bool,
     path: Vec<u8>,
     program: Vec<u8>,
-}
-
-/// What the fence has refused, as the Python half judges it.
-#[derive(Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Refused {
-    pub op: Text,
-    pub path: Text,
-    pub program: Text,
-    pub reason: Text,
-    /// The option that would have allowed it; None: there is none.
-    #[serde(deserialize_with = "Option::deserialize")]
-    pub allow: Option<Text>,
-}
-
-impl Refused {
-    /// For people.
-    pub fn line(&self) -> String {
-        let allow = self.allow.as_ref().map_or(String::new(), |allow| format!("; to allow it: {allow}"));
-        format!("refused: {} {} by {}: {}{allow}", self.op, self.path, self.program, self.reason)
-    }
 }
 
 #[derive(Deserialize)]

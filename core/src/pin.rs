@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::beneath;
 use crate::caller::Caller;
-use crate::network::outlet::Told;
+use crate::event::network::Told;
 use crate::notify::{Answer, Call, Listener};
 use crate::place::Identity;
 use crate::plan::{self, Family, Plan, Tier};

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::census::{Census, Columns, Tree};
-use crate::limits::{Exceeded, Held, Limit, Limits, Means};
+use crate::event::limits::{Exceeded, Limit, Means};
+use crate::limits::{Held, Limits};
 
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_millis(500);

@@ -1,37 +1,7 @@
-//! What became of an exec.
+//! What people are told of an exec that did not run.
 
-use super::expect::{self, Process};
 use super::words;
-
-/// What became of an exec, for the journal and for people.
-#[derive(Debug)]
-pub struct Decided {
-    pub process: Process,
-    /// Of what was refused: the child of the run's command that it descends from.
-    pub branch: Option<u32>,
-    pub exe: Vec<u8>,
-    pub argv: Vec<u8>,
-    pub cwd: Vec<u8>,
-    pub outcome: Outcome,
-    pub rule: Option<Vec<u8>>,
-    pub reason: Option<String>,
-    pub by: Option<String>,
-    /// How long who was asked took, or had.
-    pub asked_ms: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// It was allowed and runs. Not verified: another program traces it, and the policy lets it.
-    Ran {
-        verified: bool,
-    },
-    /// It was allowed, and then the kernel did not start it.
-    Failed,
-    Denied,
-    /// It was allowed, changed what it asked for meanwhile, and was killed.
-    Attack(&'static str),
-}
+use crate::event::exec::{self, Decided, Outcome};
 
 impl Decided {
     /// What people are told at once; None: there is nothing wrong.
@@ -44,7 +14,7 @@ impl Decided {
         };
         let mut line = match &self.argv[..] {
             [] => self.exe.clone(),
-            argv => words::joined(expect::words(argv)),
+            argv => words::joined(exec::words(argv)),
         };
         if line.len() > SHOWN {
             line.truncate(SHOWN);

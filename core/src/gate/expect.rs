@@ -13,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 use super::chain::{self, Broken, Entry, Known, Link, Start};
 use super::places::Places;
 use crate::caller::{Caller, Standing, in_proc};
+use crate::event::exec::{Process, words};
 use crate::memory::Memory;
 use crate::notify::{Call, LONGEST_PATH};
 use crate::sys;
@@ -52,15 +53,6 @@ pub struct Sight {
     /// The command can not change its root: that of the first call is everybody's.
     root_stays: bool,
     root: Option<Rc<OwnedFd>>,
-}
-
-/// The caller, by numbers of this side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Process {
-    /// Of the whole process, where the caller is one thread of it.
-    pub pid: u32,
-    pub parent: u32,
-    pub uid: u32,
 }
 
 /// Why there is nothing to judge.
@@ -186,11 +178,6 @@ impl Expected {
     pub fn exe(&self) -> &[u8] {
         self.chain.first().map_or(&self.named, |link| &link.real)
     }
-}
-
-/// A list of strings with their NULs.
-pub fn words(block: &[u8]) -> Vec<&[u8]> {
-    block.strip_suffix(&[0]).map_or(Vec::new(), |block| block.split(|byte| *byte == 0).collect())
 }
 
 impl Unseen {

@@ -7,9 +7,10 @@ use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
 use super::chain::{Entry, Link};
-use super::expect::{self, Expected};
+use super::expect::Expected;
 use super::mapped;
 use crate::caller::{Caller, Standing};
+use crate::event::exec;
 use crate::memory::{Memory, PAGE};
 use crate::notify::LONGEST_PATH;
 use crate::place::Identity;
@@ -102,7 +103,7 @@ fn compare(
 
 /// What the kernel put on the stack of the new program: how many arguments, where they are, the environment, and facts by key.
 fn compare_stack(expected: &Expected, stack: u64, memory: &mut Memory) -> Result<(), Difference> {
-    let wanted = expect::words(expected.final_argv());
+    let wanted = exec::words(expected.final_argv());
     let at = |index: u64| index.checked_mul(8).and_then(|offset| stack.checked_add(offset)).ok_or(Errno::FAULT);
     if memory.word(stack)? != wanted.len() as u64 {
         return Err(Difference::In("the arguments"));

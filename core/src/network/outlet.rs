@@ -22,7 +22,6 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 pub use self::partner::Partner;
 use self::partner::{Said, is_ready};
-pub use self::told::Told;
 use super::asker::Asker;
 use super::callers::Callers;
 use super::door::Door;
@@ -33,6 +32,7 @@ use super::token::Token;
 use crate::apart;
 use crate::channel;
 use crate::desk::Desk;
+use crate::event::network::Told;
 use crate::kernel_names;
 use crate::sys::{self, ExecStrings};
 

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
-use super::told::Told;
 use crate::canonical;
+use crate::event::network::Told;
 use crate::kernel_names;
 use crate::network::line::{LONGEST, Reply, Request};
 
@@ -135,7 +135,7 @@ pub fn is_ready(fd: BorrowedFd<'_>, within: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::told::tests::MESSAGE;
+    use crate::event::network::tests::MESSAGE;
     use super::*;
     use crate::channel;
     use rustix::process::PidfdFlags;
