@@ -165,11 +165,6 @@ fn parse_cover(bytes: &[u8]) -> Option<Cover> {
     Some(Cover { path, identity, directory: *directory != 0, kind })
 }
 
-/// (the supervisor's end, init's end)
-pub fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
-    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-}
-
 /// Closes descriptors without waiting for what their end takes: they go into a socket that only itself holds, and the kernel's
 /// collector of such sockets is the one to wait. Where that fails, we are.
 pub fn abandon(descriptors: Vec<OwnedFd>) {
@@ -242,7 +237,7 @@ mod tests {
 
     #[test]
     fn names_to_hide_come_together_as_far_as_a_word_reaches() {
-        let (ours, theirs) = pair().unwrap();
+        let (ours, theirs) = crate::socket_pair::pair().unwrap();
         let names: Vec<Vec<u8>> = (0..2000).map(|number| format!("dir-{number}/.env").into_bytes()).collect();
         let words = Word::hiding(names.iter().cloned());
         assert!((2..10).contains(&words.len()), "{}", words.len());
@@ -258,7 +253,7 @@ mod tests {
 
     #[test]
     fn places_come_in_parts_of_the_longest_word() {
-        let (ours, theirs) = pair().unwrap();
+        let (ours, theirs) = crate::socket_pair::pair().unwrap();
         let bytes: Vec<u8> = (0..3 * LONGEST).map(|number| number as u8).collect();
         let mut heard = Vec::new();
         for word in Word::placing(&bytes) {
@@ -272,7 +267,7 @@ mod tests {
 
     #[test]
     fn every_word_arrives_as_it_was_said() {
-        let (ours, theirs) = pair().unwrap();
+        let (ours, theirs) = crate::socket_pair::pair().unwrap();
         let words = [
             Word::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },
             Word::NotExecuted(13),

@@ -28,9 +28,9 @@ use serde::Deserialize;
 
 use crate::apart;
 use crate::canonical;
-use crate::channel;
 use crate::json::{self, Invalid};
 use crate::python;
+use crate::socket_pair;
 use crate::sys::{self, ExecStrings};
 
 /// Of a message.
@@ -457,7 +457,7 @@ fn start(terminal: OwnedFd) -> Result<Link, String> {
     let script = own.with_file_name(python::SCRIPT);
     let unstarted = |why: &dyn std::fmt::Display| format!("{} can not be started: {why}", script.display());
     let interpreter = python::interpreter_of(&script).ok_or_else(|| unstarted(&"it names no Python"))?;
-    let (ours, theirs) = channel::pair().map_err(|errno| unstarted(&errno))?;
+    let (ours, theirs) = socket_pair::pair().map_err(|errno| unstarted(&errno))?;
     let number = theirs.as_raw_fd().to_string();
     let words = [interpreter.as_os_str()].into_iter().chain(python::ALONE.map(OsStr::new)).chain([
         script.as_os_str(),

@@ -76,7 +76,7 @@ impl Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel;
+    use crate::socket_pair;
 
     fn heard(theirs: &OwnedFd) -> String {
         let mut buffer = [0; 4096];
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_last_question_is_answered_and_nonsense_is_none() {
-        let (ours, theirs) = channel::pair().unwrap();
+        let (ours, theirs) = socket_pair::pair().unwrap();
         let mut holder = Holder::new(ours);
         assert_eq!(holder.hear(), None);
         for word in [&b"1"[..], b"2", b"two"] {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_is_told_with_whom_it_was_refused_to() {
-        let (ours, theirs) = channel::pair().unwrap();
+        let (ours, theirs) = socket_pair::pair().unwrap();
         let holder = Holder::new(ours);
         for warden in [Some(7), None] {
             holder.tell(&Event::Refused { error: "x" }, warden);
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn its_end_is_the_end_of_the_run_a_moment_later() {
-        let (ours, theirs) = channel::pair().unwrap();
+        let (ours, theirs) = socket_pair::pair().unwrap();
         let mut holder = Holder::new(ours);
         drop(theirs);
         assert_eq!(holder.hear(), None);

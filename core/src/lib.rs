@@ -78,6 +78,7 @@ mod seccomp;
 mod services;
 mod session;
 mod shell;
+mod socket_pair;
 mod standard;
 mod stderr;
 mod supervise;

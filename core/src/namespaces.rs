@@ -29,6 +29,7 @@ use crate::refusal::Refusal;
 use crate::root::{self, Blueprint, RootError, Stage};
 use crate::services::{self, SocketFile};
 use crate::session;
+use crate::socket_pair;
 use crate::sys::{self, SignalMask};
 
 /// What init is born into, and what it makes itself, while the supervisor goes on.
@@ -184,7 +185,7 @@ pub fn start(
     mut meanwhile: impl FnMut(Tell<'_>) -> Result<(), Refusal>,
     attend: Attend<'_>,
 ) -> Result<Started, Refusal> {
-    let (ours, theirs) = channel::pair().map_err(NamespacesError::Channel)?;
+    let (ours, theirs) = socket_pair::pair().map_err(NamespacesError::Channel)?;
     let (mut supervisors_end, mut inits_end) = (Some(ours), Some(theirs));
     let init = sys::fork_into(BIRTH, || {
         supervisors_end = None;

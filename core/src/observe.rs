@@ -25,13 +25,13 @@ use serde::Deserialize;
 
 use crate::apart;
 use crate::canonical;
-use crate::channel;
 use crate::event::files::Refused;
 use crate::json::{self, Invalid};
 use crate::memory::Memory;
 use crate::notify::{Call, LONGEST_PATH, Listener};
 use crate::plan::{Plan, Tier};
 use crate::python;
+use crate::socket_pair;
 use crate::sys::{self, ExecStrings};
 use crate::syscalls::{self, Arch};
 
@@ -445,7 +445,7 @@ fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
     let name = script.display().to_string();
     let interpreter = python::interpreter_of(&script).ok_or_else(|| ObserveError::Interpreter(name.clone()))?;
     let failed = |errno| ObserveError::Start(name.clone(), errno);
-    let (ours, theirs) = channel::pair().map_err(failed)?;
+    let (ours, theirs) = socket_pair::pair().map_err(failed)?;
     let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
     let (socket, plan) = (theirs.as_raw_fd().to_string(), plan_fd.as_raw_fd().to_string());
     let words = [interpreter.as_os_str()].into_iter().chain(python::ALONE.map(OsStr::new)).chain([script.as_os_str()]);

@@ -20,6 +20,7 @@ use crate::keeper;
 use crate::limits::Limits;
 use crate::namespaces::{self, Attend, Handed, Sandbox};
 use crate::notify::Listener;
+use crate::socket_pair;
 use crate::sys::{self, Arrival, SignalMask};
 use crate::vigil::Vigil;
 
@@ -120,7 +121,7 @@ type Become<'a> = &'a dyn Fn(Pid, Option<BorrowedFd<'_>>) -> Result<(), FenceErr
 /// The same where we have to answer for the program it executes: so we can not sleep until it did, and a keeper starts it.
 fn start_kept(become_command: Become<'_>, command: &Command, attend: Attend<'_>) -> Result<Started, SuperviseError> {
     let failure = sys::shared_number().map_err(SuperviseError::Spawn)?;
-    let (ours, theirs) = channel::pair().map_err(SuperviseError::Spawn)?;
+    let (ours, theirs) = socket_pair::pair().map_err(SuperviseError::Spawn)?;
     let (mut supervisors_end, mut keepers_end) = (Some(ours), Some(theirs));
     let keeper = sys::fork(|| {
         supervisors_end = None;

@@ -15,7 +15,6 @@ use rustix::fs::SealFlags;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-
 #[cfg(not(test))]
 mod arena;
 mod connect;

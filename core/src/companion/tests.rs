@@ -13,7 +13,7 @@ fn golden(kind: &str) -> Vec<Value> {
 
 /// (ours, the companion's end)
 fn pair() -> (Companion, OwnedFd) {
-    let (ours, theirs) = channel::pair().unwrap();
+    let (ours, theirs) = socket_pair::pair().unwrap();
     (Companion::new(Some(ours)), theirs)
 }
 

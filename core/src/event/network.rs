@@ -155,7 +155,6 @@ impl Told {
             None => host.to_owned(),
         })
     }
-
 }
 
 #[cfg(test)]

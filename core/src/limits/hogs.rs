@@ -20,8 +20,14 @@ use super::{Exceeded, Held, Limit, Limits, Means, RequestedLimits};
 use crate::census::Tree;
 
 const NOBODY: u32 = 65534;
-const NONE: RequestedLimits =
-    RequestedLimits { memory_mb: None, processes: None, cpu_s: None, open_files: None, file_size_mb: None, wall_s: None };
+const NONE: RequestedLimits = RequestedLimits {
+    memory_mb: None,
+    processes: None,
+    cpu_s: None,
+    open_files: None,
+    file_size_mb: None,
+    wall_s: None,
+};
 /// No test may hang: what the scene itself does not end is ended by this.
 const DEADLINE_S: u64 = 120;
 /// No bomb may get out of a test, whatever is wrong with what it tests: a group of root's holds it, and a limit of the user's tasks.

@@ -35,10 +35,16 @@ fn nothing_asked_is_nothing_done() {
 #[test]
 fn a_limit_of_nothing_or_beyond_counting_is_refused() {
     let refused = |requested| Limits::prepare(&requested, true, "unit").err();
-    assert_eq!(refused(RequestedLimits { cpu_s: Some(0), ..RequestedLimits::default() }), Some(LimitsError::Zero(Limit::Cpu)));
+    assert_eq!(
+        refused(RequestedLimits { cpu_s: Some(0), ..RequestedLimits::default() }),
+        Some(LimitsError::Zero(Limit::Cpu))
+    );
     let huge = u64::MAX >> 20;
     let expected = LimitsError::TooLarge(Limit::FileSize, huge);
-    assert_eq!(refused(RequestedLimits { file_size_mb: Some(huge), ..RequestedLimits::default() }), Some(expected.clone()));
+    assert_eq!(
+        refused(RequestedLimits { file_size_mb: Some(huge), ..RequestedLimits::default() }),
+        Some(expected.clone())
+    );
     assert_eq!(expected.to_string(), "a limit of 17592186044415 file_size_mb is more than can be counted");
 }
 
@@ -107,7 +113,9 @@ fn decimals_are_written_without_allocating() {
 
 #[test]
 fn signals_tell_their_limit() {
-    let limits = Limits::prepare(&RequestedLimits { file_size_mb: Some(1), ..RequestedLimits::default() }, false, "unit").unwrap();
+    let limits =
+        Limits::prepare(&RequestedLimits { file_size_mb: Some(1), ..RequestedLimits::default() }, false, "unit")
+            .unwrap();
     assert_eq!(limits.behind_signal(libc::SIGXFSZ).unwrap().to_string(), "file_size_mb 1 exceeded");
     assert_eq!(limits.behind_signal(libc::SIGXCPU), None);
     assert_eq!(limits.behind_signal(libc::SIGKILL), None);

@@ -140,14 +140,14 @@ pub fn receive(line: BorrowedFd<'_>) -> Received {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel;
+    use crate::socket_pair;
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
 
     #[test]
     fn only_who_is_expected_comes_in() {
         let mut door = Door::open().unwrap();
-        let (ours, theirs) = channel::pair().unwrap();
+        let (ours, theirs) = socket_pair::pair().unwrap();
         let mut known = TcpStream::connect(door.address()).unwrap();
         let mut stranger = TcpStream::connect(door.address()).unwrap();
         door.expect(vec![known.local_addr().unwrap()]);

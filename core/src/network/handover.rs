@@ -146,7 +146,7 @@ impl Handover {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel;
+    use crate::socket_pair;
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage};
     use std::io::IoSliceMut;
 
@@ -163,9 +163,9 @@ mod tests {
 
     #[test]
     fn what_is_handed_over_and_answered_is_read_by_the_other_side() {
-        let (ours, theirs) = channel::pair().unwrap();
+        let (ours, theirs) = socket_pair::pair().unwrap();
         let mut handover = Handover::new(Some(ours));
-        let (client, server) = channel::pair().unwrap();
+        let (client, server) = socket_pair::pair().unwrap();
         let name = Name::read(b"api.paddock.internal").unwrap();
         assert!(handover.takes());
         handover.give(client, Kind::Route, &name, 80, b"GET / ");
@@ -193,7 +193,7 @@ mod tests {
             "{\"dial\":\"a.example\",\"id\":1,\"port\":80,\"more\":1}",
         ];
         for text in nonsense.into_iter().map(str::to_owned).chain(["x".repeat(LONGEST + 1), String::new()]) {
-            let (ours, theirs) = channel::pair().unwrap();
+            let (ours, theirs) = socket_pair::pair().unwrap();
             let mut handover = Handover::new(Some(ours));
             let theirs = if text.is_empty() {
                 drop(theirs);
@@ -210,12 +210,12 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_waits_its_turn_and_the_rest_is_cut_off() {
-        let (ours, theirs) = channel::pair().unwrap();
+        let (ours, theirs) = socket_pair::pair().unwrap();
         let mut handover = Handover::new(Some(ours));
         let name = Name::read(b"api.paddock.internal").unwrap();
         let mut given = 0_usize;
         // One descriptor for all: how many may be on their way is bounded.
-        let (client, _) = channel::pair().unwrap();
+        let (client, _) = socket_pair::pair().unwrap();
         while handover.waiting.len() < 16 {
             assert!(handover.takes());
             handover.give(client.try_clone().unwrap(), Kind::Route, &name, 80, &[b'x'; 2000]);

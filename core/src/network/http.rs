@@ -23,9 +23,9 @@ use serde::Deserialize;
 use super::outlet::Partner;
 use crate::apart;
 use crate::canonical;
-use crate::channel;
 use crate::plan::{self, CredentialKind, Plan, present};
 use crate::python;
+use crate::socket_pair;
 use crate::sys::{self, ExecStrings};
 
 /// Of its first message.
@@ -159,8 +159,8 @@ fn start(http: &plan::Http, plan_fd: &OwnedFd) -> Result<Http, HttpError> {
     let name = script.display().to_string();
     let interpreter = python::interpreter_of(&script).ok_or_else(|| HttpError::Interpreter(name.clone()))?;
     let failed = |errno| HttpError::Start(name.clone(), errno);
-    let (ours, theirs) = channel::pair().map_err(failed)?;
-    let (relays, servers) = channel::pair().map_err(failed)?;
+    let (ours, theirs) = socket_pair::pair().map_err(failed)?;
+    let (relays, servers) = socket_pair::pair().map_err(failed)?;
     let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
     let [line, relay, plan] = [&theirs, &servers, plan_fd].map(|fd| fd.as_raw_fd().to_string());
     let words = [interpreter.as_os_str()].into_iter().chain(python::ALONE.map(OsStr::new)).chain([script.as_os_str()]);

@@ -30,10 +30,10 @@ use super::line::{Reply, Request};
 use super::published::Within;
 use super::token::Token;
 use crate::apart;
-use crate::channel;
 use crate::desk::Desk;
 use crate::event::network::Told;
 use crate::kernel_names;
+use crate::socket_pair;
 use crate::sys::{self, ExecStrings};
 
 /// Who has more to say gets another turn.
@@ -333,7 +333,7 @@ fn start(
     handover: Option<&OwnedFd>,
     sockets: &[OwnedFd],
 ) -> Result<Partner, Errno> {
-    let (ours, theirs) = channel::pair()?;
+    let (ours, theirs) = socket_pair::pair()?;
     // It waits there for the relay: what stands among its arguments everybody could read.
     token.map_or(Ok(()), |token| token.send(&ours))?;
     let spaces = within.map_or(Vec::new(), |within| vec![&within.user, &within.network]);

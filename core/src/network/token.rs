@@ -88,7 +88,7 @@ fn base64(bytes: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::channel;
+    use crate::socket_pair;
 
     #[test]
     fn bytes_are_written_as_the_standard_says() {
@@ -111,7 +111,7 @@ mod tests {
         let (token, other) = (Token::new().unwrap(), Token::new().unwrap());
         assert_ne!(token.to_string(), other.to_string());
         assert!(token.to_string().bytes().all(|digit| digit.is_ascii_hexdigit()) && token.to_string().len() == LENGTH);
-        let (ours, theirs) = channel::pair().unwrap();
+        let (ours, theirs) = socket_pair::pair().unwrap();
         token.send(&ours).unwrap();
         assert_eq!(Token::receive(&theirs).unwrap().to_string(), token.to_string());
         rustix::net::send(&ours, b"short", SendFlags::NOSIGNAL).unwrap();

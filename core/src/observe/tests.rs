@@ -12,7 +12,7 @@ fn golden(kind: &str) -> Vec<Value> {
 }
 
 fn pair() -> (Observer, OwnedFd) {
-    let (ours, theirs) = channel::pair().unwrap();
+    let (ours, theirs) = socket_pair::pair().unwrap();
     (Observer::new(ours, Tier::Full), theirs)
 }
 

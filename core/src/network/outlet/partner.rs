@@ -135,16 +135,16 @@ pub fn is_ready(fd: BorrowedFd<'_>, within: Duration) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::event::network::tests::MESSAGE;
     use super::*;
-    use crate::channel;
+    use crate::event::network::tests::MESSAGE;
+    use crate::socket_pair;
     use rustix::process::PidfdFlags;
 
     const WHO: &str = "{\"who\":{\"id\":1,\"socket\":2}}";
 
     #[test]
     fn a_relay_that_talks_nonsense_or_too_much_is_not_believed() {
-        let (ours, theirs) = channel::pair().unwrap();
+        let (ours, theirs) = socket_pair::pair().unwrap();
         let process = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
         let relay = std::mem::ManuallyDrop::new(Partner::new(process, ours));
         let say = |text: &[u8]| rustix::net::send(&theirs, text, SendFlags::NOSIGNAL).unwrap();

@@ -129,7 +129,7 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
 
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let (handover, handed) = crate::channel::pair().unwrap();
+    let (handover, handed) = crate::socket_pair::pair().unwrap();
     sockets.handover = Some(handover);
     let names = Arc::new(Mutex::new(Names::default()));
     let written = servers.clone();
