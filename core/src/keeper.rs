@@ -13,8 +13,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use crate::channel::{self, Word};
 use crate::command::Command;
+use crate::descendants::end_descendants;
 use crate::fence::FenceError;
-use crate::supervise;
 use crate::sys;
 
 /// The life of a keeper, in the process that became one. What goes wrong before the command runs is left in `failure`: a filter may refuse
@@ -63,7 +63,7 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
     sys::close_all_but(&channel);
     loop {
         if is_alone(&channel) {
-            supervise::end_descendants();
+            end_descendants();
             return 125;
         }
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {

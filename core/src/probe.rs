@@ -21,6 +21,7 @@ use crate::kernel_names;
 use crate::network::inside;
 use crate::pin;
 use crate::plan;
+use crate::random::random_name;
 use crate::refusal::Refusal;
 use crate::rights::{self, Rights};
 use crate::seccomp::{Filter, Reach};
@@ -98,7 +99,7 @@ struct Scene {
 pub fn report(uid: u32) -> Result<String, Refusal> {
     let parent = Text::from_bytes(std::env::temp_dir().into_os_string().into_vec()).and_then(AbsPath::new);
     let parent = parent.map_err(|_| Refusal::Scene(Errno::INVAL))?;
-    let temp = Temp::make(&parent, uid, &crate::run::random_name()?)?;
+    let temp = Temp::make(&parent, uid, &random_name().map_err(Refusal::Random)?)?;
     let report = Scene::set(&temp).map(|scene| {
         let report = scene.try_all();
         scene.strike();

@@ -14,8 +14,8 @@ use crate::files;
 use crate::journal::Journal;
 use crate::json::{self, Invalid};
 use crate::plan::Plan;
+use crate::random::random_name;
 use crate::refusal::Refusal;
-use crate::run;
 
 /// Of a message.
 const LONGEST: usize = 64 * 1024;
@@ -23,7 +23,7 @@ const LONGEST: usize = 64 * 1024;
 pub fn attend(plan: &Plan, uid: u32, line: &OwnedFd) -> Result<i32, Refusal> {
     files::check_journal_way(plan)?;
     let requested = plan.journal.as_ref().ok_or(Refusal::Usage("the plan has no journal"))?;
-    let session = run::random_name()?;
+    let session = random_name().map_err(Refusal::Random)?;
     let journal = Journal::open(requested, uid, session.clone())?;
     let mut buffer = vec![0; LONGEST + 1];
     if !say(line, &format!("{{\"session\":\"{session}\"}}")) {

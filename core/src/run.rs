@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::rand::GetRandomFlags;
 
 use crate::ancestry;
 use crate::calls::{Attendants, Calls};
@@ -41,6 +40,7 @@ use crate::pin::Pin;
 use crate::plan::{Level, Plan, Tier};
 use crate::plan_fd;
 use crate::preflight::Preflight;
+use crate::random::random_name;
 use crate::refusal::Refusal;
 use crate::rename::Renames;
 use crate::session::Session;
@@ -49,7 +49,6 @@ use crate::stderr;
 use crate::supervise::{self, Subject, SuperviseError};
 use crate::sys::{self, SignalMask};
 use crate::temp::Temp;
-use crate::text;
 use crate::unfinished::{self, Mark};
 use crate::veil::Veil;
 
@@ -68,7 +67,7 @@ pub fn run(
 ) -> Result<i32, Refusal> {
     sys::ignore_file_size_signal();
     let (plan, plan_bytes) = plan_fd::read(plan_fd, uid)?;
-    let session = random_name()?;
+    let session = random_name().map_err(Refusal::Random)?;
 
     // The journal comes first: from here on a refusal leaves a trace, and without a journal that was asked for nothing runs.
     files::check_journal_way(&plan)?;
@@ -471,7 +470,11 @@ fn command(
         Some(requested) => {
             let placeholder = match &requested.set[..] {
                 [] => String::new(), // nobody would see it
-                _ => format!("paddock-placeholder-{}{}", random_name()?, random_name()?),
+                _ => format!(
+                    "paddock-placeholder-{}{}",
+                    random_name().map_err(Refusal::Random)?,
+                    random_name().map_err(Refusal::Random)?
+                ),
             };
             environment::build(requested, inherited, temp.map(|temp| temp.path().to_bytes()), placeholder.as_bytes())
         }
@@ -580,10 +583,4 @@ fn not_executed(name: &[u8], errno: Errno, decided: &[Decided]) -> Outcome {
     };
     stderr::complain(&format!("cannot run {shown}: {}", kernel_names::errno_text(errno)), hint);
     Outcome { exit_code, signal: None, not_executed: Some((name.to_vec(), errno)), exceeded: Vec::new() }
-}
-
-pub fn random_name() -> Result<String, Refusal> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty()).map_err(Refusal::Random)?;
-    Ok(text::hex(&bytes))
 }

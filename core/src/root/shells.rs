@@ -17,8 +17,8 @@ use crate::json::{self, Invalid};
 use crate::mounts::{self, PLAIN, READ_ONLY};
 use crate::place::Identity;
 use crate::plan::Shell;
+use crate::random::random_name;
 use crate::rights::Rights;
-use crate::run::random_name;
 use crate::shell::{COMPILED, NAMES, PLACE};
 use crate::sys;
 
@@ -62,7 +62,7 @@ impl<'a> Interception<'a> {
         });
         same.map_err(failure())?;
         let own = mounts::clone_tree(opened, PLAIN | READ_ONLY).map_err(failure())?;
-        let name = random_name().map_err(|_| failure()(Errno::IO))?;
+        let name = random_name().map_err(failure())?;
         Ok(Some(Interception { requested, own, dir: [PREFIX, &name.as_bytes()[..DIGITS]].concat() }))
     }
 
@@ -112,7 +112,7 @@ impl<'a> Interception<'a> {
         json::string(&mut text, self.requested.plan.as_bytes(), Invalid::Surrogate);
         text.push_str(",\"shells\":null,\"token\":\"");
         for _ in 0..4 {
-            text.push_str(&random_name().map_err(|_| failure()(Errno::IO))?);
+            text.push_str(&random_name().map_err(failure())?);
         }
         text.push_str("\"}");
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
