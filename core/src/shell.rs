@@ -27,6 +27,7 @@ use crate::place::Identity;
 use crate::plan::{OnFailure, Shell, present};
 use crate::refusal::Refusal;
 use crate::rights::Rights;
+use crate::root::shells::{COMPILED, NAMES, PLACE};
 use crate::run::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::standard;
 use crate::stderr;
@@ -34,10 +35,6 @@ use crate::sys::{self, ExecStrings, Instruction};
 use crate::syscalls::{self, Arch};
 use crate::text::{AbsPath, Text};
 
-pub const NAMES: [&str; 4] = ["bash", "dash", "sh", "zsh"];
-/// A directory, or a link to it. Nobody but root makes something there outside of a run, and nobody inside.
-pub const PLACE: &CStr = c"/dev/.paddock-shell";
-pub const COMPILED: &str = "plan.json";
 /// Where real shells lie if nothing else is said. Builds may choose another place.
 pub const DEFAULT_DIR: &str = match option_env!("PADDOCK_DEFAULT_SHELL_DIR") {
     Some(dir) => dir,

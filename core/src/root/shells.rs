@@ -19,9 +19,14 @@ use crate::place::Identity;
 use crate::plan::Shell;
 use crate::random::random_name;
 use crate::rights::Rights;
-use crate::shell::{COMPILED, NAMES, PLACE};
 use crate::sys;
 
+/// Programs that are intercepted.
+pub const NAMES: [&str; 4] = ["bash", "dash", "sh", "zsh"];
+/// A directory, or a link to it. Nobody but root makes something there outside of a run, and nobody inside.
+pub const PLACE: &CStr = c"/dev/.paddock-shell";
+/// The plan of shells, in the directory of the real ones.
+pub const COMPILED: &str = "plan.json";
 const DIRECTORIES: [&str; 3] = ["bin", "usr/bin", "usr/local/bin"];
 /// In `/dev`, before twelve digits.
 const PREFIX: &[u8] = b"/dev/.shells_";
