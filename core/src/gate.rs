@@ -39,8 +39,7 @@ use crate::companion;
 use crate::desk::{Desk, Given};
 use crate::event::exec::{self, Decided, Outcome, Process};
 use crate::notify::{Answer, Call, Listener};
-use crate::plan::{self, Action, Plan};
-use crate::root::shells::original;
+use crate::plan::{self, Action, Plan, original_shell};
 use crate::sys::{trace, trace::Traced};
 
 pub const CALLS: [&str; 2] = ["execve", "execveat"];
@@ -280,7 +279,7 @@ impl Gate {
         }
         let file = |name| format!("/proc/{}/{name}", process.parent);
         let exe = rustix::fs::readlink(file("exe"), Vec::new()).ok()?.into_bytes();
-        let exe = original(&exe).map_or(exe.clone(), <[u8]>::to_vec);
+        let exe = original_shell(&exe).map_or(exe.clone(), <[u8]>::to_vec);
         Some((exe, std::fs::read(file("cmdline")).ok()?))
     }
 

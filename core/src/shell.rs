@@ -8,7 +8,7 @@
 //! call with an errno that it never has, if its arguments are the token of this plan. Only a process that installed such a filter on itself, or
 //! descends from one, is answered so. Each further shell below then only executes: Landlock takes 16 layers.
 
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::os::fd::AsFd as _;
 
 use landlock::AccessFs;

@@ -15,7 +15,7 @@ use super::program::Program;
 use super::rules::File;
 use crate::beneath;
 use crate::place::Identity;
-use crate::root::shells::original;
+use crate::plan::original_shell;
 
 /// A script may be interpreted by a script, and so on.
 const NESTED: usize = 5;
@@ -241,7 +241,7 @@ impl Link {
         }
         let number = DecInt::from_fd(&file);
         let found = rustix::fs::readlinkat(descriptors, number, Vec::with_capacity(256))?.into_bytes();
-        let (real, kept) = original(&found).map_or_else(|| (found.clone(), false), |path| (path.to_vec(), true));
+        let (real, kept) = original_shell(&found).map_or_else(|| (found.clone(), false), |path| (path.to_vec(), true));
         let (identity, state, only) = (Identity::from(&stat), State::from(&stat), stat.st_nlink == 1);
         Ok(Link { named, real, kept, argument, identity, state, only, file })
     }

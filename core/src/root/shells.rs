@@ -16,7 +16,7 @@ use crate::files::Placed;
 use crate::json::{self, Invalid};
 use crate::mounts::{self, PLAIN, READ_ONLY};
 use crate::place::Identity;
-use crate::plan::Shell;
+use crate::plan::{REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell};
 use crate::random::random_name;
 use crate::rights::Rights;
 use crate::sys;
@@ -28,16 +28,7 @@ pub const PLACE: &CStr = c"/dev/.paddock-shell";
 /// The plan of shells, in the directory of the real ones.
 pub const COMPILED: &str = "plan.json";
 const DIRECTORIES: [&str; 3] = ["bin", "usr/bin", "usr/local/bin"];
-/// In `/dev`, before twelve digits.
-const PREFIX: &[u8] = b"/dev/.shells_";
-const DIGITS: usize = 12;
 const SIZE_MB: u64 = 1;
-
-/// The path that a real shell had, if this is one that is kept. Nobody inside makes a name in /dev, nor an ordinary user outside.
-pub fn original(path: &[u8]) -> Option<&[u8]> {
-    let (digits, rest) = path.strip_prefix(PREFIX)?.split_at_checked(DIGITS)?;
-    (digits.iter().all(u8::is_ascii_hexdigit) && rest.starts_with(b"/")).then_some(rest)
-}
 
 pub struct Interception<'a> {
     requested: &'a Shell,
@@ -68,7 +59,11 @@ impl<'a> Interception<'a> {
         same.map_err(failure())?;
         let own = mounts::clone_tree(opened, PLAIN | READ_ONLY).map_err(failure())?;
         let name = random_name().map_err(failure())?;
-        Ok(Some(Interception { requested, own, dir: [PREFIX, &name.as_bytes()[..DIGITS]].concat() }))
+        Ok(Some(Interception {
+            requested,
+            own,
+            dir: [REAL_SHELLS_PREFIX, &name.as_bytes()[..REAL_SHELLS_DIGITS]].concat(),
+        }))
     }
 
     /// Its place in /dev, before that is locked.
@@ -172,24 +167,4 @@ fn may_run(blueprint: &Blueprint<'_>, placed: &[Placed<'_>], path: &[u8]) -> boo
     };
     let granted = placed.iter().filter(|placed| above(placed.real.as_bytes())).any(|placed| executes(&placed));
     granted && !blueprint.requested.closed.iter().any(|closed| above(closed.as_bytes()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_kept_shell_is_known_by_its_place() {
-        assert_eq!(original(b"/dev/.shells_0123456789ab/usr/bin/bash"), Some(&b"/usr/bin/bash"[..]));
-        for other in [
-            &b"/dev/.shells_0123456789ab"[..],
-            b"/dev/.shells_0123456789abc/bin/sh",
-            b"/dev/.shells_0123456789xy/bin/sh",
-            b"/dev/.shells_",
-            b"/tmp/dev/.shells_0123456789ab/bin/sh",
-            b"/usr/bin/bash",
-        ] {
-            assert_eq!(original(other), None, "{}", String::from_utf8_lossy(other));
-        }
-    }
 }
