@@ -21,8 +21,7 @@ use crate::caller::Caller;
 use crate::event::network::Told;
 use crate::notify::{Answer, Call, Listener};
 use crate::place::Identity;
-use crate::plan::{self, Family, Plan, Tier};
-use crate::seccomp::Reach;
+use crate::plan::{self, Family, Plan, SocketAccess, Tier};
 use crate::sys;
 use crate::text::AbsPath;
 
@@ -64,20 +63,20 @@ struct Parked {
 }
 
 /// The calls that have to wait; none, if a namespace sees to it, or if no socket is made that could reach somebody.
-pub fn calls(reach: Reach) -> &'static [&'static str] {
+pub fn calls(reach: SocketAccess) -> &'static [&'static str] {
     match reach {
-        Reach { network: Some(plan::Mode::Filtered), .. } => &["bind", "connect", "listen"],
-        Reach { unix_by_path: true, .. } => &["connect"],
+        SocketAccess { network: Some(plan::Mode::Filtered), .. } => &["bind", "connect", "listen"],
+        SocketAccess { unix_by_path: true, .. } => &["connect"],
         _ => &[],
     }
 }
 
 /// What the filter and we have to hold; nothing in the full tier.
-pub fn reach_of(plan: &Plan, sockets: &[Socket]) -> Reach {
+pub fn reach_of(plan: &Plan, sockets: &[Socket]) -> SocketAccess {
     let opened = plan.seccomp.as_ref().is_some_and(|seccomp| seccomp.sockets.contains(&Family::Unix));
     match plan.tier {
-        Tier::Full => Reach::default(),
-        Tier::Landlock => Reach {
+        Tier::Full => SocketAccess::default(),
+        Tier::Landlock => SocketAccess {
             network: plan.network.as_ref().map(|network| network.mode),
             unix_by_path: !sockets.is_empty() && !opened && plan.seccomp.is_some(),
         },

@@ -25,7 +25,7 @@ pub use container::{Container, IdRange};
 pub use files::{Files, Grant, Protected, Reached};
 pub use gate::{Action, Gate, Key, Rule};
 pub use limits::RequestedLimits;
-pub use network::{CredentialKind, HostRule, Http, Mode, Network, Published, Route, Upstream};
+pub use network::{CredentialKind, HostRule, Http, Mode, Network, Published, Route, SocketAccess, Upstream};
 pub use shell::{OnFailure, REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell, original_shell};
 pub use values::present;
 

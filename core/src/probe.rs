@@ -20,11 +20,11 @@ use crate::json::{self, Invalid};
 use crate::kernel_names;
 use crate::network::inside;
 use crate::pin;
-use crate::plan;
+use crate::plan::{self, SocketAccess};
 use crate::random::random_name;
 use crate::refusal::Refusal;
 use crate::rights::{self, Rights};
-use crate::seccomp::{Filter, Reach};
+use crate::seccomp::Filter;
 use crate::sys::{self, Instruction, trace};
 use crate::syscalls::{self, Arch};
 use crate::temp::Temp;
@@ -277,7 +277,8 @@ fn filter() -> Result<(), Errno> {
         sockets: BTreeSet::new(),
         namespaces: false,
     };
-    let filter = Filter::compile(&requested, Arch::NATIVE, false, false, Reach::default()).map_err(|_| Errno::INVAL)?;
+    let filter =
+        Filter::compile(&requested, Arch::NATIVE, false, false, SocketAccess::default()).map_err(|_| Errno::INVAL)?;
     rustix::thread::set_no_new_privs(true)?;
     sys::seccomp_install(&filter.program)
 }

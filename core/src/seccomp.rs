@@ -9,7 +9,7 @@ mod sockets;
 
 use self::sockets::Sockets;
 use crate::bpf::{self, Action, BpfError, Look, Range, Test};
-use crate::plan;
+use crate::plan::{self, SocketAccess};
 use crate::sys::Instruction;
 use crate::syscalls::{self, Arch, Finder, Syscall};
 
@@ -72,21 +72,6 @@ const GATED_CLONE: &[Look<'_>] = &[
 const SECCOMP_NEW_LISTENER: u32 = 1 << 3;
 const GATED_SECCOMP: &[Look<'_>] = &[Look::at(1, Test::RefuseBits { bits: SECCOMP_NEW_LISTENER, errno: libc::EBUSY })];
 
-/// Where sockets may lead that no namespace keeps in, and the supervisor connects.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reach {
-    /// None: it is not fenced, or a namespace sees to it.
-    pub network: Option<plan::Mode>,
-    /// Unix sockets lead to files that are granted one by one.
-    pub unix_by_path: bool,
-}
-
-impl Reach {
-    fn is_held(self) -> bool {
-        self.network.is_some() || self.unix_by_path
-    }
-}
-
 #[derive(Debug)]
 pub struct Filter {
     pub program: Vec<Instruction>,
@@ -105,7 +90,7 @@ impl Filter {
         arch: Arch,
         shared_group: bool,
         gated: bool,
-        reach: Reach,
+        reach: SocketAccess,
     ) -> Result<Filter, BpfError> {
         let unknown = match requested.default {
             plan::Default::Allow => Action::Allow,

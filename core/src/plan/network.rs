@@ -203,3 +203,18 @@ impl Network {
         Ok(())
     }
 }
+
+/// Where sockets may lead that no namespace keeps in, and the supervisor connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// None: it is not fenced, or a namespace sees to it.
+    pub network: Option<Mode>,
+    /// Unix sockets lead to files that are granted one by one.
+    pub unix_by_path: bool,
+}
+
+impl SocketAccess {
+    pub fn is_held(self) -> bool {
+        self.network.is_some() || self.unix_by_path
+    }
+}

@@ -3,9 +3,8 @@
 //! In the landlock tier no namespace keeps a fenced network in: the supervisor connects every socket (pin.rs), and what remains here is to
 //! leave no socket that reaches somebody without connect(2), and no option that leads a connection astray.
 
-use super::Reach;
 use crate::bpf::{Action, Look, Test};
-use crate::plan::Mode;
+use crate::plan::{Mode, SocketAccess};
 
 const UNIX: u32 = libc::AF_UNIX as u32;
 const NETLINK: u32 = libc::AF_NETLINK as u32;
@@ -86,7 +85,7 @@ pub struct Sockets<'a> {
 
 impl<'a> Sockets<'a> {
     /// `all_netlink`: of every protocol, where a namespace keeps the network.
-    pub fn of(families: &'a [u32], all_netlink: bool, reach: Reach) -> Self {
+    pub fn of(families: &'a [u32], all_netlink: bool, reach: SocketAccess) -> Self {
         let mut named = vec![Look::at(0, Test::Only { values: families, errno: libc::EAFNOSUPPORT })];
         if reach.unix_by_path {
             named.push(CONNECTED_UNIX);

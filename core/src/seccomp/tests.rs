@@ -62,7 +62,8 @@ fn requested(default: plan::Default, names: &[&str], namespaces: bool) -> plan::
 }
 
 fn blocking(names: &[&str], arch: Arch) -> Filter {
-    Filter::compile(&requested(plan::Default::Allow, names, false), arch, false, false, Reach::default()).unwrap()
+    Filter::compile(&requested(plan::Default::Allow, names, false), arch, false, false, SocketAccess::default())
+        .unwrap()
 }
 
 fn answer_with(filter: &Filter, arch: Arch, number: u32, arguments: &[u64]) -> u32 {
@@ -101,8 +102,9 @@ fn every_listed_call_is_refused_and_every_other_allowed() {
 fn under_exec_rules_nobody_shares_a_directory_or_listens() {
     for arch in ARCHES {
         let open = requested(plan::Default::Allow, &[], false);
-        let (plain, gated) =
-            [false, true].map(|gated| Filter::compile(&open, arch, false, gated, Reach::default()).unwrap()).into();
+        let (plain, gated) = [false, true]
+            .map(|gated| Filter::compile(&open, arch, false, gated, SocketAccess::default()).unwrap())
+            .into();
         let thread = [0x0001_0200];
         let sharing = [0x0000_0211];
         for (filter, shares, listens) in [(&plain, RET_ALLOW, RET_ALLOW), (&gated, EPERM, RET_ERRNO | 16)] {
@@ -199,7 +201,7 @@ fn only_the_named_socket_families_pass() {
         ] {
             let sockets = families.iter().copied().collect();
             let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
-            let filter = Filter::compile(&requested, arch, false, false, Reach::default()).unwrap();
+            let filter = Filter::compile(&requested, arch, false, false, SocketAccess::default()).unwrap();
             for family in 0..64_u64 {
                 let expected = if numbers.contains(&family) { RET_ALLOW } else { EAFNOSUPPORT };
                 assert_eq!(answer_to(&filter, arch, "socket", &[family]), expected, "{family}");
@@ -216,7 +218,7 @@ fn a_pair_that_could_be_turned_elsewhere_needs_the_unix_family() {
     const FLAGS: u64 = 0x8_0800; // SOCK_CLOEXEC | SOCK_NONBLOCK
     for arch in ARCHES {
         let without = plan::Seccomp { sockets: [Family::Inet].into(), ..requested(plan::Default::Allow, &[], false) };
-        let closed = Filter::compile(&without, arch, false, false, Reach::default()).unwrap();
+        let closed = Filter::compile(&without, arch, false, false, SocketAccess::default()).unwrap();
         for (kind, expected) in [(1, RET_ALLOW), (2, EPERM), (3, EPERM), (5, RET_ALLOW)] {
             assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind]), expected, "{kind}");
             assert_eq!(answer_to(&closed, arch, "socketpair", &[1, kind | FLAGS]), expected, "{kind}");
@@ -231,7 +233,7 @@ fn only_unix_sockets_come_in_pairs() {
         for families in [&[][..], &[Family::Inet, Family::Inet6, Family::Netlink], &[Family::Unix, Family::Inet]] {
             let sockets = families.iter().copied().collect();
             let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
-            let filter = Filter::compile(&requested, arch, false, false, Reach::default()).unwrap();
+            let filter = Filter::compile(&requested, arch, false, false, SocketAccess::default()).unwrap();
             for (family, kind) in (0..64_u64).flat_map(|family| [1, 2, 3, 5].map(|kind| (family, kind))) {
                 let expected = match (family, kind) {
                     (1, 2 | 3) if !families.contains(&Family::Unix) => EPERM,
@@ -276,7 +278,8 @@ fn namespaces_are_made_only_when_the_plan_says_so() {
         assert_eq!(answer_to(&closed, arch, "unshare", &[0x400]), RET_ALLOW); // CLONE_FILES
 
         let open =
-            Filter::compile(&requested(plan::Default::Allow, &[], true), arch, false, false, Reach::default()).unwrap();
+            Filter::compile(&requested(plan::Default::Allow, &[], true), arch, false, false, SocketAccess::default())
+                .unwrap();
         for name in ["clone", "clone3", "unshare"] {
             assert_eq!(answer_to(&open, arch, name, &[0x1000_0000]), RET_ALLOW);
         }
@@ -287,9 +290,14 @@ fn namespaces_are_made_only_when_the_plan_says_so() {
 fn an_allow_list_refuses_all_the_rest() {
     let listed = ["execve", "exit_group", "read", "write", "ioctl", "socket", "clone", "io_uring_setup"];
     for arch in ARCHES {
-        let filter =
-            Filter::compile(&requested(plan::Default::Deny, &listed, false), arch, false, false, Reach::default())
-                .unwrap();
+        let filter = Filter::compile(
+            &requested(plan::Default::Deny, &listed, false),
+            arch,
+            false,
+            false,
+            SocketAccess::default(),
+        )
+        .unwrap();
         for (number, syscall) in arch.syscalls() {
             let expected = match syscall.name {
                 name if name.starts_with("io_uring") => ENOSYS,
@@ -320,7 +328,8 @@ fn the_longest_lists_still_assemble() {
         for names in [&all, &every_second, &alternating] {
             for default in [plan::Default::Allow, plan::Default::Deny] {
                 let filter =
-                    Filter::compile(&requested(default, names, true), arch, false, false, Reach::default()).unwrap();
+                    Filter::compile(&requested(default, names, true), arch, false, false, SocketAccess::default())
+                        .unwrap();
                 assert!(filter.program.len() <= MAX_LENGTH);
                 for (number, syscall) in arch.syscalls().filter(|(_, syscall)| !syscall.name.starts_with("io_uring")) {
                     let refused = names.contains(&syscall.name) == (default == plan::Default::Allow);
@@ -361,11 +370,11 @@ fn sixty_names_make_a_short_program() {
 #[test]
 fn whatever_is_not_simply_allowed_is_known_as_special() {
     for arch in ARCHES {
-        let filtered = Reach { network: Some(plan::Mode::Filtered), unix_by_path: true };
+        let filtered = SocketAccess { network: Some(plan::Mode::Filtered), unix_by_path: true };
         for (namespaces, families, reach) in [
-            (false, &[][..], Reach::default()),
-            (false, &[1, 2], Reach::default()),
-            (true, &[1], Reach::default()),
+            (false, &[][..], SocketAccess::default()),
+            (false, &[1, 2], SocketAccess::default()),
+            (true, &[1], SocketAccess::default()),
             (false, &[1, 2], filtered),
         ] {
             let sockets = Sockets::of(families, false, reach);
@@ -401,7 +410,7 @@ fn of_a_terminal_only_changes_are_asked_about() {
 fn reaching(arch: Arch, network: Option<plan::Mode>, unix_by_path: bool) -> Filter {
     let sockets = [Family::Inet, Family::Inet6, Family::Netlink].into();
     let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
-    Filter::compile(&requested, arch, false, false, Reach { network, unix_by_path }).unwrap()
+    Filter::compile(&requested, arch, false, false, SocketAccess { network, unix_by_path }).unwrap()
 }
 
 #[test]
@@ -442,8 +451,9 @@ fn of_netlink_there_are_routes_alone_unless_the_plan_says_more() {
         let usual = reaching(arch, None, false);
         let sockets = [Family::Netlink, Family::NetlinkAll].into();
         let requested = plan::Seccomp { sockets, ..requested(plan::Default::Allow, &[], false) };
-        let of =
-            |network| Filter::compile(&requested, arch, false, false, Reach { network, unix_by_path: false }).unwrap();
+        let of = |network| {
+            Filter::compile(&requested, arch, false, false, SocketAccess { network, unix_by_path: false }).unwrap()
+        };
         let (all, pinned) = (of(None), of(Some(plan::Mode::Filtered)));
         assert_eq!(answer_to(&usual, arch, "socket", &[16, 3, 0]), RET_ALLOW);
         for protocol in 1..32 {
