@@ -18,7 +18,6 @@ use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
 use crate::notify::Answer;
-use crate::rename::Name;
 use crate::stderr;
 
 /// What is more than this is left to programs that copy by themselves: deeper, more, longer.
@@ -30,6 +29,19 @@ const ROUNDS: usize = 16;
 
 const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const LISTING: usize = 32 * 1024;
+
+/// A name in an open directory.
+pub struct Name {
+    pub dir: OwnedFd,
+    pub name: CString,
+}
+
+impl Name {
+    pub fn is_directory(&self) -> bool {
+        let found = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
+        found.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
+    }
+}
 
 /// As renameat2(2), on the overlay whose mount this is.
 pub fn rename(old: &Name, new: &Name, flags: RenameFlags, mount: u64) -> Answer {

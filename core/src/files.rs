@@ -23,7 +23,6 @@ use crate::place::{self, Identity, Link, Place};
 use crate::plan::{self, Grant, Plan, Tier};
 use crate::reach::{Reach, absolute};
 use crate::rights::{self, Rights};
-use crate::root;
 use crate::sys;
 use crate::text::AbsPath;
 
@@ -150,7 +149,7 @@ impl<'p> Files<'p> {
         for grant in &requested.grants {
             if grant.optional && files.home.of(&grant.path) == Seen::Missing {
                 files.skipped.push(grant);
-            } else if plan.tier != Tier::Full || !root::is_made(&grant.path) {
+            } else if plan.tier != Tier::Full || !plan::is_made_anew(&grant.path) {
                 files.grant(plan, requested, grant, &reach, here)?;
             } // The rules of places that the full tier makes anew have to wait until these exist.
         }

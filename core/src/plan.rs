@@ -22,7 +22,7 @@ use crate::syscalls::Syscall;
 use crate::text::{AbsPath, Text};
 
 pub use container::{Container, IdRange};
-pub use files::{Files, Grant, Protected, Reached};
+pub use files::{Files, Grant, Protected, Reached, TEMP_PARENT, is_made_anew, temp_name_prefix, temp_path_prefix};
 pub use gate::{Action, Gate, Key, Rule};
 pub use limits::RequestedLimits;
 pub use network::{CredentialKind, HostRule, Http, Mode, Network, Published, Route, SocketAccess, Upstream};

@@ -11,8 +11,6 @@ use rustix::io::Errno;
 
 use crate::place::{self, Identity, Link, Place};
 use crate::plan::{self, Grant, Plan, Reached, Tier};
-use crate::root;
-use crate::temp;
 use crate::text::{AbsPath, Text};
 
 /// One of the places can not be told; then nobody can say what stands in it.
@@ -74,15 +72,16 @@ struct Trees {
 impl Trees {
     fn of(plan: &Plan, requested: &plan::Files) -> Result<Trees, Unknown> {
         // What the full tier makes anew is not the host's, and a container has places of its own.
-        let made = |grant: &Grant| plan.container.is_some() || (plan.tier == Tier::Full && root::is_made(&grant.path));
+        let made =
+            |grant: &Grant| plan.container.is_some() || (plan.tier == Tier::Full && plan::is_made_anew(&grant.path));
         let writable = requested.grants.iter().filter(|grant| grant.writes() && !made(grant));
         let given = writable.map(|grant| &grant.path).chain(requested.reached.iter().map(|tree| &tree.path));
-        let parent =
-            place::follow(temp::PARENT.as_bytes()).map_or_else(|_| PathBuf::from(temp::PARENT), |way| way.real);
+        let parent = place::follow(plan::TEMP_PARENT.as_bytes())
+            .map_or_else(|_| PathBuf::from(plan::TEMP_PARENT), |way| way.real);
         let mut trees = Trees {
             names: Vec::new(),
             identities: requested.reached.iter().filter_map(|tree| tree.identity).map(Identity::from).collect(),
-            temporary: temp::beginning(&parent, plan.user.uid),
+            temporary: plan::temp_path_prefix(&parent, plan.user.uid),
         };
         let mut given: Vec<&AbsPath> = given.chain([&plan.cwd]).collect();
         given.sort_unstable();

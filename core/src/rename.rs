@@ -15,12 +15,12 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use crate::caller::{Caller, in_proc, mount_of, open_in, open_start};
-use crate::carry;
+use crate::carry::{self, Name};
 use crate::fence::Fence;
 use crate::limits::Limits;
 use crate::namespaces::Inside;
@@ -62,19 +62,6 @@ struct Asked {
     old: (i32, u64),
     new: (i32, u64),
     flags: RenameFlags,
-}
-
-/// A name in an open directory.
-pub struct Name {
-    pub dir: OwnedFd,
-    pub name: CString,
-}
-
-impl Name {
-    fn is_directory(&self) -> bool {
-        let found = rustix::fs::statat(&self.dir, &self.name, AtFlags::SYMLINK_NOFOLLOW);
-        found.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
-    }
 }
 
 impl<'a> Renames<'a> {

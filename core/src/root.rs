@@ -31,7 +31,7 @@ use crate::veil::Veil;
 
 pub use covers::cover;
 use made::{BUNDLE, is_own_device, make_tmp, take_device};
-pub use made::{Devices, Masks, is_made, make_dev, make_proc, new_tmpfs, take_devices};
+pub use made::{Devices, Masks, make_dev, make_proc, new_tmpfs, take_devices};
 use shells::Interception;
 
 #[derive(Debug, thiserror::Error)]
@@ -87,7 +87,7 @@ pub struct Blueprint<'a> {
 impl<'a> Blueprint<'a> {
     /// Grants of places that are made anew: they are no places of the host.
     fn made(&self) -> impl Iterator<Item = &'a Grant> {
-        self.requested.grants.iter().filter(|grant| is_made(&grant.path))
+        self.requested.grants.iter().filter(|grant| plan::is_made_anew(&grant.path))
     }
 
     /// The directories that lead to grants hold nothing else, so they may be listed; a rule on the root covers the grants too,

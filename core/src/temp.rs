@@ -5,17 +5,14 @@
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
 use crate::place;
+use crate::plan;
 use crate::text::AbsPath;
 
-/// Where plans put them.
-pub const PARENT: &str = "/tmp";
 const MAX_DEPTH: usize = 32;
 /// Rounds over the top directory; each one empties everything that earlier rounds moved there.
 const MAX_ROUNDS: usize = 4096;
@@ -43,7 +40,7 @@ impl Temp {
         let failed = |source| TempError::Make { parent: parent_path.clone(), source };
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let parent = rustix::fs::open(parent_path.as_c_str(), flags, Mode::empty()).map_err(failed)?;
-        let name = format!("{}{session}", name_begins(uid));
+        let name = format!("{}{session}", plan::temp_name_prefix(uid));
         let separator: &[u8] = if parent_path.as_bytes() == b"/" { b"" } else { b"/" };
         let path = [parent_path.as_bytes(), separator, name.as_bytes()].concat();
         let (name, path) = match (CString::new(name), CString::new(path)) {
@@ -91,15 +88,6 @@ impl Temp {
         }
         Err(last)
     }
-}
-
-fn name_begins(uid: u32) -> String {
-    format!("paddock-{uid}-")
-}
-
-/// How the paths of this user's private temporary directories begin.
-pub fn beginning(parent: &Path, uid: u32) -> Vec<u8> {
-    parent.join(name_begins(uid)).into_os_string().into_vec()
 }
 
 /// Removes what is in `dir`; what lies too deep is moved to `top` for another round.

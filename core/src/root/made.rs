@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mount::MountAttrFlags;
 
 use super::shells::Interception;
-use super::{Blueprint, Result, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file, relative, within};
+use super::{Blueprint, Result, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file, relative};
 use crate::cover_mount;
 use crate::kernel_text;
 use crate::mounts::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
@@ -48,11 +48,6 @@ const PROC_LOCKS: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq
 
 /// By the name each gets inside.
 pub type Devices = Vec<(CString, OwnedFd)>;
-
-/// Places that are made anew inside, whatever the host has there.
-pub fn is_made(path: &AbsPath) -> bool {
-    path.as_bytes() == b"/tmp" || within(path, b"/proc") || within(path, b"/dev")
-}
 
 /// The devices that every program expects, and the caller's terminal.
 pub fn take_devices(terminal: Option<&CStr>) -> Result<Devices> {
