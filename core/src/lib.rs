@@ -55,6 +55,7 @@ mod netlink;
 mod network;
 mod notify;
 mod observe;
+mod overlay;
 mod pin;
 mod place;
 mod plan;

@@ -22,13 +22,13 @@ use crate::mounts;
 use crate::network::callers::Callers;
 use crate::network::inside::{self, InsideError};
 use crate::notify::Listener;
+use crate::overlay;
 use crate::place::Identity;
 use crate::privileges::Privileges;
 use crate::processors;
 use crate::refusal::Refusal;
 use crate::root::{self, Blueprint, RootError, Stage};
 use crate::services::{self, SocketFile};
-use crate::session;
 use crate::socket_pair;
 use crate::sys::{self, SignalMask};
 
@@ -441,7 +441,7 @@ pub fn try_out() -> Usable {
             let root = Stage::find().and_then(|on| on.put(&stage)).map_err(|error| ("mount", error.errno()))?;
             mounts::new_fs(c"proc", &[], mounts::PLAIN).map_err(|errno| ("proc", errno))?;
             mounts::new_fs(c"devpts", &[], mounts::PLAIN).map_err(|errno| ("devpts", errno))?;
-            usable.overlay = session::try_overlay(root.as_fd());
+            usable.overlay = overlay::try_overlay(root.as_fd());
             Ok(())
         })();
         0

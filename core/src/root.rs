@@ -21,10 +21,11 @@ use crate::channel::{self, Word};
 use crate::files::{Placed, placed};
 use crate::mounts::{self, NO_EXEC, PLAIN, READ_ONLY};
 use crate::namespaces::Furnished;
+use crate::overlay::Layers;
 use crate::place::Identity;
 use crate::plan::{self, Grant, Namespaces, Plan};
 use crate::rights::{self, Rights};
-use crate::session::{Layers, Session};
+use crate::session::Session;
 use crate::sys;
 use crate::text::AbsPath;
 use crate::veil::Veil;
@@ -256,7 +257,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
         }
     }
     if let (Some(session), Some(lower), Some(above), Some(veil)) = (blueprint.session, lower, above, &veil) {
-        let layers = above.lay_over(lower);
+        let layers = Layers::new(lower, above);
         let hidden = told_hidden(channel).map_err(failed("can not learn what to hide below", b"/"))?;
         for tree in trees.iter().filter(|tree| tree.mount.is_none()) {
             put_copied(root, session, tree, &layers, &hidden, veil.as_fd())?;

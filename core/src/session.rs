@@ -5,20 +5,16 @@
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write as _;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use crate::json::{self, Invalid};
-use crate::mounts::{self, PLAIN};
 use crate::place::Identity;
 use crate::plan::{self, Plan, Workspace};
-use crate::root::Stage;
 use crate::text::{AbsPath, Text};
-use crate::veil::Veil;
 
 const NOTE: &CStr = c"session.json";
 const HIDDEN: &CStr = c"hidden.jsonl";
@@ -245,72 +241,8 @@ impl Session {
 
 /// Opened in the namespace that the overlay is mounted in.
 pub struct Above {
-    upper: OwnedFd,
-    work: OwnedFd,
-}
-
-impl Above {
-    pub fn lay_over(self, lower: OwnedFd) -> Layers {
-        let Above { upper, work } = self;
-        Layers { lower, upper, work }
-    }
-}
-
-/// What the overlay is made of.
-pub struct Layers {
-    lower: OwnedFd,
-    upper: OwnedFd,
-    work: OwnedFd,
-}
-
-impl Layers {
-    /// A file system in memory for the layer between. The overlay takes only what is mounted somewhere; it lies where the new root
-    /// will be built on it, and goes with the old one.
-    pub fn stage(stage: &Stage) -> Result<OwnedFd, Errno> {
-        let veil = mounts::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
-        stage.put(&veil).map_err(|error| error.errno())
-    }
-
-    /// The overlay, mounted nowhere yet.
-    pub fn mount(&self, veil: &Veil, stage: BorrowedFd<'_>, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
-        let Layers { lower, upper, work } = self;
-        veil.lay(lower.as_fd(), stage)?;
-        // With a layer of another file system files would show the numbers of theirs and change them with the first write, but
-        // for this; where the copy is on another file system than the workspace they do so anyway.
-        let one = rustix::fs::fstat(lower)?.st_dev == rustix::fs::fstat(upper)?.st_dev;
-        let numbers: &[_] = if one { &[(c"xino", c"on")] } else { &[] };
-        mount_overlay(&[stage, lower.as_fd()], upper.as_fd(), work.as_fd(), numbers, attributes)
-    }
-}
-
-/// `lowers`: the first hides what is in the next.
-fn mount_overlay(
-    lowers: &[BorrowedFd<'_>],
-    upper: BorrowedFd<'_>,
-    work: BorrowedFd<'_>,
-    options: &[(&CStr, &CStr)],
-    attributes: MountAttrFlags,
-) -> Result<OwnedFd, Errno> {
-    // By descriptor: whatever characters the path has, and whatever is mounted over it by now.
-    let named = |fd: &BorrowedFd<'_>| format!("/proc/self/fd/{}", fd.as_raw_fd());
-    let lowers: Vec<String> = lowers.iter().map(named).collect();
-    let fs = rustix::mount::fsopen(c"overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    rustix::mount::fsconfig_set_string(&fs, c"lowerdir", lowers.join(":"))?;
-    rustix::mount::fsconfig_set_string(&fs, c"upperdir", named(&upper))?;
-    rustix::mount::fsconfig_set_string(&fs, c"workdir", named(&work))?;
-    for (name, value) in options {
-        rustix::mount::fsconfig_set_string(&fs, *name, *value)?;
-    }
-    // Without it a directory that was removed can not be made again.
-    rustix::mount::fsconfig_set_flag(&fs, c"userxattr")?;
-    rustix::mount::fsconfig_create(&fs)?;
-    rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
-}
-
-/// On a file system in memory that is thrown away.
-pub fn try_overlay(stage: BorrowedFd<'_>) -> Result<(), Errno> {
-    let (lower, upper, work) = (make_dir(stage, c"lower")?, make_dir(stage, c"upper")?, make_dir(stage, c"work")?);
-    mount_overlay(&[lower.as_fd()], upper.as_fd(), work.as_fd(), &[], PLAIN).map(drop)
+    pub upper: OwnedFd,
+    pub work: OwnedFd,
 }
 
 /// Who lists sessions or looks at one holds the lock for an instant; who runs or applies it for longer than we wait.
@@ -345,7 +277,7 @@ pub fn make_all(path: &[u8]) -> Result<(), Errno> {
     Ok(())
 }
 
-fn make_dir(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
+pub fn make_dir(dir: impl AsFd, name: &CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::mkdirat(&dir, name, Mode::RWXU)?;
     rustix::fs::openat(&dir, name, DIR, Mode::empty())
 }
