@@ -7,18 +7,18 @@
 //!
 //! Nothing here waits: whoever is asked about stays parked while all others are served.
 
-mod chain;
+pub mod chain;
+pub mod decide;
 mod decided;
 pub mod expect;
 pub mod hosts;
-pub mod judge;
 mod mapped;
 pub mod places;
 mod program;
 pub mod rules;
 mod shells;
 mod verify;
-mod words;
+pub mod words;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -267,7 +267,7 @@ impl Gate {
                 Ok(digest)
             },
         };
-        let (verdict, approved) = judge::decide(&self.rules, self.places.as_ref(), &exec, &expected.chain);
+        let (verdict, approved) = decide::decide(&self.rules, self.places.as_ref(), &exec, &expected.chain);
         expected.digests = digests.into_inner();
         (verdict, approved)
     }

@@ -2,20 +2,18 @@
 
 use std::cell::RefCell;
 use std::fmt::Write as _;
-use std::os::fd::AsFd;
-use std::time::Instant;
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
-use sha2::{Digest as _, Sha256};
 
-use super::chain::{self, Broken, Entry, Known, Link, Start};
-use super::places::Places;
-use super::rules::{self, Cause, Exec, File, Rules, Verdict};
-use super::words;
 use crate::caller;
 use crate::canonical;
+use crate::gate::chain::{self, Broken, Entry, Known, Link, Start};
+use crate::gate::decide::decide;
+use crate::gate::places::Places;
+use crate::gate::rules::{self, Cause, Exec, File, Rules, Verdict};
+use crate::gate::words;
 use crate::json::{self, Invalid};
 use crate::plan::{Action, Gate, Plan, PlanError, Rule};
 use crate::refusal::Refusal;
@@ -28,17 +26,6 @@ struct Asked {
     path: Text,
     argv: Vec<Text>,
     cwd: Text,
-}
-
-/// The verdict that counts, and the approval that answers where it is a question.
-pub fn decide(rules: &Rules, places: Option<&Places>, exec: &Exec<'_>, chain: &[Link]) -> (Verdict, Option<usize>) {
-    const STRAYS: &str = "its interpreter opens it by a way that the command can change";
-    let verdict = rules.judge(exec);
-    if verdict.action != Action::Deny && places.is_some_and(|places| places.let_stray(chain, exec.cwd)) {
-        return (Verdict { action: Action::Deny, cause: Cause::Unseen(STRAYS), doubted: None }, None);
-    }
-    let approved = if verdict.action == Action::Ask { rules.approves(exec) } else { None };
-    (verdict, approved)
 }
 
 /// Every file that it would bring to run, what those need, and what the kernel or the gate would answer.
@@ -128,21 +115,6 @@ fn judge(
         digest: &|index| chain[index].digest(None),
     };
     Ok(decide(&Rules::compile(gate)?, places, &exec, chain))
-}
-
-/// The SHA-256 of a file. With a deadline: however long it is.
-pub fn digest(file: impl AsFd, deadline: Option<Instant>) -> Result<[u8; 32], String> {
-    let mut hash = Sha256::new();
-    let mut buffer = vec![0; 1 << 16];
-    loop {
-        match rustix::io::read(&file, &mut buffer[..]).map_err(|errno| errno.to_string())? {
-            0 => return Ok(hash.finalize().into()),
-            count => hash.update(&buffer[..count]),
-        }
-        if deadline.is_some_and(|deadline| Instant::now() > deadline) {
-            return Err("reading it takes too long".to_owned());
-        }
-    }
 }
 
 fn told(out: &mut String, verdict: &Verdict, approved: Option<usize>, gate: &Gate) {

@@ -41,6 +41,7 @@ mod identity;
 mod jail;
 mod journal;
 mod json;
+mod judge_exec;
 mod keeper;
 mod kernel_names;
 mod kernel_text;
@@ -193,7 +194,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
             let (plan, _) = plan_fd::read(&plan_fd, uid)?;
-            print(&gate::judge::report(&plan, &question()?)?)
+            print(&judge_exec::report(&plan, &question()?)?)
         }
         Some(b"judge-host") => {
             arguments.end()?;
@@ -201,11 +202,11 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         }
         Some(b"regexes") => {
             arguments.end()?;
-            print(&gate::judge::regexes(&question()?)?)
+            print(&judge_exec::regexes(&question()?)?)
         }
         Some(b"exactly") => {
             arguments.end()?;
-            print(&gate::judge::exactly(&question()?)?)
+            print(&judge_exec::exactly(&question()?)?)
         }
         Some(b"probe") => {
             arguments.end()?;

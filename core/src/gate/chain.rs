@@ -9,7 +9,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::path::DecInt;
 
-use super::judge;
+use super::decide;
 use super::places::Places;
 use super::program::Program;
 use super::rules::File;
@@ -251,7 +251,7 @@ impl Link {
     }
 
     pub fn digest(&self, deadline: Option<Instant>) -> Result<[u8; 32], String> {
-        judge::digest(self.content().map_err(|errno| errno.to_string())?, deadline)
+        decide::digest(self.content().map_err(|errno| errno.to_string())?, deadline)
     }
 
     fn is_called_loader(&self) -> bool {
