@@ -74,7 +74,7 @@ fn outcome(result: Result<(), Errno>) -> &'static str {
 }
 
 pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<String, Refusal> {
-    let fence = Fence::prepare(plan, &[])?.without_answers_to(plan, operation.system_call())?;
+    let fence = Fence::prepare(plan, &[], Vec::new())?.without_answers_to(plan, operation.system_call())?;
     let look = || Preflight::prepare(plan, &fence, None);
     let result = match (&plan.namespaces, &plan.files) {
         (Some(namespaces), Some(requested)) => {

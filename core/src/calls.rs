@@ -6,18 +6,28 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::desk::Desk;
-use crate::gate::Gate;
+use crate::desk::{self, Desk};
+use crate::gate::{self, Gate};
 use crate::notify::{Answer, Call, Listener, Next};
-use crate::observe::Observer;
+use crate::observe::{self, Observer};
 use crate::pin::Pin;
 use crate::plan::Plan;
-use crate::rename::Renames;
+use crate::rename::{self, Renames};
 use crate::supervise::Due;
 use crate::sys;
 
 /// So long calls are answered before everything else gets its turn: a path of many links takes long to follow.
 const CALLS_TURN: Duration = Duration::from_millis(2);
+
+/// The calls of a plan that wait for our answer, besides those of sockets.
+pub fn answered(plan: &Plan) -> Vec<&'static str> {
+    let mut calls = Vec::new();
+    calls.extend(plan.workspace.iter().flat_map(|_| rename::CALLS));
+    calls.extend(plan.gate.iter().flat_map(|_| gate::CALLS));
+    calls.extend(desk::CALLS.into_iter().filter(|_| desk::is_needed(plan)));
+    calls.extend(observe::calls(plan.tier).filter(|_| plan.observe));
+    calls
+}
 
 /// Who has to do with calls from the first program on.
 pub struct Attendants {

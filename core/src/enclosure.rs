@@ -193,7 +193,7 @@ fn copied(plan: &Plan) -> Option<&AbsPath> {
 /// is laid over.
 pub fn report(plan: &Plan) -> Result<String, Refusal> {
     let (mut covers, mut guard) = (Vec::new(), None);
-    let fence = Fence::prepare(plan, &[])?;
+    let fence = Fence::prepare(plan, &[], Vec::new())?;
     let mut preflight = Preflight::prepare(plan, &fence, None)?;
     if let (Some(namespaces), Some(requested), Some(files), None) =
         (&plan.namespaces, &plan.files, preflight.files.take(), &plan.container)

@@ -11,16 +11,12 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::SecureComputingMode;
 
 use crate::channel::{self, Word};
-use crate::desk;
 use crate::files;
-use crate::gate;
-use crate::observe;
 use crate::pin;
 use crate::place::Identity;
 use crate::plan::{Plan, Tier};
 use crate::privileges::{Privileges, Service};
 use crate::refusal::Refusal;
-use crate::rename;
 use crate::seccomp::{self, Filter};
 use crate::sys::{self, Instruction, SignalMask};
 use crate::syscalls::Arch;
@@ -37,6 +33,7 @@ pub struct Fence {
     pub actual_abi: i32,
     /// None: the command starts where we stand.
     workdir: Option<CString>,
+    answered: Vec<&'static str>,
     /// Without namespaces they depend on what lies where.
     filters: OnceCell<Filters>,
     /// Answers whoever asks whether he is inside, for a fence that is closed once more by each shell.
@@ -130,7 +127,8 @@ impl Step {
 }
 
 impl Fence {
-    pub fn prepare(plan: &Plan, limits: &[(Resource, u64)]) -> Result<Fence, Refusal> {
+    /// `answered`: calls that the supervisor answers for this plan, besides those of sockets.
+    pub fn prepare(plan: &Plan, limits: &[(Resource, u64)], answered: Vec<&'static str>) -> Result<Fence, Refusal> {
         let (ruleset, actual_abi) = match (&plan.files, &plan.landlock) {
             (Some(_), Some(landlock)) => {
                 files::create_ruleset(plan, landlock).map(|(ruleset, abi)| (Some(ruleset), abi))?
@@ -146,6 +144,7 @@ impl Fence {
             // A new root is entered at its top; the directory we came from belongs to the old one.
             workdir: (plan.workdir != plan.cwd || plan.tier == Tier::Full)
                 .then(|| plan.workdir.as_c_str().into_owned()),
+            answered,
             filters: OnceCell::new(),
             mark: None,
             kept: Vec::new(),
@@ -174,10 +173,7 @@ impl Fence {
         if !notified.is_empty() {
             pin::check().map_err(Refusal::Pin)?;
         }
-        notified.extend(plan.workspace.iter().flat_map(|_| rename::CALLS));
-        notified.extend(plan.gate.iter().flat_map(|_| gate::CALLS));
-        notified.extend(desk::CALLS.into_iter().filter(|_| desk::is_needed(plan)));
-        notified.extend(observe::calls(plan.tier).filter(|_| plan.observe));
+        notified.extend(&self.answered);
         let notifying = match &notified[..] {
             [] => None,
             names => Some(seccomp::notifying(Arch::NATIVE, names)?),

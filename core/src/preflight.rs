@@ -122,7 +122,7 @@ fn grant_fields(out: &mut String, grant: &Grant) {
 /// The command `preflight`: everything short of running.
 pub fn report(plan: &Plan, uid: u32) -> Result<String, Refusal> {
     files::check_journal_way(plan)?;
-    let fence = Fence::prepare(plan, &[])?;
+    let fence = Fence::prepare(plan, &[], Vec::new())?;
     let mut preflight = Preflight::prepare(plan, &fence, None)?;
     if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {
         Jail::prepare(plan, namespaces, container)?;

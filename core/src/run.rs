@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::ancestry;
-use crate::calls::{Attendants, Calls};
+use crate::calls::{self, Attendants, Calls};
 use crate::census::Tree;
 use crate::channel;
 use crate::chores::{self, Copied, Duties, Finished};
@@ -143,7 +143,7 @@ fn fenced(
     let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
     plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
     let outside = Outside::prepare(plan.network.as_ref(), plan.tier, http)?;
-    let fence = Fence::prepare(&plan, limits.rlimits())?;
+    let fence = Fence::prepare(&plan, limits.rlimits(), calls::answered(&plan))?;
     let look = || {
         let preflight = Preflight::prepare(&plan, &fence, journal)?;
         announce(&plan, &preflight, &limits, quiet);

@@ -261,7 +261,7 @@ impl Compiled {
             return Err(Refusal::Usage("the plan for shells has no token"));
         };
         let mark: Vec<Instruction> = bpf::answering(Arch::NATIVE, number, &token, ANSWER.raw_os_error())?;
-        let fence = Fence::prepare(&plan, &[])?.marked(mark, pipes());
+        let fence = Fence::prepare(&plan, &[], Vec::new())?.marked(mark, pipes());
         Files::anywhere(&plan, fence.ruleset())?;
         fence.complete(&plan, &[])?;
         if let Some(ruleset) = fence.ruleset() {
