@@ -17,6 +17,7 @@ use crate::ground::Tree;
 use crate::guard::{Guard, GuardError};
 use crate::json::{self, Invalid};
 use crate::led;
+use crate::marks::Mark;
 use crate::mounts;
 use crate::names::{Names, NamesError, Rule};
 use crate::namespaces::{self, Attend, Payload, Started, Tell};
@@ -30,7 +31,6 @@ use crate::services;
 use crate::session::{Session, SessionError};
 use crate::sys::SignalMask;
 use crate::text::{self, AbsPath, Text};
-use crate::unfinished::Mark;
 use crate::veil::{self, Veil};
 
 pub struct Enclosure<'p> {

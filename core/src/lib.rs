@@ -48,6 +48,7 @@ mod kernel_text;
 mod led;
 mod limits;
 mod links;
+mod marks;
 mod memory;
 mod mounts;
 mod names;

@@ -11,6 +11,7 @@ use crate::host;
 use crate::jail::JailError;
 use crate::journal::JournalError;
 use crate::limits::LimitsError;
+use crate::marks::UnfinishedError;
 use crate::names::NamesError;
 use crate::namespaces::NamespacesError;
 use crate::network::PublishError;
@@ -21,7 +22,6 @@ use crate::plan::PlanError;
 use crate::session::SessionError;
 use crate::supervise::SuperviseError;
 use crate::temp::TempError;
-use crate::unfinished::UnfinishedError;
 use crate::unreached::UnreachedError;
 
 #[derive(Debug, thiserror::Error)]

@@ -30,6 +30,7 @@ use crate::jail::Jail;
 use crate::journal::{self, Journal};
 use crate::kernel_names;
 use crate::limits::Limits;
+use crate::marks::Mark;
 use crate::namespaces::{self, Attend, Overlaid};
 use crate::network::asker::Asker;
 use crate::network::http::Http;
@@ -49,7 +50,7 @@ use crate::stderr;
 use crate::supervise::{self, Subject, SuperviseError};
 use crate::sys::{self, SignalMask};
 use crate::temp::Temp;
-use crate::unfinished::{self, Mark};
+use crate::unfinished;
 use crate::veil::Veil;
 
 /// Of Paddock itself: nothing was run, or the guard did not finish its work.
