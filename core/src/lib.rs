@@ -112,8 +112,8 @@ use crate::companion::Companion;
 use crate::holder::Holder;
 use crate::network::{Given, Within};
 use crate::plan::PlanError;
+use crate::plan::exit_codes::EXIT_REFUSED;
 use crate::refusal::Refusal;
-use crate::run::EXIT_REFUSED;
 
 /// Called by the C library's start code, through [`sys`].
 #[cfg_attr(test, allow(dead_code, reason = "tests have their own start"))]

@@ -2,6 +2,7 @@
 //! the compiler would not have written it: an unknown key, a duplicate, a missing key or a contradiction is refused.
 
 mod container;
+pub mod exit_codes;
 mod files;
 mod gate;
 mod limits;

@@ -38,6 +38,7 @@ use crate::network::outside::Outside;
 use crate::network::token::Token;
 use crate::observe::Observer;
 use crate::pin::Pin;
+use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED};
 use crate::plan::{Level, Plan, Tier};
 use crate::plan_fd;
 use crate::preflight::Preflight;
@@ -54,10 +55,6 @@ use crate::unfinished;
 use crate::veil::Veil;
 
 /// Of Paddock itself: nothing was run, or the guard did not finish its work.
-pub const EXIT_REFUSED: i32 = 125;
-pub const EXIT_NOT_EXECUTABLE: i32 = 126;
-pub const EXIT_NOT_FOUND: i32 = 127;
-
 pub fn run(
     plan_fd: &OwnedFd,
     uid: u32,

@@ -41,6 +41,7 @@ use super::stub::{Next, Stream, Stub};
 use super::table::Table;
 use super::token::Token;
 use super::told::{Decision, Heard, Layer, Outcome, Told, Traffic};
+use crate::plan::exit_codes::EXIT_REFUSED;
 use crate::plan::{self, Published};
 use crate::{stderr, sys};
 
@@ -86,7 +87,7 @@ pub fn run_with(plan: &plan::Network, sockets: Sockets, token: Option<Token>, to
         Ok(table) => table,
         Err(error) => {
             stderr::complain(&error.to_string(), "the policy's [network] has to be corrected");
-            return crate::EXIT_REFUSED;
+            return EXIT_REFUSED;
         }
     };
     let ended = Relay::new(&table, sockets, token, told, sources).and_then(Relay::serve);
@@ -94,7 +95,7 @@ pub fn run_with(plan: &plan::Network, sockets: Sockets, token: Option<Token>, to
         Ok(()) => 0,
         Err(errno) => {
             stderr::complain(&format!("the relay of the network failed: {errno}"), "the run goes on without network");
-            crate::EXIT_REFUSED
+            EXIT_REFUSED
         }
     }
 }
