@@ -12,6 +12,7 @@ use rustix::thread::SecureComputingMode;
 
 use crate::channel::{self, Word};
 use crate::files;
+use crate::network::NetworkError;
 use crate::pin;
 use crate::place::Identity;
 use crate::plan::{Plan, Tier};
@@ -171,7 +172,7 @@ impl Fence {
         let mut notified = Vec::new();
         notified.extend(pin::calls(reach));
         if !notified.is_empty() {
-            pin::check().map_err(Refusal::Pin)?;
+            pin::check().map_err(NetworkError::Pin)?;
         }
         notified.extend(&self.answered);
         let notifying = match &notified[..] {

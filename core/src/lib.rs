@@ -162,7 +162,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let plan_fd = arguments.plan_fd()?;
             let (line, given) = arguments.sockets()?;
             let (plan, _) = plan_fd::read(&plan_fd, uid)?;
-            network::attend(&plan, line, given)
+            Ok(network::attend(&plan, line, given)?)
         }
         Some(b"record") => {
             let plan_fd = arguments.plan_fd()?;

@@ -31,6 +31,7 @@ pub mod callers;
 mod connection;
 mod dial;
 pub mod door;
+mod error;
 mod flow;
 mod forward;
 mod guards;
@@ -72,11 +73,11 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use rustix::process::{Resource, Rlimit};
 
+pub use self::error::NetworkError;
 pub use self::published::{PublishError, Within};
 use self::relay::Sockets;
 use self::token::Token;
 use crate::plan::{Mode as NetworkMode, Network, Plan, Tier};
-use crate::refusal::Refusal;
 use crate::rights::{self, Rights};
 use crate::sys;
 
@@ -93,18 +94,18 @@ pub struct Given {
 }
 
 /// The command `relay`: the life of a relay. Its sockets are those of [`inside::enter`], then those of published ports.
-pub fn attend(plan: &Plan, told: OwnedFd, given: Given) -> Result<i32, Refusal> {
+pub fn attend(plan: &Plan, told: OwnedFd, given: Given) -> Result<i32, NetworkError> {
     let Given { within, handover, sockets: fds } = given;
-    let Some(network) = &plan.network else { return Err(Refusal::Usage("the plan has no network")) };
+    let Some(network) = &plan.network else { return Err(NetworkError::Usage("the plan has no network")) };
     let filtered = network.mode == NetworkMode::Filtered;
-    let token = if filtered { Some(Token::receive(&told).map_err(Refusal::Relay)?) } else { None };
+    let token = if filtered { Some(Token::receive(&told).map_err(NetworkError::Relay)?) } else { None };
     // In the landlock tier clients come one by one, by the line.
     let made_inside = filtered && plan.tier == Tier::Full;
-    let mut sockets = sorted(fds, network, made_inside).map_err(Refusal::Relay)?;
+    let mut sockets = sorted(fds, network, made_inside).map_err(NetworkError::Relay)?;
     if made_inside && (sockets.dialled.is_empty() || sockets.names.is_empty()) {
-        return Err(Refusal::Usage("sockets are missing"));
+        return Err(NetworkError::Usage("sockets are missing"));
     }
-    confine().map_err(Refusal::Relay)?;
+    confine().map_err(NetworkError::Relay)?;
     sockets.within = within;
     sockets.handover = handover;
     Ok(relay::run(network, sockets, token, told))

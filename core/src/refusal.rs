@@ -14,7 +14,7 @@ use crate::limits::LimitsError;
 use crate::marks::UnfinishedError;
 use crate::names::NamesError;
 use crate::namespaces::NamespacesError;
-use crate::network::PublishError;
+use crate::network::NetworkError;
 use crate::network::http::HttpError;
 use crate::network::table::TableError;
 use crate::observe::ObserveError;
@@ -23,6 +23,9 @@ use crate::session::SessionError;
 use crate::supervise::SuperviseError;
 use crate::temp::TempError;
 use crate::unreached::UnreachedError;
+
+const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | unreached --plan-fd N -- COMMAND… | \
+                 attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | judge --plan-fd N | finish SESSIONS | regexes | exactly | host | probe";
 
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
@@ -42,8 +45,6 @@ pub enum Refusal {
     Files(#[from] FilesError),
     #[error(transparent)]
     Rules(#[from] RuleError),
-    #[error(transparent)]
-    Hosts(#[from] TableError),
     #[error("the system call filter can not be built: {0}")]
     Filter(#[from] BpfError),
     #[error(transparent)]
@@ -69,19 +70,11 @@ pub enum Refusal {
     #[error(transparent)]
     Observe(#[from] ObserveError),
     #[error(transparent)]
-    Http(#[from] HttpError),
-    #[error(transparent)]
     Supervise(#[from] SuperviseError),
     #[error("the probe's files can not be made: {0}")]
     Scene(Errno),
     #[error(transparent)]
-    Publish(#[from] PublishError),
-    #[error("the relay can not be kept from what it does not need: {0}")]
-    Relay(Errno),
-    #[error("the proxy of the run finds no port on this machine's loopback: {0}")]
-    Door(Errno),
-    #[error("sockets of the command can not be connected for it, as this tier needs it (pidfd_getfd): {0}")]
-    Pin(Errno),
+    Network(#[from] NetworkError),
     #[error("{0} is a socket that could be turned to whom the fence keeps from it")]
     SocketOnStandard(&'static str),
     #[error("the kernel does not tell which unix sockets there are (sock_diag): {0}")]
@@ -114,13 +107,8 @@ impl Refusal {
                     (--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)";
         }
         match self {
-            Refusal::Usage(_) => {
-                "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | unreached --plan-fd N -- COMMAND… | \
-                 attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | judge --plan-fd N | finish SESSIONS | regexes | exactly | host | probe"
-            }
-            Refusal::Pin(_) => {
-                "a container's filter may refuse it: --security-opt seccomp=unconfined; or leave the network open (network.mode = \"host\") and grant no sockets"
-            }
+            Refusal::Usage(_) => USAGE,
+            Refusal::Network(error) => error.hint().unwrap_or(USAGE),
             Refusal::DirectoryOnStandard(_) | Refusal::NoStandard(..) | Refusal::SocketOnStandard(_) => {
                 "redirect it from or to a file, a pipe or a terminal"
             }
@@ -129,9 +117,7 @@ impl Refusal {
             Refusal::Plan(error) => error.hint(),
             Refusal::Journal(error) => error.hint(),
             Refusal::Files(error) => error.hint(),
-            Refusal::Rules(_) | Refusal::Hosts(_) => {
-                "the plan comes from `paddock`; use a paddock and a paddock-core of the same release"
-            }
+            Refusal::Rules(_) => "the plan comes from `paddock`; use a paddock and a paddock-core of the same release",
             Refusal::Filter(_) => "list fewer system calls",
             Refusal::Temp(_) => "check that the directory exists and that you may write to it",
             Refusal::Namespaces(error) => error.hint(),
@@ -142,16 +128,27 @@ impl Refusal {
             Refusal::Names(error) => error.hint(),
             Refusal::Guard(error) => error.hint(),
             Refusal::Limits(error) => error.hint(),
-            Refusal::Publish(error) => error.hint(),
             Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
-            Refusal::Http(error) => error.hint(),
             Refusal::Shell { .. } => {
                 "`paddock doctor` tries every mechanism; no shell is started without what is asked for"
             }
             Refusal::Observe(_) => "reinstall paddock, or run without --observe",
-            Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) | Refusal::Relay(_) | Refusal::Door(_) => {
+            Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) => {
                 "`paddock doctor` tries every mechanism on this machine"
             }
         }
     }
 }
+
+/// The error of a part becomes one of its room.
+macro_rules! through {
+    ($room:ident: $($part:ty),+) => {
+        $(impl From<$part> for Refusal {
+            fn from(error: $part) -> Refusal {
+                $room::from(error).into()
+            }
+        })+
+    };
+}
+
+through!(NetworkError: HttpError, TableError);

@@ -32,6 +32,7 @@ use crate::kernel_names;
 use crate::limits::Limits;
 use crate::marks::Mark;
 use crate::namespaces::{self, Attend, Overlaid};
+use crate::network::NetworkError;
 use crate::network::asker::Asker;
 use crate::network::http::Http;
 use crate::network::outside::Outside;
@@ -178,7 +179,7 @@ fn fenced(
     // Connections are made for a command that no namespace keeps in.
     let granted = preflight.as_ref().and_then(|preflight| preflight.files.as_ref());
     let sockets = granted.map_or_else(Vec::new, Files::sockets);
-    let pin = Pin::new(&plan, &sockets, outside.door()).map_err(Refusal::Pin)?;
+    let pin = Pin::new(&plan, &sockets, outside.door()).map_err(NetworkError::Pin)?;
     let mut attendants = Attendants::new(&plan, gate, Desk::new(companion), observer, pin);
     if let (Some(observer), Some(temp)) = (&mut attendants.observer, &temp) {
         observer.grant(temp.path().to_bytes());

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use super::NetworkError;
 use super::asker::Asker;
 use super::callers::Callers;
 use super::door::Door;
@@ -16,7 +17,6 @@ use super::outlet::Outlet;
 use super::published::{self, Within};
 use super::token::Token;
 use crate::plan::{Mode, Network, Tier};
-use crate::refusal::Refusal;
 
 #[derive(Default)]
 pub struct Outside {
@@ -30,12 +30,12 @@ pub struct Outside {
 
 impl Outside {
     /// `http`: what was started already, because it takes longest.
-    pub fn prepare(network: Option<&Network>, tier: Tier, http: Option<Http>) -> Result<Outside, Refusal> {
+    pub fn prepare(network: Option<&Network>, tier: Tier, http: Option<Http>) -> Result<Outside, NetworkError> {
         let Some(network) = network else { return Ok(Outside::default()) };
         let filtered = network.mode == Mode::Filtered;
-        let token = if filtered { Some(Token::new().map_err(Refusal::Random)?) } else { None };
+        let token = if filtered { Some(Token::new().map_err(NetworkError::Random)?) } else { None };
         let pinned = filtered && tier == Tier::Landlock;
-        let door = if pinned { Some(Door::open().map_err(Refusal::Door)?) } else { None };
+        let door = if pinned { Some(Door::open().map_err(NetworkError::Door)?) } else { None };
         Ok(Outside { token, listeners: published::listen(&network.published)?, door, http })
     }
 
