@@ -15,6 +15,7 @@ use crate::namespaces::{self, Attend, Started};
 use crate::plan::Plan;
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
+use crate::sandbox_error::SandboxError;
 use crate::supervise::SuperviseError;
 use crate::sys;
 
@@ -113,7 +114,7 @@ fn in_child(fence: &Fence, operation: Operation, path: &CStr) -> Result<Result<(
 fn enclosed<'f>(
     enclosure: &mut Enclosure<'_>,
     fence: &Fence,
-    look: impl FnOnce() -> Result<Option<Files<'f>>, Refusal>,
+    look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
     operation: Operation,
     path: &CStr,
 ) -> Result<Result<(), Errno>, Refusal> {

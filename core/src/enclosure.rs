@@ -25,8 +25,8 @@ use crate::notify::LONGEST_PATH;
 use crate::place::Identity;
 use crate::plan::{self, Namespaces, Plan};
 use crate::preflight::Preflight;
-use crate::refusal::Refusal;
 use crate::root::Blueprint;
+use crate::sandbox_error::SandboxError;
 use crate::services;
 use crate::session::{Session, SessionError};
 use crate::sys::SignalMask;
@@ -67,7 +67,7 @@ impl<'p> Enclosure<'p> {
         namespaces: &'p Namespaces,
         requested: &'p plan::Files,
         run: Option<Run<'p>>,
-    ) -> Result<Enclosure<'p>, Refusal> {
+    ) -> Result<Enclosure<'p>, SandboxError> {
         let session = match (&plan.workspace, run) {
             (Some(workspace), Some(run)) => Some(Session::open(&plan.sessions, workspace, run.id)?),
             _ => None,
@@ -78,7 +78,7 @@ impl<'p> Enclosure<'p> {
     }
 
     /// What covers places that are closed or unwritable by their path; and closed ones inside grants of directories, which are the guard's.
-    fn by_path(&self, files: &Files<'_>) -> Result<(Vec<Cover>, Vec<Cover>), Refusal> {
+    fn by_path(&self, files: &Files<'_>) -> Result<(Vec<Cover>, Vec<Cover>), SandboxError> {
         let Enclosure { plan, requested, .. } = self;
         // A mask falls off when the host replaces what it lies on: where that can be, the guard has to hold it, by its name.
         let live = |cover: &Cover| is_live(files, copied(plan), &cover.path);
@@ -91,7 +91,7 @@ impl<'p> Enclosure<'p> {
     }
 
     /// Finds what is to be hidden and covered.
-    fn look_through(&self, files: &Files<'_>) -> Result<Found, Refusal> {
+    fn look_through(&self, files: &Files<'_>) -> Result<Found, SandboxError> {
         let Enclosure { requested, taken, session, .. } = self;
         let (mut covers, masked) = self.by_path(files)?;
         let (mut guard, mut found) = arm(requested, files, &covers, &masked, copied(self.plan), taken.clone())?;
@@ -117,7 +117,7 @@ impl<'p> Enclosure<'p> {
     pub fn start<'f>(
         &mut self,
         fence: &Fence,
-        look: impl FnOnce() -> Result<Option<Files<'f>>, Refusal>,
+        look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
         payload: Payload<'_>,
         mask: &SignalMask,
         terminal: Option<&CStr>,
@@ -128,7 +128,7 @@ impl<'p> Enclosure<'p> {
         command: &[CString],
         sha256: &str,
         announce: impl Fn(&Veil),
-    ) -> Result<Started, Refusal> {
+    ) -> Result<Started, SandboxError> {
         let Enclosure { plan, namespaces, requested, session, run, .. } = &*self;
         let blueprint = Blueprint {
             plan,
@@ -150,11 +150,11 @@ impl<'p> Enclosure<'p> {
         let (mut look, mut files) = (Some(look), None);
         let meanwhile = |tell: Tell<'_>| {
             if let Some(look) = look.take() {
-                let found = files.insert(look()?.ok_or(Refusal::Usage("the plan has no files"))?);
+                let found = files.insert(look()?.ok_or(SandboxError::Usage("the plan has no files"))?);
                 Word::placing(&placed::spell(requested, &found.placed)).for_each(|word| tell(&word));
                 tell(&Word::All);
             }
-            let Some(files) = &files else { return Err(Refusal::Usage("the plan has no files")) };
+            let Some(files) = &files else { return Err(SandboxError::Usage("the plan has no files")) };
             // What watched before was for names that are elsewhere by now.
             kept = (None, Veil::default());
             let Found { guard, covers, veil, hidden } = self.look_through(files)?;
@@ -191,7 +191,7 @@ fn copied(plan: &Plan) -> Option<&AbsPath> {
 
 /// The command `covers`: what would be laid over names that are there now, and the symlinks in git directories, which nothing
 /// is laid over.
-pub fn report(plan: &Plan) -> Result<String, Refusal> {
+pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     let (mut covers, mut guard) = (Vec::new(), None);
     let fence = Fence::prepare(plan, &[], Vec::new())?;
     let mut preflight = Preflight::prepare(plan, &fence, None)?;
@@ -236,9 +236,9 @@ struct Found {
 }
 
 /// Where names that were taken away are kept for review.
-pub fn taken_dir(plan: &Plan, id: &str) -> Result<AbsPath, Refusal> {
+pub fn taken_dir(plan: &Plan, id: &str) -> Result<AbsPath, SandboxError> {
     let path = [plan.sessions.as_bytes(), b"/", id.as_bytes(), b"/taken"].concat();
-    Text::from_bytes(path).and_then(AbsPath::new).map_err(|_| Refusal::Usage("the sessions directory is no path"))
+    Text::from_bytes(path).and_then(AbsPath::new).map_err(|_| SandboxError::Usage("the sessions directory is no path"))
 }
 
 /// Looks through the grants for names that are denied or protected, says what covers them, and stays to watch.
@@ -249,7 +249,7 @@ fn arm(
     masked: &[Cover],
     workspace: Option<&AbsPath>,
     taken: AbsPath,
-) -> Result<(Option<Guard>, Vec<Cover>), Refusal> {
+) -> Result<(Option<Guard>, Vec<Cover>), SandboxError> {
     // Whatever is made in a copy stays there until a person applies it, who is then asked.
     let copied = |path: &AbsPath| workspace.is_some_and(|workspace| path.is_within(workspace));
     let all_copied = files.placed.iter().all(|placed| !placed.grant.writes() || copied(&placed.real));
@@ -299,24 +299,24 @@ fn arm(
 }
 
 /// What covers sockets of services that no grant names, besides what is covered already.
-fn callable<'c>(files: &Files<'_>, covers: impl Iterator<Item = &'c Cover>) -> Result<Vec<Cover>, Refusal> {
+fn callable<'c>(files: &Files<'_>, covers: impl Iterator<Item = &'c Cover>) -> Result<Vec<Cover>, SandboxError> {
     let granted = files.sockets();
     let masks: Vec<&Cover> = covers.filter(|cover| cover.kind == CoverKind::Mask).collect();
     let shown = |path: &AbsPath| files.placed.iter().any(|placed| placed.directory && path.is_within(&placed.real));
     let is_granted = |path: &AbsPath| granted.iter().any(|(other, _)| other == path);
     let is_masked = |path: &AbsPath| masks.iter().any(|mask| path.is_within(&mask.path));
-    services::covers(|path| shown(path) && !is_granted(path) && !is_masked(path)).map_err(Refusal::Services)
+    services::covers(|path| shown(path) && !is_granted(path) && !is_masked(path)).map_err(SandboxError::Services)
 }
 
 /// What lies deeper than a path reaches is closed with the last directory on the way that one leads to.
-fn within_reach(covers: Vec<Cover>) -> Result<Vec<Cover>, Refusal> {
+fn within_reach(covers: Vec<Cover>) -> Result<Vec<Cover>, SandboxError> {
     let (mut covers, deep): (Vec<_>, Vec<_>) =
         covers.into_iter().partition(|cover| cover.path.as_bytes().len() < LONGEST_PATH);
     for cover in deep {
         let path = cover.path.as_bytes();
         let end = path[..LONGEST_PATH].iter().rposition(|byte| *byte == b'/').unwrap_or_default();
         let above = Text::from_bytes(path[..end].to_vec()).and_then(AbsPath::new);
-        let above = above.map_err(|_| Refusal::Usage("a path that was found is none"))?;
+        let above = above.map_err(|_| SandboxError::Usage("a path that was found is none"))?;
         if covers.iter().any(|other| other.path == above && other.kind == CoverKind::Mask) {
             continue;
         }
@@ -359,7 +359,7 @@ fn weave(
     masked: &[AbsPath],
     workspace: &AbsPath,
     guard: Option<&mut Guard>,
-) -> Result<Veil, Refusal> {
+) -> Result<Veil, SandboxError> {
     let mut veil = Veil::default();
     let opened = mounts::open_host(&workspace.as_c_str());
     let opened = opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;

@@ -410,7 +410,7 @@ mod tests {
 
     fn decided(outcome: Outcome) -> Decided {
         Decided {
-            process: expect::Process { pid: 43, parent: 42, uid: 1000 },
+            process: exec::Process { pid: 43, parent: 42, uid: 1000 },
             branch: None,
             exe: b"/usr/bin/git".to_vec(),
             argv: b"git\0push\0".to_vec(),

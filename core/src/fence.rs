@@ -17,7 +17,7 @@ use crate::pin;
 use crate::place::Identity;
 use crate::plan::{Plan, Tier};
 use crate::privileges::{Privileges, Service};
-use crate::refusal::Refusal;
+use crate::sandbox_error::SandboxError;
 use crate::seccomp::{self, Filter};
 use crate::sys::{self, Instruction, SignalMask};
 use crate::syscalls::Arch;
@@ -73,6 +73,11 @@ pub struct FenceError {
 }
 
 impl FenceError {
+    /// The answer of a call that the sandbox itself is made of.
+    pub fn of_a_mechanism(self) -> Option<Errno> {
+        matches!(self.step, Step::NoNewPrivs | Step::Landlock | Step::Seccomp).then_some(self.errno)
+    }
+
     /// As one number that is not 0, for a process that can say no more than that.
     pub fn code(self) -> i64 {
         (1 + self.step as i64) << 32 | i64::from(self.errno.raw_os_error())
@@ -129,7 +134,11 @@ impl Step {
 
 impl Fence {
     /// `answered`: calls that the supervisor answers for this plan, besides those of sockets.
-    pub fn prepare(plan: &Plan, limits: &[(Resource, u64)], answered: Vec<&'static str>) -> Result<Fence, Refusal> {
+    pub fn prepare(
+        plan: &Plan,
+        limits: &[(Resource, u64)],
+        answered: Vec<&'static str>,
+    ) -> Result<Fence, SandboxError> {
         let (ruleset, actual_abi) = match (&plan.files, &plan.landlock) {
             (Some(_), Some(landlock)) => {
                 files::create_ruleset(plan, landlock).map(|(ruleset, abi)| (Some(ruleset), abi))?
@@ -157,7 +166,7 @@ impl Fence {
     }
 
     /// Its filters, if it has none yet. `sockets`: socket files that grants name.
-    pub fn complete(&self, plan: &Plan, sockets: &[(AbsPath, Identity)]) -> Result<(), Refusal> {
+    pub fn complete(&self, plan: &Plan, sockets: &[(AbsPath, Identity)]) -> Result<(), SandboxError> {
         if self.filters.get().is_some() {
             return Ok(());
         }
@@ -189,7 +198,7 @@ impl Fence {
     }
 
     /// For somebody who only tries a call: nobody would answer for it, and a list that refuses the call itself tells nothing of the file.
-    pub fn without_answers_to(mut self, plan: &Plan, call: &str) -> Result<Fence, Refusal> {
+    pub fn without_answers_to(mut self, plan: &Plan, call: &str) -> Result<Fence, SandboxError> {
         self.complete(plan, &[])?;
         let filter = self.filters.take().and_then(|filters| filters.filter);
         let filter = filter.filter(|filter| !filter.refuses(call));

@@ -22,8 +22,8 @@ use crate::network::inside::{self, InsideError};
 use crate::place::{Identity, Place};
 use crate::plan::{Container, Grant, Namespaces, Plan};
 use crate::privileges;
-use crate::refusal::Refusal;
 use crate::root::{self, Masks, RootError};
+use crate::sandbox_error::SandboxError;
 use crate::sys::{self, SignalMask};
 use crate::text::{AbsPath, Text};
 
@@ -135,7 +135,7 @@ impl<'p> Jail<'p> {
         terminal: Option<&CStr>,
         limits: &Limits,
         attend: Attend<'_>,
-    ) -> Result<Result<Started, Refusal>, JailError> {
+    ) -> Result<Result<Started, SandboxError>, JailError> {
         let step = |what| move |source| JailError::Step { what, source };
         // Before the user namespace is left behind, in which that is allowed.
         if let (Some(netns), Some(path)) = (&self.netns, &self.container.netns) {

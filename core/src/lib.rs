@@ -76,6 +76,7 @@ mod rename;
 mod rights;
 mod root;
 mod run;
+mod sandbox_error;
 mod scan;
 #[cfg(test)]
 mod scene;

@@ -26,8 +26,8 @@ use crate::overlay;
 use crate::place::Identity;
 use crate::privileges::Privileges;
 use crate::processors;
-use crate::refusal::Refusal;
 use crate::root::{self, Blueprint, RootError, Stage};
+use crate::sandbox_error::SandboxError;
 use crate::services::{self, SocketFile};
 use crate::socket_pair;
 use crate::sys::{self, SignalMask};
@@ -182,9 +182,9 @@ pub fn start(
     payload: Payload<'_>,
     mask: &SignalMask,
     admit: impl FnOnce(Pid) -> Result<(), Errno>,
-    mut meanwhile: impl FnMut(Tell<'_>) -> Result<(), Refusal>,
+    mut meanwhile: impl FnMut(Tell<'_>) -> Result<(), SandboxError>,
     attend: Attend<'_>,
-) -> Result<Started, Refusal> {
+) -> Result<Started, SandboxError> {
     let (ours, theirs) = socket_pair::pair().map_err(NamespacesError::Channel)?;
     let (mut supervisors_end, mut inits_end) = (Some(ours), Some(theirs));
     let init = sys::fork_into(BIRTH, || {

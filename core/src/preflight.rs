@@ -10,7 +10,7 @@ use crate::journal::Journal;
 use crate::json::{self, Invalid};
 use crate::network::outside::Outside;
 use crate::plan::{self, Grant, Level, Plan};
-use crate::refusal::Refusal;
+use crate::sandbox_error::SandboxError;
 
 pub struct Preflight<'p> {
     pub files: Option<Files<'p>>,
@@ -19,7 +19,7 @@ pub struct Preflight<'p> {
 
 impl<'p> Preflight<'p> {
     /// Adds the rules to the fence, and its filters where they wait for what lies where. `journal`: the one that is open already.
-    pub fn prepare(plan: &'p Plan, fence: &'p Fence, journal: Option<&Journal>) -> Result<Preflight<'p>, Refusal> {
+    pub fn prepare(plan: &'p Plan, fence: &'p Fence, journal: Option<&Journal>) -> Result<Preflight<'p>, SandboxError> {
         let files = Files::prepare(plan, fence.ruleset(), journal)?;
         fence.complete(plan, &files.as_ref().map_or_else(Vec::new, Files::sockets))?;
         Ok(Preflight { files, fence })
@@ -120,7 +120,7 @@ fn grant_fields(out: &mut String, grant: &Grant) {
 }
 
 /// The command `preflight`: everything short of running.
-pub fn report(plan: &Plan, uid: u32) -> Result<String, Refusal> {
+pub fn report(plan: &Plan, uid: u32) -> Result<String, SandboxError> {
     files::check_journal_way(plan)?;
     let fence = Fence::prepare(plan, &[], Vec::new())?;
     let mut preflight = Preflight::prepare(plan, &fence, None)?;

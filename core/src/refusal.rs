@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use crate::bpf::BpfError;
-use crate::fence::{FenceError, Step};
+use crate::fence::FenceError;
 use crate::files::FilesError;
 use crate::gate::rules::RuleError;
 use crate::guard::GuardError;
@@ -19,6 +19,7 @@ use crate::network::http::HttpError;
 use crate::network::table::TableError;
 use crate::observe::ObserveError;
 use crate::plan::PlanError;
+use crate::sandbox_error::SandboxError;
 use crate::session::SessionError;
 use crate::supervise::SuperviseError;
 use crate::temp::TempError;
@@ -42,29 +43,11 @@ pub enum Refusal {
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error(transparent)]
-    Files(#[from] FilesError),
-    #[error(transparent)]
     Rules(#[from] RuleError),
-    #[error("the system call filter can not be built: {0}")]
-    Filter(#[from] BpfError),
     #[error(transparent)]
-    Temp(#[from] TempError),
-    #[error(transparent)]
-    Fence(#[from] FenceError),
-    #[error(transparent)]
-    Namespaces(#[from] NamespacesError),
-    #[error(transparent)]
-    Jail(#[from] JailError),
-    #[error(transparent)]
-    Names(#[from] NamesError),
-    #[error(transparent)]
-    Guard(#[from] GuardError),
+    Sandbox(#[from] SandboxError),
     #[error(transparent)]
     Limits(#[from] LimitsError),
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    #[error(transparent)]
-    Unfinished(#[from] UnfinishedError),
     #[error(transparent)]
     Unreached(#[from] UnreachedError),
     #[error(transparent)]
@@ -77,8 +60,6 @@ pub enum Refusal {
     Network(#[from] NetworkError),
     #[error("{0} is a socket that could be turned to whom the fence keeps from it")]
     SocketOnStandard(&'static str),
-    #[error("the kernel does not tell which unix sockets there are (sock_diag): {0}")]
-    Services(Errno),
     #[error("the kernel gives no random numbers: {0}")]
     Random(Errno),
     #[error("{what}: {}", crate::kernel_names::errno_text(*.errno))]
@@ -86,13 +67,11 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The answer of a call that the fence itself is made of.
+    /// The answer of a call that the sandbox itself is made of.
     fn of_a_mechanism(&self) -> Option<Errno> {
         match self {
-            Refusal::Files(FilesError::NoLandlock(errno)) => Some(*errno),
-            Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => {
-                matches!(error.step, Step::NoNewPrivs | Step::Landlock | Step::Seccomp).then_some(error.errno)
-            }
+            Refusal::Sandbox(error) => error.of_a_mechanism(),
+            Refusal::Supervise(SuperviseError::Fence(error)) => error.of_a_mechanism(),
             _ => None,
         }
     }
@@ -108,27 +87,18 @@ impl Refusal {
         }
         match self {
             Refusal::Usage(_) => USAGE,
+            Refusal::Sandbox(error) => error.hint().unwrap_or(USAGE),
             Refusal::Network(error) => error.hint().unwrap_or(USAGE),
             Refusal::DirectoryOnStandard(_) | Refusal::NoStandard(..) | Refusal::SocketOnStandard(_) => {
                 "redirect it from or to a file, a pipe or a terminal"
             }
-            Refusal::Services(_) => "load the kernel's module unix_diag, or run with --tier landlock",
             Refusal::Attend(_) => "stdin has to be the socket of whoever wants commands started",
             Refusal::Plan(error) => error.hint(),
             Refusal::Journal(error) => error.hint(),
-            Refusal::Files(error) => error.hint(),
             Refusal::Rules(_) => "the plan comes from `paddock`; use a paddock and a paddock-core of the same release",
-            Refusal::Filter(_) => "list fewer system calls",
-            Refusal::Temp(_) => "check that the directory exists and that you may write to it",
-            Refusal::Namespaces(error) => error.hint(),
-            Refusal::Jail(error) => error.hint(),
-            Refusal::Session(error) => error.hint(),
-            Refusal::Unfinished(error) => error.hint(),
             Refusal::Unreached(error) => error.hint(),
-            Refusal::Names(error) => error.hint(),
-            Refusal::Guard(error) => error.hint(),
             Refusal::Limits(error) => error.hint(),
-            Refusal::Fence(error) | Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
+            Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
             Refusal::Shell { .. } => {
                 "`paddock doctor` tries every mechanism; no shell is started without what is asked for"
             }
@@ -151,4 +121,6 @@ macro_rules! through {
     };
 }
 
+through!(SandboxError: FilesError, BpfError, TempError, FenceError, NamespacesError, JailError);
+through!(SandboxError: NamesError, GuardError, SessionError, UnfinishedError);
 through!(NetworkError: HttpError, TableError);

@@ -27,7 +27,7 @@ use crate::gate::Gate;
 use crate::guard::Guard;
 use crate::holder::Holder;
 use crate::jail::Jail;
-use crate::journal::{self, Journal};
+use crate::journal::{self, Journal, JournalError};
 use crate::kernel_names;
 use crate::limits::Limits;
 use crate::marks::Mark;
@@ -46,6 +46,7 @@ use crate::preflight::Preflight;
 use crate::random::random_name;
 use crate::refusal::Refusal;
 use crate::rename::Renames;
+use crate::sandbox_error::SandboxError;
 use crate::session::Session;
 use crate::standard;
 use crate::stderr;
@@ -146,7 +147,7 @@ fn fenced(
     let look = || {
         let preflight = Preflight::prepare(&plan, &fence, journal)?;
         announce(&plan, &preflight, &limits, quiet);
-        Ok::<_, Refusal>(preflight)
+        Ok::<_, SandboxError>(preflight)
     };
     let enclosed = match (&plan.namespaces, &plan.files, &plan.container) {
         (Some(namespaces), Some(requested), None) => Some((namespaces, requested)),
@@ -384,7 +385,7 @@ fn start_as_child(
 fn start_enclosed<'f>(
     mut enclosure: Enclosure<'_>,
     fence: &Fence,
-    look: impl FnOnce() -> Result<Option<Files<'f>>, Refusal>,
+    look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
     command: &Command,
     sha256: &str,
     terminal: Option<&CStr>,
@@ -429,7 +430,7 @@ fn start_enclosed<'f>(
             if guard.is_none_or(|mut guard| guard.finish(&mut say).is_ok()) {
                 unmark(mark);
             }
-            return Err(refusal);
+            return Err(refusal.into());
         }
     })
 }
@@ -493,7 +494,7 @@ fn record_start(
     argv: &[CString],
     tty: Option<&CStr>,
     preflight: &Preflight<'_>,
-) -> Result<(), Refusal> {
+) -> Result<(), JournalError> {
     journal.append(&Event::Start(Start {
         user: plan.user.name.as_bytes(),
         uid: plan.user.uid,
