@@ -8,9 +8,9 @@ use rustix::process::WaitOptions;
 
 use crate::enclosure::Enclosure;
 use crate::fence::{self, Fence};
-use crate::files::Files;
 use crate::json::{self, Invalid};
 use crate::kernel_names;
+use crate::landlock::Files;
 use crate::namespaces::{self, Attend, Started};
 use crate::plan::Plan;
 use crate::preflight::Preflight;

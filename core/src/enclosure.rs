@@ -12,10 +12,10 @@ use rustix::process::Pid;
 use crate::channel::Word;
 use crate::cover::{Cover, CoverKind};
 use crate::fence::Fence;
-use crate::files::{Files, FilesError, Placed, placed};
 use crate::ground::Tree;
 use crate::guard::{Guard, GuardError};
 use crate::json::{self, Invalid};
+use crate::landlock::{Files, FilesError, Placed, grant_location};
 use crate::led;
 use crate::marks::Mark;
 use crate::mounts;
@@ -151,7 +151,7 @@ impl<'p> Enclosure<'p> {
         let meanwhile = |tell: Tell<'_>| {
             if let Some(look) = look.take() {
                 let found = files.insert(look()?.ok_or(SandboxError::Usage("the plan has no files"))?);
-                Word::placing(&placed::spell(requested, &found.placed)).for_each(|word| tell(&word));
+                Word::placing(&grant_location::spell(requested, &found.placed)).for_each(|word| tell(&word));
                 tell(&Word::All);
             }
             let Some(files) = &files else { return Err(SandboxError::Usage("the plan has no files")) };

@@ -5,13 +5,13 @@ use std::cell::OnceCell;
 use std::ffi::CString;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
-use landlock::Scope;
+use ::landlock::Scope;
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::SecureComputingMode;
 
 use crate::channel::{self, Word};
-use crate::files;
+use crate::landlock;
 use crate::network::NetworkError;
 use crate::pin;
 use crate::place::Identity;
@@ -28,7 +28,7 @@ pub struct Fence {
     privileges: Option<Privileges>,
     no_new_privs: bool,
     rlimits: Vec<(Resource, u64)>,
-    /// Empty until what lies where was looked at: [`files::Files`] adds the rules.
+    /// Empty until what lies where was looked at: [`landlock::Files`] adds the rules.
     ruleset: Option<OwnedFd>,
     /// Of this kernel's Landlock; 0 where it is not asked for.
     pub actual_abi: i32,
@@ -141,7 +141,7 @@ impl Fence {
     ) -> Result<Fence, SandboxError> {
         let (ruleset, actual_abi) = match (&plan.files, &plan.landlock) {
             (Some(_), Some(landlock)) => {
-                files::create_ruleset(plan, landlock).map(|(ruleset, abi)| (Some(ruleset), abi))?
+                landlock::create_ruleset(plan, landlock).map(|(ruleset, abi)| (Some(ruleset), abi))?
             }
             _ => (None, 0),
         };

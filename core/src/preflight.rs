@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use crate::event::Enforcement;
 use crate::fence::Fence;
-use crate::files::{self, Files};
 use crate::jail::Jail;
 use crate::journal::Journal;
 use crate::json::{self, Invalid};
+use crate::landlock::{self, Files};
 use crate::network::outside::Outside;
 use crate::plan::{self, Grant, Level, Plan};
 use crate::sandbox_error::SandboxError;
@@ -121,7 +121,7 @@ fn grant_fields(out: &mut String, grant: &Grant) {
 
 /// The command `preflight`: everything short of running.
 pub fn report(plan: &Plan, uid: u32) -> Result<String, SandboxError> {
-    files::check_journal_way(plan)?;
+    landlock::check_journal_way(plan)?;
     let fence = Fence::prepare(plan, &[], Vec::new())?;
     let mut preflight = Preflight::prepare(plan, &fence, None)?;
     if let (Some(namespaces), Some(container)) = (&plan.namespaces, &plan.container) {

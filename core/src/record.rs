@@ -10,9 +10,9 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::event::Event;
 use crate::event::tool::Record;
-use crate::files;
 use crate::journal::Journal;
 use crate::json::{self, Invalid};
+use crate::landlock;
 use crate::plan::Plan;
 use crate::random::random_name;
 use crate::refusal::Refusal;
@@ -21,7 +21,7 @@ use crate::refusal::Refusal;
 const LONGEST: usize = 64 * 1024;
 /// Until whoever started us closes the line.
 pub fn attend(plan: &Plan, uid: u32, line: &OwnedFd) -> Result<i32, Refusal> {
-    files::check_journal_way(plan)?;
+    landlock::check_journal_way(plan)?;
     let requested = plan.journal.as_ref().ok_or(Refusal::Usage("the plan has no journal"))?;
     let session = random_name().map_err(Refusal::Random)?;
     let journal = Journal::open(requested, uid, session.clone())?;

@@ -4,12 +4,12 @@ use rustix::io::Errno;
 
 use crate::bpf::BpfError;
 use crate::fence::FenceError;
-use crate::files::FilesError;
 use crate::gate::rules::RuleError;
 use crate::guard::GuardError;
 use crate::host;
 use crate::jail::JailError;
 use crate::journal::JournalError;
+use crate::landlock::FilesError;
 use crate::limits::LimitsError;
 use crate::marks::UnfinishedError;
 use crate::names::NamesError;

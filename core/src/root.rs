@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use crate::channel::{self, Word};
-use crate::files::{Placed, placed};
+use crate::landlock::{Placed, grant_location};
 use crate::mounts::{self, NO_EXEC, PLAIN, READ_ONLY};
 use crate::namespaces::Furnished;
 use crate::overlay::Layers;
@@ -228,7 +228,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
     let own = new_tmpfs(tmp_mb)?;
     let mut base = Base::furnish(stage.put(&own)?, blueprint, devices, interception.as_ref(), ruleset)?;
 
-    let told = told_places(channel).and_then(|bytes| placed::read(blueprint.requested, &bytes));
+    let told = told_places(channel).and_then(|bytes| grant_location::read(blueprint.requested, &bytes));
     let placed = told.map_err(failed("can not learn what to mount on", b"/"))?;
     let Clones { mut trees, lower } = take_clones(blueprint, &stage, &placed)?;
     let is_whole = |tree: &Tree<'_>| tree.placed.real.as_bytes() == b"/" && tree.mount.is_some();
@@ -417,7 +417,7 @@ fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>, mount: &OwnedFd) -> Resul
 }
 
 /// A symlink on the way to a grant, as the host has it. It is there already where its directory came with another grant.
-fn make_link(root: BorrowedFd<'_>, link: &placed::Signpost) -> Result<()> {
+fn make_link(root: BorrowedFd<'_>, link: &grant_location::Signpost) -> Result<()> {
     let at = &link.at[..];
     let name = relative(at)?;
     let made = match rustix::fs::symlinkat(&link.target, root, &name) {

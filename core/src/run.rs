@@ -22,13 +22,13 @@ use crate::event::exec::Decided;
 use crate::event::limits::Exceeded;
 use crate::event::{Event, Start};
 use crate::fence::{self, Fence};
-use crate::files::{self, Files};
 use crate::gate::Gate;
 use crate::guard::Guard;
 use crate::holder::Holder;
 use crate::jail::Jail;
 use crate::journal::{self, Journal, JournalError};
 use crate::kernel_names;
+use crate::landlock::{self, Files};
 use crate::limits::Limits;
 use crate::marks::Mark;
 use crate::namespaces::{self, Attend, Overlaid};
@@ -70,7 +70,7 @@ pub fn run(
     let session = random_name().map_err(Refusal::Random)?;
 
     // The journal comes first: from here on a refusal leaves a trace, and without a journal that was asked for nothing runs.
-    files::check_journal_way(&plan)?;
+    landlock::check_journal_way(&plan)?;
     let journal = match &plan.journal {
         Some(requested) => Some(Journal::open(requested, uid, session.clone())?),
         None => None,

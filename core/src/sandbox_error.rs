@@ -4,10 +4,10 @@ use rustix::io::Errno;
 
 use crate::bpf::BpfError;
 use crate::fence::FenceError;
-use crate::files::FilesError;
 use crate::guard::GuardError;
 use crate::jail::JailError;
 use crate::journal::JournalError;
+use crate::landlock::FilesError;
 use crate::marks::UnfinishedError;
 use crate::names::NamesError;
 use crate::namespaces::NamespacesError;

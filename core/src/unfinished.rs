@@ -18,9 +18,9 @@ use crate::canonical;
 use crate::chores;
 use crate::enclosure;
 use crate::event::Event;
-use crate::files;
 use crate::guard::{Away, Guard, GuardError, GuardEvent};
 use crate::journal::Journal;
+use crate::landlock;
 use crate::marks::{Note, UnfinishedError, VERSION, directory, open_dir, write_all};
 use crate::names::NamesError;
 use crate::plan::{Plan, PlanError};
@@ -148,7 +148,7 @@ fn finish(
 
     // What is told belongs to the run that is finished. Names are taken away even if its journal takes nothing any more.
     let journal = plan.journal.as_ref().and_then(|requested| {
-        let opened = files::check_journal_way(&plan).map_err(|error| error.to_string());
+        let opened = landlock::check_journal_way(&plan).map_err(|error| error.to_string());
         let opened = opened.and_then(|()| Journal::open(requested, uid, session.clone()).map_err(|e| e.to_string()));
         opened.inspect_err(|error| say(error)).ok()
     });

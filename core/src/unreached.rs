@@ -10,13 +10,13 @@ use std::ffi::CString;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 
-use landlock::AccessFs;
+use ::landlock::AccessFs;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::fence::{FenceError, Step};
-use crate::files::{self, FilesError};
 use crate::kernel_names::errno_text;
+use crate::landlock::{self, FilesError};
 use crate::place::{self, Place};
 use crate::plan::{self, Plan};
 use crate::refusal::Refusal;
@@ -85,7 +85,7 @@ fn ruleset(plan: &Plan) -> Result<OwnedFd, Refusal> {
         sys::landlock_add_rule(ruleset.as_fd(), rights.bits(), fd.as_fd()).map_err(UnreachedError::AddRule)
     };
     let places: Vec<&Place> = places.iter().collect();
-    files::around(root.as_fd(), &places, &UnreachedError::List, &mut add)?;
+    landlock::around(root.as_fd(), &places, &UnreachedError::List, &mut add)?;
     Ok(ruleset)
 }
 

@@ -12,8 +12,8 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Blueprint, Result, attach_at, failed, make_dir, new_tmpfs, put_on_new_file, relative};
-use crate::files::Placed;
 use crate::json::{self, Invalid};
+use crate::landlock::Placed;
 use crate::mounts::{self, PLAIN, READ_ONLY};
 use crate::place::Identity;
 use crate::plan::{REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell};

@@ -6,9 +6,9 @@
 //! In the full tier nothing is carved: mounts cover what is denied.
 //! What was asked for (`requested_`) and what holds (`actual_`) are kept apart and reported.
 
-mod covered;
+mod covered_grants;
 mod error;
-pub mod placed;
+pub mod grant_location;
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,7 +27,7 @@ use crate::sys;
 use crate::text::AbsPath;
 
 pub use error::FilesError;
-pub use placed::Placed;
+pub use grant_location::Placed;
 
 /// A grant that was left out, and the excepted path that is the reason.
 pub struct Removed<'p> {
@@ -226,7 +226,7 @@ impl<'p> Files<'p> {
             identity: Identity::from(&opened.stat),
             directory: opened.is_dir(),
             socket: FileType::from_raw_mode(opened.stat.st_mode) == FileType::Socket,
-            links: opened.links.iter().map(placed::Signpost::from).collect(),
+            links: opened.links.iter().map(grant_location::Signpost::from).collect(),
         });
         self.add_rule(plan, grant, &opened.fd, &opened.stat, rights)
     }
