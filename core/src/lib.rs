@@ -1,7 +1,7 @@
 //! paddock-core carries out a plan: it closes a fence of kernel mechanisms around one command and stays, if it has to, until
 //! the command and all it started are gone. It reads no policy, knows no profile and believes nothing it is given.
 //!
-//! A library because its root is one `cfg` away from being empty: where there is no such kernel, `main.rs` takes the other one.
+//! A library because its root is one `cfg` away from being empty: where there is no such kernel, the programs take the other one.
 #![cfg(supported)]
 
 mod ancestry;
@@ -12,7 +12,7 @@ mod beneath;
 mod bpf;
 mod caller;
 mod calls;
-mod canonical;
+pub mod canonical;
 mod carry;
 mod census;
 mod cgroup;
@@ -66,7 +66,7 @@ mod preflight;
 mod privileges;
 mod probe;
 mod processors;
-mod python;
+pub mod python;
 mod random;
 mod reach;
 mod record;
@@ -102,6 +102,9 @@ mod volume;
 mod walk;
 mod watch;
 
+#[cfg(not(test))]
+pub use sys::Allocator;
+
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -116,9 +119,8 @@ use crate::plan::PlanError;
 use crate::plan::exit_codes::EXIT_REFUSED;
 use crate::refusal::Refusal;
 
-/// Called by the C library's start code, through [`sys`].
-#[cfg_attr(test, allow(dead_code, reason = "tests have their own start"))]
-fn start(words: Vec<CString>) -> i32 {
+/// Called by the C library's start code, through `bin/paddock_core.rs`.
+pub fn start(words: Vec<CString>) -> i32 {
     if let Some(called) = shell::called(&words) {
         return shell::start(called, words);
     }

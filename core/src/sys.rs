@@ -23,13 +23,14 @@ mod page;
 mod signals;
 pub mod trace;
 
+#[cfg(not(test))]
+pub use arena::Allocator;
 pub use connect::*;
 pub use datagram::*;
 pub use page::Page;
 pub use signals::*;
 
 #[cfg(not(test))]
-#[global_allocator]
 static ARENA: arena::Arena = arena::Arena::new();
 
 type Result<T> = std::result::Result<T, Errno>;
@@ -41,17 +42,6 @@ fn last_errno() -> Errno {
 
 fn check(result: libc::c_long) -> Result<libc::c_long> {
     if result < 0 { Err(last_errno()) } else { Ok(result) }
-}
-
-/// The C library starts us, without Rust's own runtime: that would read /proc/self/maps and make an alternate signal stack,
-/// a tenth of what a launch may cost, for a message on stack overflow.
-#[cfg(not(test))]
-// SAFETY: `main` is the one symbol with this name; crt1 calls it once, with the C convention.
-#[unsafe(no_mangle)]
-extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
-    // SAFETY: argv holds argc NUL-terminated strings.
-    let word = |index| unsafe { CStr::from_ptr(*argv.add(index)) };
-    crate::start((0..argc as usize).map(|index| word(index).to_owned()).collect())
 }
 
 /// Lets the kernel have what nobody uses any more: freed memory, the part of the stack that earlier calls reached, and what is read

@@ -14,6 +14,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::ops::Range;
 
+use super::ARENA;
+
 /// Pages of it that are never touched cost nothing.
 const SIZE: usize = 512 * 1024;
 
@@ -266,5 +268,31 @@ unsafe impl GlobalAlloc for Arena {
                 new
             }
         }
+    }
+}
+
+/// The global allocator of a program that takes the arena for all its memory.
+pub struct Allocator;
+
+// SAFETY: the arena keeps the contract.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps the same contract.
+        unsafe { ARENA.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { ARENA.dealloc(piece, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { ARENA.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, piece: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        unsafe { ARENA.realloc(piece, layout, size) }
     }
 }

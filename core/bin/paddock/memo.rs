@@ -20,8 +20,7 @@ use rustix::process::Resource;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use crate::canonical;
-use crate::python;
+use paddock_core::{canonical, python};
 
 const CORE: &str = "paddock-core";
 const SIZE_LIMIT: u64 = 4 << 20;
