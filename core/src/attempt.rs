@@ -8,11 +8,11 @@ use rustix::process::WaitOptions;
 
 use crate::enclosure::Enclosure;
 use crate::fence::{self, Fence};
-use crate::json::{self, Invalid};
 use crate::kernel_names;
 use crate::landlock::Files;
 use crate::namespaces::{self, Attend, Started};
 use crate::plan::Plan;
+use crate::plan::wire::writer::{self, Invalid};
 use crate::preflight::Preflight;
 use crate::refusal::Refusal;
 use crate::sandbox_error::SandboxError;
@@ -89,7 +89,7 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
     };
 
     let mut out = format!("{{\"op\":\"{}\",\"path\":", operation.name());
-    json::string(&mut out, path.as_bytes(), Invalid::Surrogate);
+    writer::string(&mut out, path.as_bytes(), Invalid::Surrogate);
     let errno = result.err().map_or("null".to_owned(), |errno| format!("\"{}\"", kernel_names::errno(errno)));
     out.push_str(&format!(",\"outcome\":\"{}\",\"errno\":{errno}}}", outcome(result)));
     Ok(out)

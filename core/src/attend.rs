@@ -20,11 +20,11 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
 use serde::Deserialize;
 
-use crate::canonical;
 use crate::census::{Census, Tree};
+use crate::plan::wire::bytes::Text;
+use crate::plan::wire::reader;
 use crate::refusal::Refusal;
 use crate::sys;
-use crate::text::Text;
 
 /// What is to be started. It lies in a file in memory: arguments may be megabytes.
 #[derive(Debug, Deserialize)]
@@ -165,5 +165,5 @@ fn read(file: &OwnedFd) -> Option<Request> {
             Err(_) => return None,
         }
     }
-    canonical::from_slice(&text).ok().filter(|request: &Request| !request.argv.is_empty())
+    reader::from_slice(&text).ok().filter(|request: &Request| !request.argv.is_empty())
 }

@@ -14,7 +14,7 @@ use rustix::process::WaitStatus;
 
 use crate::cover::{Cover, CoverKind};
 use crate::place::Identity;
-use crate::text::{AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// Longer texts are cut: a path and what is wrong with it.
 const LONGEST: usize = 6 * 1024;

@@ -21,9 +21,9 @@ use crate::mounts;
 use crate::namespaces::{Inside, Overlaid};
 use crate::network::outlet::{Heard, Outlet};
 use crate::observe::Observer;
+use crate::plan::wire::bytes::AbsPath;
 use crate::stderr::{self, Live};
 use crate::supervise::{CHORES, Chores, Due};
-use crate::text::AbsPath;
 use crate::veil::{self, Veil};
 use crate::watch::Watch;
 

@@ -27,8 +27,8 @@ use rustix::termios::{OptionalActions, Termios};
 use serde::Deserialize;
 
 use crate::apart;
-use crate::canonical;
-use crate::json::{self, Invalid};
+use crate::plan::wire::reader;
+use crate::plan::wire::writer::{self, Invalid};
 use crate::python;
 use crate::socket_pair;
 use crate::sys::{self, ExecStrings};
@@ -274,11 +274,11 @@ impl Host<'_> {
 }
 
 fn text(out: &mut String, bytes: &[u8]) {
-    json::string(out, bytes, Invalid::Surrogate);
+    writer::string(out, bytes, Invalid::Surrogate);
 }
 
 fn texts(out: &mut String, items: &[&[u8]]) {
-    json::strings(out, items.iter().copied(), Invalid::Surrogate);
+    writer::strings(out, items.iter().copied(), Invalid::Surrogate);
 }
 
 fn text_or_null(out: &mut String, bytes: Option<&[u8]>) {
@@ -298,7 +298,7 @@ struct Message {
 
 impl Message {
     fn read(bytes: &[u8]) -> Option<Message> {
-        let message: Message = canonical::from_slice(bytes).ok()?;
+        let message: Message = reader::from_slice(bytes).ok()?;
         (1..=LONGEST_NAME).contains(&message.by.len()).then_some(message)
     }
 }

@@ -1,7 +1,7 @@
 //! What a mount puts over a name inside the sandbox.
 
 use crate::place::Identity;
-use crate::text::AbsPath;
+use crate::plan::wire::bytes::AbsPath;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoverKind {

@@ -14,7 +14,6 @@ use crate::cover::{Cover, CoverKind};
 use crate::fence::Fence;
 use crate::ground::Tree;
 use crate::guard::{Guard, GuardError};
-use crate::json::{self, Invalid};
 use crate::landlock::{Files, FilesError, Placed, grant_location};
 use crate::led;
 use crate::marks::Mark;
@@ -23,6 +22,8 @@ use crate::names::{Names, NamesError, Rule};
 use crate::namespaces::{self, Attend, Payload, Started, Tell};
 use crate::notify::LONGEST_PATH;
 use crate::place::Identity;
+use crate::plan::wire::bytes::{self, AbsPath, Text};
+use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Namespaces, Plan};
 use crate::preflight::Preflight;
 use crate::root::Blueprint;
@@ -30,7 +31,6 @@ use crate::sandbox_error::SandboxError;
 use crate::services;
 use crate::session::{Session, SessionError};
 use crate::sys::SignalMask;
-use crate::text::{self, AbsPath, Text};
 use crate::veil::{self, Veil};
 
 pub struct Enclosure<'p> {
@@ -206,19 +206,19 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
         covers = [by_path, within_reach([found, callable].concat())?].concat();
     }
     let mut out = String::from("{\"covers\":");
-    json::list(&mut out, &covers, |out, cover| {
+    writer::list(&mut out, &covers, |out, cover| {
         out.push_str("{\"path\":");
-        json::string(out, cover.path.as_bytes(), Invalid::Surrogate);
+        writer::string(out, cover.path.as_bytes(), Invalid::Surrogate);
         let (device, inode) = (cover.identity.device(), cover.identity.inode());
         out.push_str(&format!(",\"kind\":\"{}\",\"device\":{device},\"inode\":{inode}}}", cover.kind.name()));
     });
     let links = guard.as_ref().map_or_else(|| Ok(Vec::new()), Guard::links_in_git)?;
     out.push_str(",\"links\":");
-    json::list(&mut out, &links, |out, (path, said)| {
+    writer::list(&mut out, &links, |out, (path, said)| {
         out.push_str("{\"path\":");
-        json::string(out, path.as_bytes(), Invalid::Surrogate);
+        writer::string(out, path.as_bytes(), Invalid::Surrogate);
         out.push_str(",\"said\":");
-        json::string(out, said, Invalid::Surrogate);
+        writer::string(out, said, Invalid::Surrogate);
         out.push('}');
     });
     out.push('}');
@@ -410,7 +410,7 @@ fn weave(
 
 /// The directories of a pattern before its first wildcard. A floating one has none.
 fn fixed_part(pattern: &Text) -> &[u8] {
-    let (fixed, _) = text::split(pattern.as_bytes(), b'*');
+    let (fixed, _) = bytes::split(pattern.as_bytes(), b'*');
     &fixed[..fixed.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash.max(1))]
 }
 

@@ -5,8 +5,8 @@ use std::ffi::CString;
 use std::net::SocketAddr;
 
 use crate::network::token::{self, Token};
+use crate::plan::wire::bytes::Text;
 use crate::plan::{Environment, PLACEHOLDER_TOKEN, TMP_TOKEN};
-use crate::text::Text;
 
 /// `placeholder` stands for the secrets of routes. `inherited` are `NAME=value` entries; of two with one name the first counts, as for getenv(3).
 pub fn build(

@@ -16,9 +16,9 @@ use self::files::Refused;
 use self::limits::Exceeded;
 use self::network::Told;
 use self::tool::Record;
-use crate::json::{self, Invalid};
 use crate::kernel_names;
 use crate::plan::Mode;
+use crate::plan::wire::writer::{self, Invalid};
 use crate::redact;
 
 /// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
@@ -152,13 +152,13 @@ impl Event<'_> {
             }
             Event::ExecDenied { exe, errno } => {
                 out.push_str("\"event\":\"exec.denied\",\"exe\":");
-                json::string_within(&mut out, exe, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, exe, Invalid::Text, PATH_ROOM);
                 let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
             }
             Event::Exec(decided) => decided_fields(&mut out, decided),
             Event::FileRefused(Refused { op, path, program, reason, allow }) => {
                 out.push_str("\"event\":\"file.refused\",\"op\":");
-                json::string_within(&mut out, op.as_bytes(), Invalid::Text, NAME_ROOM);
+                writer::string_within(&mut out, op.as_bytes(), Invalid::Text, NAME_ROOM);
                 for (key, text) in [
                     ("path", Some(path)),
                     ("program", Some(program)),
@@ -167,7 +167,7 @@ impl Event<'_> {
                 ] {
                     let _ = write!(out, ",\"{key}\":");
                     match text {
-                        Some(text) => json::string_within(&mut out, text.as_bytes(), Invalid::Text, REFUSED_ROOM),
+                        Some(text) => writer::string_within(&mut out, text.as_bytes(), Invalid::Text, REFUSED_ROOM),
                         None => out.push_str("null"),
                     }
                 }
@@ -176,11 +176,11 @@ impl Event<'_> {
             Event::Record(record) => record.write(&mut out),
             Event::NetworkLost { reason } => {
                 out.push_str("\"event\":\"network.lost\",\"reason\":");
-                json::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
+                writer::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
             }
             Event::JournalLost { count, reason } => {
                 let _ = write!(out, "\"event\":\"journal.lost\",\"count\":{count},\"reason\":");
-                json::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
+                writer::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
             }
             Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
             Event::LimitExceeded(Exceeded { limit, value, means, ended, unwatched }) => {
@@ -194,39 +194,39 @@ impl Event<'_> {
             }
             Event::Refused { error } => {
                 out.push_str("\"event\":\"session.refused\",\"error\":");
-                json::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
+                writer::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
             }
             Event::Partial { text } => {
                 out.push_str("\"event\":\"enforcement.partial\",\"text\":");
-                json::string_within(&mut out, text, Invalid::Text, SENTENCE_ROOM);
+                writer::string_within(&mut out, text, Invalid::Text, SENTENCE_ROOM);
             }
             Event::NameTaken { path, kept, whole } => {
                 out.push_str("\"event\":\"name.taken\",\"path\":");
-                json::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
                 out.push_str(",\"kept\":");
-                json::string_within(&mut out, kept, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, kept, Invalid::Text, PATH_ROOM);
                 let _ = write!(out, ",\"whole\":{whole}");
             }
             Event::NameRemoved { path, errno } | Event::NameLeft { path, errno } => {
                 let kind = if matches!(self, Event::NameLeft { .. }) { "left" } else { "removed" };
                 let _ = write!(out, "\"event\":\"name.{kind}\",\"path\":");
-                json::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
                 let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
             }
             Event::NameFlagged { path } => {
                 out.push_str("\"event\":\"name.flagged\",\"path\":");
-                json::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
             }
             Event::ScanUnfinished { error } => {
                 out.push_str("\"event\":\"scan.unfinished\",\"error\":");
-                json::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
+                writer::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
             }
             Event::ScanFinished { taken } => {
                 let _ = write!(out, "\"event\":\"scan.finished\",\"taken\":{taken}");
             }
             Event::NameMasked { path, window_us } => {
                 out.push_str("\"event\":\"name.masked\",\"path\":");
-                json::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
                 let _ = write!(out, ",\"window_us\":{window_us}");
             }
         }
@@ -237,19 +237,19 @@ impl Event<'_> {
 impl Start<'_> {
     fn write(&self, out: &mut String) {
         out.push_str("\"event\":\"session.start\",\"user\":");
-        json::string_within(out, self.user, Invalid::Text, NAME_ROOM);
+        writer::string_within(out, self.user, Invalid::Text, NAME_ROOM);
         let _ = write!(out, ",\"uid\":{},\"pid\":{},\"ppid_chain\":", self.uid, self.pid);
         strings_within(out, self.ppid_chain.iter().map(Vec::as_slice), ANCESTRY_ROOM);
         out.push_str(",\"cwd\":");
-        json::string_within(out, self.cwd, Invalid::Text, PATH_ROOM);
+        writer::string_within(out, self.cwd, Invalid::Text, PATH_ROOM);
         out.push_str(",\"tty\":");
         match self.tty {
-            Some(tty) => json::string_within(out, tty, Invalid::Text, NAME_ROOM),
+            Some(tty) => writer::string_within(out, tty, Invalid::Text, NAME_ROOM),
             None => out.push_str("null"),
         }
         let mut tail = String::with_capacity(512);
         tail.push_str(",\"profile\":");
-        json::string_within(&mut tail, self.profile, Invalid::Text, NAME_ROOM);
+        writer::string_within(&mut tail, self.profile, Invalid::Text, NAME_ROOM);
         let _ = write!(tail, ",\"plan\":\"{}\",\"requested\":", self.plan);
         self.requested.write(&mut tail);
         tail.push_str(",\"actual\":");
@@ -284,7 +284,7 @@ fn told_fields(out: &mut String, told: &Told) {
     let text = |out: &mut String, key: &str, text: &Option<String>| {
         let _ = write!(out, ",\"{key}\":");
         match text {
-            Some(text) => json::string_within(out, text.as_bytes(), Invalid::Text, REASON_ROOM),
+            Some(text) => writer::string_within(out, text.as_bytes(), Invalid::Text, REASON_ROOM),
             None => out.push_str("null"),
         }
     };
@@ -327,30 +327,30 @@ fn decided_fields(out: &mut String, decided: &Decided) {
     };
     let kind = if matches!(outcome, Outcome::Attack(_)) { "exec.attack" } else { "exec" };
     let _ = write!(out, "\"event\":\"{kind}\",\"pid\":{},\"ppid\":{},\"exe\":", process.pid, process.parent);
-    json::string_within(out, exe, Invalid::Text, PATH_ROOM);
+    writer::string_within(out, exe, Invalid::Text, PATH_ROOM);
     out.push_str(",\"argv\":");
     strings_within(out, redact::words(exec::words(argv).into_iter()), ARGUMENTS_ROOM);
     out.push_str(",\"cwd\":");
-    json::string_within(out, cwd, Invalid::Text, CWD_ROOM);
+    writer::string_within(out, cwd, Invalid::Text, CWD_ROOM);
     let _ = write!(
         out,
         ",\"action\":\"{action}\",\"ran\":{ran},\"verified\":{}",
         matches!(outcome, Outcome::Ran { verified: true })
     );
     out.push_str(",\"rule_id\":");
-    json::string_within(out, rule.as_deref().unwrap_or(b"default"), Invalid::Text, NAME_ROOM);
+    writer::string_within(out, rule.as_deref().unwrap_or(b"default"), Invalid::Text, NAME_ROOM);
     out.push_str(",\"reason\":");
     let changed = match outcome {
         Outcome::Attack(what) => Some(format!("{what} changed after it was judged")),
         _ => None,
     };
     match changed.as_ref().or(reason.as_ref()) {
-        Some(reason) => json::string_within(out, reason.as_bytes(), Invalid::Text, REASON_ROOM),
+        Some(reason) => writer::string_within(out, reason.as_bytes(), Invalid::Text, REASON_ROOM),
         None => out.push_str("null"),
     }
     out.push_str(",\"by\":");
     match by {
-        Some(by) => json::string_within(out, by.as_bytes(), Invalid::Text, NAME_ROOM),
+        Some(by) => writer::string_within(out, by.as_bytes(), Invalid::Text, NAME_ROOM),
         None => out.push_str("null"),
     }
     match asked_ms {
@@ -377,7 +377,7 @@ pub fn strings_within<T: AsRef<[u8]>>(out: &mut String, items: impl ExactSizeIte
             let _ = write!(out, "\"\\u2026+{} more\"", total - index);
             break;
         }
-        json::string_within(out, item.as_ref(), Invalid::Text, left - 3);
+        writer::string_within(out, item.as_ref(), Invalid::Text, left - 3);
     }
     out.push(']');
 }
@@ -385,8 +385,8 @@ pub fn strings_within<T: AsRef<[u8]>>(out: &mut String, items: impl ExactSizeIte
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::canonical;
-    use crate::text::Text;
+    use crate::plan::wire::bytes::Text;
+    use crate::plan::wire::reader;
     use serde_json::Value;
     use std::collections::BTreeSet;
 
@@ -450,7 +450,7 @@ mod tests {
         let [op, path, program, reason] = ["read", "/w/.env", "/usr/bin/cat", "outside every grant"].map(text);
         let refused = Refused { op, path, program, reason, allow: None };
         let refused = Event::FileRefused(&refused);
-        let told = canonical::from_slice(
+        let told = reader::from_slice(
             b"{\"action\":\"deny\",\"address\":null,\"event\":\"network\",\"host\":\"example.com\",\"layer\":\"name\",\"ms\":null,\
               \"port\":null,\"reason\":null,\"received\":null,\"rule\":\"paddock.toml:12\",\"sent\":null,\"pid\":null,\"exe\":null,\
               \"by\":null,\"asked_ms\":null}",
@@ -530,7 +530,7 @@ mod tests {
              \"port\":443,\"reason\":null,\"received\":null,\"rule\":null,\"sent\":null,\"pid\":null,\"exe\":null,\"by\":null,\"asked_ms\":null,\
              \"request\":{{\"hint\":null,\"method\":\"GET\",\"path\":\"/x/{secret}\",\"route\":null,\"status\":200}}}}"
         );
-        let told = canonical::from_slice(told.as_bytes()).unwrap();
+        let told = reader::from_slice(told.as_bytes()).unwrap();
         let body = Event::Network(&told).body();
         assert!(!body.contains(secret) && body.contains("/x/[redacted]"), "{body}");
     }

@@ -15,13 +15,13 @@ use crate::landlock;
 use crate::network::NetworkError;
 use crate::pin;
 use crate::place::Identity;
+use crate::plan::syscalls::Arch;
+use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{Plan, Tier};
 use crate::privileges::{Privileges, Service};
 use crate::sandbox_error::SandboxError;
 use crate::seccomp::{self, Filter};
 use crate::sys::{self, Instruction, SignalMask};
-use crate::syscalls::Arch;
-use crate::text::AbsPath;
 
 pub struct Fence {
     /// None: as an ordinary user we have nothing to give up.

@@ -21,7 +21,7 @@ use crate::beneath;
 use crate::ground::Ground;
 use crate::names::Names;
 use crate::place::Identity;
-use crate::text::{AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::walk::{Dir, GitParts};
 
 pub use known::{Known, is_git_name};

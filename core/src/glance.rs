@@ -9,7 +9,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-use crate::text::{self, AbsPath};
+use crate::plan::wire::bytes::{self, AbsPath};
 
 /// More than most homes hold; a longer listing costs more than it saves.
 const MOST_ENTRIES: usize = 1000;
@@ -85,7 +85,7 @@ impl<'p> Glance<'p> {
         };
         let innermost = self.listings.iter().rev().find_map(|(dir, listing)| Some((listing, inside(dir)?)));
         let (listing, rest) = innermost?;
-        let (first, others) = text::split(rest, b'/');
+        let (first, others) = bytes::split(rest, b'/');
         let letters = first_letters(first);
         let found = listing.binary_search_by(|(known, name, _)| known.cmp(&letters).then_with(|| (**name).cmp(first)));
         Some((found.ok().map(|at| listing[at].2), others.is_none()))
@@ -115,7 +115,7 @@ fn list(dir: &OwnedFd, buffer: &mut Vec<u8>) -> Option<Listing> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::Text;
+    use crate::plan::wire::bytes::Text;
 
     fn path(text: &str) -> AbsPath {
         AbsPath::new(Text::from_bytes(text.as_bytes().to_vec()).unwrap()).unwrap()

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use crate::beneath;
 use crate::names::{Names, StateId};
-use crate::text::{AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::walk::WalkError;
 
 /// A place that the command is granted.

@@ -31,10 +31,10 @@ use crate::cover::{Cover, CoverKind, Placed};
 use crate::ground::{Ground, Rooted, Tree};
 use crate::names::Names;
 use crate::place::Identity;
+use crate::plan::wire::bytes::AbsPath;
 use crate::survey;
 use crate::sys;
 use crate::taken::Store;
-use crate::text::AbsPath;
 use crate::walk::{Below, WalkError, Walker};
 
 use events::{Near, Noted};

@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 use rustix::io::Errno;
 use rustix::thread::SecureComputingMode;
 
-use crate::json::{self, Invalid};
 use crate::kernel_names;
 use crate::namespaces;
+use crate::plan::syscalls::Arch;
+use crate::plan::wire::writer::{self, Invalid};
 use crate::sys;
-use crate::syscalls::Arch;
 
 const SECCOMP_RET_ERRNO: u32 = 0x0005_0000;
 const SECCOMP_RET_USER_NOTIF: u32 = 0x7FC0_0000;
@@ -26,7 +26,7 @@ pub fn filtered() -> bool {
 pub fn report() -> String {
     let landlock = sys::landlock_abi();
     let mut out = String::from("{\"kernel\":");
-    json::string(&mut out, rustix::system::uname().release().to_bytes(), Invalid::Text);
+    writer::string(&mut out, rustix::system::uname().release().to_bytes(), Invalid::Text);
     let _ = write!(
         out,
         ",\"arch\":\"{}\",\"landlock_abi\":{},\"landlock_errno\":{},\"seccomp\":{},\"user_notification\":{},\

@@ -11,9 +11,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};
 
+use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{Container, IdRange};
 use crate::sys::{self, ExecStrings, SignalMask};
-use crate::text::AbsPath;
 
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {

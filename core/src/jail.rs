@@ -20,12 +20,12 @@ use crate::mounts::{self, PLAIN};
 use crate::namespaces::{self, Attend, Furnish, Furnished, InitError, Payload, Started};
 use crate::network::inside::{self, InsideError};
 use crate::place::{Identity, Place};
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{Container, Grant, Namespaces, Plan};
 use crate::privileges;
 use crate::root::{self, Masks, RootError};
 use crate::sandbox_error::SandboxError;
 use crate::sys::{self, SignalMask};
-use crate::text::{AbsPath, Text};
 
 /// linux/magic.h.
 const CGROUP_SUPER_MAGIC: u64 = 0x0027_E0EB;

@@ -23,8 +23,8 @@ use crate::clock::Utc;
 use crate::event::{BODY_LIMIT, Event};
 use crate::kernel_names;
 use crate::plan;
+use crate::plan::wire::bytes::{self, AbsPath, Text};
 use crate::stderr;
-use crate::text::{self, AbsPath, Text};
 use head::{Head, Loss};
 
 pub const LINE_LIMIT: usize = 4096;
@@ -400,7 +400,7 @@ impl Journal {
 
 /// SHA-256 in hexadecimal.
 pub fn hash(bytes: &[u8]) -> String {
-    text::hex(&Sha256::digest(bytes))
+    bytes::hex(&Sha256::digest(bytes))
 }
 
 fn write_all(file: &OwnedFd, mut bytes: &[u8]) -> Result<(), Errno> {

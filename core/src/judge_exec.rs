@@ -8,16 +8,16 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::caller;
-use crate::canonical;
 use crate::gate::chain::{self, Broken, Entry, Known, Link, Start};
 use crate::gate::decide::decide;
 use crate::gate::places::Places;
 use crate::gate::rules::{self, Cause, Exec, File, Rules, Verdict};
 use crate::gate::words;
-use crate::json::{self, Invalid};
+use crate::plan::wire::bytes::Text;
+use crate::plan::wire::reader;
+use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Action, Gate, Plan, PlanError, Rule};
 use crate::refusal::Refusal;
-use crate::text::Text;
 
 /// What a process would ask the kernel for, as JSON. Its parent is not known beforehand.
 #[derive(Deserialize)]
@@ -33,7 +33,7 @@ struct Asked {
 /// Not inlined into the start of every run: what expressions are compiled with takes pages of stack there.
 #[inline(never)]
 pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
-    let asked: Asked = canonical::from_slice(asked).map_err(PlanError::Json)?;
+    let asked: Asked = reader::from_slice(asked).map_err(PlanError::Json)?;
     let (mut chain, needs) = (Vec::new(), RefCell::new(Vec::new()));
     let places = Places::of(plan);
     let followed = follow(&asked, places.as_ref(), &mut chain, &needs);
@@ -57,9 +57,9 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
     };
     let mut out = String::from("{\"chain\":");
     let files = chain.iter().map(|link| &link.real).chain(&last);
-    json::list(&mut out, files, |out, real| json::string(out, real, Invalid::Surrogate));
+    writer::list(&mut out, files, |out, real| writer::string(out, real, Invalid::Surrogate));
     out.push_str(",\"needs\":");
-    json::list(&mut out, needs.into_inner(), |out, named| json::string(out, &named, Invalid::Surrogate));
+    writer::list(&mut out, needs.into_inner(), |out, named| writer::string(out, &named, Invalid::Surrogate));
     out.push_str(",\"errno\":");
     out.push_str(&errno.map_or("null".to_owned(), |errno| errno.raw_os_error().to_string()));
     out.push_str(",\"decision\":");
@@ -140,9 +140,9 @@ fn told(out: &mut String, verdict: &Verdict, approved: Option<usize>, gate: &Gat
 fn rule_or_null(out: &mut String, rule: Option<&Rule>) {
     let Some(rule) = rule else { return out.push_str("null") };
     out.push_str("{\"id\":");
-    json::string(out, rule.id.as_bytes(), Invalid::Surrogate);
+    writer::string(out, rule.id.as_bytes(), Invalid::Surrogate);
     out.push_str(",\"source\":");
-    json::string(out, rule.source.as_bytes(), Invalid::Surrogate);
+    writer::string(out, rule.source.as_bytes(), Invalid::Surrogate);
     out.push_str(",\"reason\":");
     text_or_null(out, rule.reason.as_ref().map(Text::as_bytes));
     out.push('}');
@@ -150,7 +150,7 @@ fn rule_or_null(out: &mut String, rule: Option<&Rule>) {
 
 fn text_or_null(out: &mut String, text: Option<&[u8]>) {
     match text {
-        Some(text) => json::string(out, text, Invalid::Surrogate),
+        Some(text) => writer::string(out, text, Invalid::Surrogate),
         None => out.push_str("null"),
     }
 }
@@ -158,18 +158,18 @@ fn text_or_null(out: &mut String, text: Option<&[u8]>) {
 /// The expression for one list of arguments and no other.
 #[inline(never)]
 pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
-    let argv: Vec<Text> = canonical::from_slice(asked).map_err(PlanError::Json)?;
+    let argv: Vec<Text> = reader::from_slice(asked).map_err(PlanError::Json)?;
     let mut out = String::new();
-    json::string(&mut out, words::exactly(argv.iter().map(Text::as_bytes)).as_bytes(), Invalid::Surrogate);
+    writer::string(&mut out, words::exactly(argv.iter().map(Text::as_bytes)).as_bytes(), Invalid::Surrogate);
     Ok(out)
 }
 
 /// For each of a list of expressions what is wrong with it, or null.
 #[inline(never)]
 pub fn regexes(asked: &[u8]) -> Result<String, Refusal> {
-    let asked: Vec<Text> = canonical::from_slice(asked).map_err(PlanError::Json)?;
+    let asked: Vec<Text> = reader::from_slice(asked).map_err(PlanError::Json)?;
     let mut out = String::new();
-    json::list(&mut out, asked, |out, pattern| {
+    writer::list(&mut out, asked, |out, pattern| {
         text_or_null(out, rules::regex(pattern.as_bytes()).err().as_deref().map(str::as_bytes));
     });
     Ok(out)

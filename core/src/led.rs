@@ -9,7 +9,7 @@ use crate::ground::Tree;
 use crate::links;
 use crate::names::{Names, Rule};
 use crate::plan::Protected;
-use crate::text::{AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::walk::WalkError;
 
 /// `groups`: what is protected, among it the names of the home directory.

@@ -28,8 +28,8 @@ use crate::census::Tree;
 use crate::cgroup::{Cgroups, Version, Wanted};
 use crate::event::limits::{Exceeded, Limit, Means};
 use crate::kernel_text;
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, RequestedLimits};
-use crate::text::{AbsPath, Text};
 use crate::watch::Watch;
 
 impl From<Version> for Means {

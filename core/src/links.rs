@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 
-use crate::text::{AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::walk::WalkError;
 
 /// As many as the kernel follows in one path.

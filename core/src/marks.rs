@@ -18,8 +18,8 @@ use serde::Deserialize;
 
 use crate::guard::{Guard, GuardError, Memory};
 use crate::kernel_names::errno_text;
+use crate::plan::wire::bytes::AbsPath;
 use crate::session;
-use crate::text::AbsPath;
 
 const DIRECTORY: &[u8] = b"unfinished";
 

@@ -16,7 +16,7 @@ mod words;
 
 use crate::gitdir;
 use crate::plan::Protected;
-use crate::text::Text;
+use crate::plan::wire::bytes::Text;
 
 pub use glob::Globs;
 pub use pattern::PatternError;

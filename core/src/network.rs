@@ -41,7 +41,6 @@ pub mod http;
 pub mod inside;
 pub mod judge;
 pub mod line;
-pub mod name;
 mod no;
 #[cfg(test)]
 mod noise;
@@ -77,8 +76,8 @@ pub use self::error::NetworkError;
 pub use self::published::{PublishError, Within};
 use self::relay::Sockets;
 use self::token::Token;
+use crate::plan::rights::{self, Rights};
 use crate::plan::{Mode as NetworkMode, Network, Plan, Tier};
-use crate::rights::{self, Rights};
 use crate::sys;
 
 /// What the host knows of names.

@@ -24,16 +24,16 @@ use rustix::process::WaitOptions;
 use serde::Deserialize;
 
 use crate::apart;
-use crate::canonical;
 use crate::event::files::Refused;
-use crate::json::{self, Invalid};
 use crate::memory::Memory;
 use crate::notify::{Call, LONGEST_PATH, Listener};
+use crate::plan::syscalls::{self, Arch};
+use crate::plan::wire::reader;
+use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Plan, Tier};
 use crate::python;
 use crate::socket_pair;
 use crate::sys::{self, ExecStrings};
-use crate::syscalls::{self, Arch};
 
 /// Different acts that are looked at; of later ones it is only told how many there were.
 const MOST_SEEN: usize = 16 * 1024;
@@ -350,7 +350,7 @@ impl Observer {
         match rustix::net::recv(line, &mut buffer[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Err(Errno::INTR) => true,
             Err(Errno::AGAIN) => false,
-            Ok((_, length)) if (1..=LONGEST).contains(&length) => match canonical::from_slice(&buffer[..length]) {
+            Ok((_, length)) if (1..=LONGEST).contains(&length) => match reader::from_slice(&buffer[..length]) {
                 Ok(Message::Refused(refused)) => {
                     self.refused.push(refused);
                     true
@@ -405,9 +405,9 @@ impl Observer {
 impl Observed {
     fn message(&self) -> String {
         let mut out = format!("{{\"observed\":{{\"op\":\"{}\",\"create\":{},\"path\":", self.act.name(), self.create);
-        json::string(&mut out, &self.path, Invalid::Surrogate);
+        writer::string(&mut out, &self.path, Invalid::Surrogate);
         out.push_str(",\"program\":");
-        json::string(&mut out, &self.program, Invalid::Surrogate);
+        writer::string(&mut out, &self.program, Invalid::Surrogate);
         let _ = write!(out, "}}}}");
         out
     }

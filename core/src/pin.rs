@@ -21,9 +21,9 @@ use crate::caller::Caller;
 use crate::event::network::Told;
 use crate::notify::{Answer, Call, Listener};
 use crate::place::Identity;
+use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Family, Plan, SocketAccess, Tier};
 use crate::sys;
-use crate::text::AbsPath;
 
 /// struct sockaddr_storage: the longest that the kernel takes.
 const LONGEST_ADDRESS: usize = 128;

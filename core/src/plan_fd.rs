@@ -4,9 +4,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::fs::SealFlags;
 
+use crate::plan::wire::bytes;
 use crate::plan::{MAX_PLAN_BYTES, Plan, PlanError};
 use crate::sys;
-use crate::text;
 
 /// The plan and the exact bytes it was read from.
 pub fn read(plan_fd: &OwnedFd, uid: u32) -> Result<(Box<Plan>, &'static [u8]), PlanError> {
@@ -20,7 +20,7 @@ pub fn read(plan_fd: &OwnedFd, uid: u32) -> Result<(Box<Plan>, &'static [u8]), P
         return Err(PlanError::TooLong(size));
     }
     let bytes = sys::map_sealed(plan_fd.as_fd(), size as usize).map_err(PlanError::Read)?;
-    text::keep(bytes);
+    bytes::keep(bytes);
     Ok((Plan::parse(bytes, uid)?, bytes))
 }
 

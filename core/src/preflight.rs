@@ -6,9 +6,9 @@ use crate::event::Enforcement;
 use crate::fence::Fence;
 use crate::jail::Jail;
 use crate::journal::Journal;
-use crate::json::{self, Invalid};
 use crate::landlock::{self, Files};
 use crate::network::outside::Outside;
+use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Grant, Level, Plan};
 use crate::sandbox_error::SandboxError;
 
@@ -81,22 +81,22 @@ impl<'p> Preflight<'p> {
             None => (0, &[][..], &[][..], &[][..]),
         };
         let _ = write!(out, "{{\"rules\":{rules},\"skipped\":");
-        json::list(&mut out, skipped, |out, grant| {
+        writer::list(&mut out, skipped, |out, grant| {
             grant_fields(out, grant);
             out.push('}');
         });
         out.push_str(",\"removed\":");
-        json::list(&mut out, removed, |out, removed| {
+        writer::list(&mut out, removed, |out, removed| {
             grant_fields(out, removed.grant);
             out.push_str(",\"except\":");
-            json::string(out, removed.except.as_bytes(), Invalid::Surrogate);
+            writer::string(out, removed.except.as_bytes(), Invalid::Surrogate);
             out.push('}');
         });
         out.push_str(",\"carved\":");
-        json::list(&mut out, carved, |out, carved| {
+        writer::list(&mut out, carved, |out, carved| {
             grant_fields(out, carved.grant);
             out.push_str(",\"kept_out\":");
-            json::strings(out, carved.kept_out.iter().map(|path| path.as_bytes()), Invalid::Surrogate);
+            writer::strings(out, carved.kept_out.iter().map(|path| path.as_bytes()), Invalid::Surrogate);
             out.push('}');
         });
         let (blocked, absent) = match self.fence.filter() {
@@ -104,9 +104,9 @@ impl<'p> Preflight<'p> {
             None => (0, &[][..]),
         };
         let _ = write!(out, ",\"blocked\":{blocked},\"absent_syscalls\":");
-        json::strings(&mut out, absent.iter().map(|name| name.as_bytes()), Invalid::Surrogate);
+        writer::strings(&mut out, absent.iter().map(|name| name.as_bytes()), Invalid::Surrogate);
         out.push_str(",\"warnings\":");
-        json::strings(&mut out, self.warnings().map(|warning| warning.as_bytes()), Invalid::Surrogate);
+        writer::strings(&mut out, self.warnings().map(|warning| warning.as_bytes()), Invalid::Surrogate);
         out.push('}');
         out
     }
@@ -114,9 +114,9 @@ impl<'p> Preflight<'p> {
 
 fn grant_fields(out: &mut String, grant: &Grant) {
     out.push_str("{\"path\":");
-    json::string(out, grant.path.as_bytes(), Invalid::Surrogate);
+    writer::string(out, grant.path.as_bytes(), Invalid::Surrogate);
     out.push_str(",\"source\":");
-    json::string(out, grant.source().as_bytes(), Invalid::Surrogate);
+    writer::string(out, grant.source().as_bytes(), Invalid::Surrogate);
 }
 
 /// The command `preflight`: everything short of running.

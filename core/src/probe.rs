@@ -16,19 +16,19 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::bpf;
-use crate::json::{self, Invalid};
 use crate::kernel_names;
 use crate::network::inside;
 use crate::pin;
+use crate::plan::rights::{self, Rights};
+use crate::plan::syscalls::{self, Arch};
+use crate::plan::wire::bytes::{AbsPath, Text};
+use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, SocketAccess};
 use crate::random::random_name;
 use crate::refusal::Refusal;
-use crate::rights::{self, Rights};
 use crate::seccomp::Filter;
 use crate::sys::{self, Instruction, trace};
-use crate::syscalls::{self, Arch};
 use crate::temp::Temp;
-use crate::text::{AbsPath, Text};
 
 /// A mechanism, and the kernel that brought it.
 struct Mechanism {
@@ -130,10 +130,10 @@ impl Scene {
 
     fn try_all(&self) -> String {
         let mut out = String::new();
-        json::list(&mut out, MECHANISMS, |out, mechanism| {
+        writer::list(&mut out, MECHANISMS, |out, mechanism| {
             let Verdict { held, detail } = (mechanism.probe)(self);
             out.push_str(&format!("{{\"mechanism\":\"{}\",\"held\":{held},\"detail\":", mechanism.name));
-            json::string(out, detail.as_bytes(), Invalid::Text);
+            writer::string(out, detail.as_bytes(), Invalid::Text);
             out.push_str(&format!(",\"needs\":\"{}\"}}", mechanism.needs));
         });
         out

@@ -3,11 +3,11 @@
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
-use crate::text;
+use crate::plan::wire::bytes;
 
 /// Sixteen hexadecimal digits.
 pub fn random_name() -> Result<String, Errno> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, GetRandomFlags::empty())?;
-    Ok(text::hex(&bytes))
+    Ok(bytes::hex(&bytes))
 }

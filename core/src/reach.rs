@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 
 use crate::place::{self, Identity, Link, Place};
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Grant, Plan, Reached, Tier};
-use crate::text::{AbsPath, Text};
 
 /// One of the places can not be told; then nobody can say what stands in it.
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::event::Event;
 use crate::event::tool::Record;
 use crate::journal::Journal;
-use crate::json::{self, Invalid};
 use crate::landlock;
 use crate::plan::Plan;
+use crate::plan::wire::writer::{self, Invalid};
 use crate::random::random_name;
 use crate::refusal::Refusal;
 
@@ -41,7 +41,7 @@ pub fn attend(plan: &Plan, uid: u32, line: &OwnedFd) -> Result<i32, Refusal> {
         let mut answer = String::from("{\"error\":");
         match journal.append(&Event::Record(&record)) {
             Ok(()) => answer.push_str("null"),
-            Err(error) => json::string(&mut answer, error.to_string().as_bytes(), Invalid::Surrogate),
+            Err(error) => writer::string(&mut answer, error.to_string().as_bytes(), Invalid::Surrogate),
         }
         answer.push('}');
         if !say(line, &answer) {

@@ -25,8 +25,8 @@ use crate::fence::Fence;
 use crate::limits::Limits;
 use crate::namespaces::Inside;
 use crate::notify::{Answer, Call, Listener};
+use crate::plan::wire::bytes::AbsPath;
 use crate::sys;
-use crate::text::AbsPath;
 
 /// landlock_restrict_self(2) only tells us that somebody puts himself behind more rules.
 pub const CALLS: [&str; 4] = ["rename", "renameat", "renameat2", "landlock_restrict_self"];

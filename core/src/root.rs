@@ -23,11 +23,11 @@ use crate::mounts::{self, NO_EXEC, PLAIN, READ_ONLY};
 use crate::namespaces::Furnished;
 use crate::overlay::Layers;
 use crate::place::Identity;
+use crate::plan::rights::{self, Rights};
+use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Namespaces, Plan};
-use crate::rights::{self, Rights};
 use crate::session::Session;
 use crate::sys;
-use crate::text::AbsPath;
 use crate::veil::Veil;
 
 pub use covers::cover;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::ground::Tree;
 use crate::names::Names;
 use crate::plan::Protected;
-use crate::text::{AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// The thread of a test run by root goes on as an ordinary user.
 pub fn become_ordinary() {

@@ -16,7 +16,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 use crate::beneath;
 use crate::cover::{Cover, CoverKind};
 use crate::place::Identity;
-use crate::text::{AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// SOCK_DIAG_BY_FAMILY of linux/sock_diag.h.
 const BY_FAMILY: u16 = 20;

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use crate::json::{self, Invalid};
 use crate::place::Identity;
+use crate::plan::wire::bytes::{AbsPath, Text};
+use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Plan, Workspace};
-use crate::text::{AbsPath, Text};
 
 const NOTE: &CStr = c"session.json";
 const HIDDEN: &CStr = c"hidden.jsonl";
@@ -89,7 +89,7 @@ impl Session {
         let length = rustix::io::read(&note.map_err(missing)?, &mut buffer[..]).map_err(missing)?;
         // The copy is one of this very directory, or it is none of it. The number of its disk may be another after a reboot.
         let mut known = String::from("\"workspace\":");
-        json::string(&mut known, requested.path.as_bytes(), Invalid::Surrogate);
+        writer::string(&mut known, requested.path.as_bytes(), Invalid::Surrogate);
         known.push_str(",\"device\":");
         let text = std::str::from_utf8(&buffer[..length]).unwrap_or_default();
         let rest =
@@ -147,19 +147,19 @@ impl Session {
         let started = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos());
         let mut out = String::with_capacity(1024);
         let _ = write!(out, "{{\"version\":1,\"id\":\"{}\",\"workspace\":", self.id);
-        json::string(&mut out, self.workspace.as_bytes(), Invalid::Surrogate);
+        writer::string(&mut out, self.workspace.as_bytes(), Invalid::Surrogate);
         let _ = write!(
             out,
             ",\"device\":{},\"inode\":{},\"started_ns\":{started},\"plan\":{{\"sha256\":\"{sha256}\",\"files\":{{\"protect\":",
             lower.st_dev, lower.st_ino
         );
         // What a person is asked about before it is applied.
-        let quoted = |out: &mut String, pattern: Vec<u8>| json::string(out, &pattern, Invalid::Surrogate);
-        json::list(&mut out, plan.files.iter().flat_map(plan::Files::protected), quoted);
+        let quoted = |out: &mut String, pattern: Vec<u8>| writer::string(out, &pattern, Invalid::Surrogate);
+        writer::list(&mut out, plan.files.iter().flat_map(plan::Files::protected), quoted);
         out.push_str(",\"opened\":");
-        json::list(&mut out, plan.files.iter().flat_map(plan::Files::excepted), quoted);
+        writer::list(&mut out, plan.files.iter().flat_map(plan::Files::excepted), quoted);
         out.push_str("}},\"command\":");
-        json::strings(&mut out, command.iter().map(|word| word.as_bytes()), Invalid::Surrogate);
+        writer::strings(&mut out, command.iter().map(|word| word.as_bytes()), Invalid::Surrogate);
         out.push_str("}\n");
         self.write_new(NOTE, out.as_bytes()).map_err(failed)
     }
@@ -180,13 +180,13 @@ impl Session {
     fn note_hidden(&self, masked: &[AbsPath], plan: &Plan) -> Result<(), SessionError> {
         let mut out = String::from("{\"masked\":");
         let below = masked.iter().filter_map(|path| path.as_bytes().strip_prefix(self.workspace.as_bytes()));
-        json::strings(&mut out, below.filter_map(|path| path.strip_prefix(b"/")), Invalid::Surrogate);
+        writer::strings(&mut out, below.filter_map(|path| path.strip_prefix(b"/")), Invalid::Surrogate);
         out.push_str(",\"deny\":");
         let closed = plan.files.iter().flat_map(|files| &files.closed).filter(|path| path.is_within(&self.workspace));
         let patterns = plan.files.iter().flat_map(|files| &files.deny).map(Text::as_bytes);
         let named: Vec<Vec<u8>> = plan.files.iter().flat_map(|files| files.denied_names()).collect();
         let named = named.iter().map(Vec::as_slice);
-        json::strings(&mut out, patterns.chain(named).chain(closed.map(AbsPath::as_bytes)), Invalid::Surrogate);
+        writer::strings(&mut out, patterns.chain(named).chain(closed.map(AbsPath::as_bytes)), Invalid::Surrogate);
         out.push_str("}\n");
         let failed = |source| SessionError::Make { path: self.path.clone(), source };
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -17,7 +17,6 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::bpf;
-use crate::canonical;
 use crate::environment;
 use crate::fence::Fence;
 use crate::kernel_names::errno_text;
@@ -25,15 +24,16 @@ use crate::kernel_text;
 use crate::landlock::Files;
 use crate::place::Identity;
 use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
+use crate::plan::rights::Rights;
+use crate::plan::syscalls::{self, Arch};
+use crate::plan::wire::bytes::{AbsPath, Text};
+use crate::plan::wire::reader;
 use crate::plan::{OnFailure, Shell, present};
 use crate::refusal::Refusal;
-use crate::rights::Rights;
 use crate::root::shells::{COMPILED, NAMES, PLACE};
 use crate::standard;
 use crate::stderr;
 use crate::sys::{self, ExecStrings, Instruction};
-use crate::syscalls::{self, Arch};
-use crate::text::{AbsPath, Text};
 
 /// Where real shells lie if nothing else is said. Builds may choose another place.
 pub const DEFAULT_DIR: &str = match option_env!("PADDOCK_DEFAULT_SHELL_DIR") {
@@ -227,7 +227,7 @@ impl Compiled {
             Ok(bytes)
         });
         let bytes = read.map_err(|errno| unreadable(errno_text(errno).to_string()))?;
-        canonical::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))
+        reader::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))
     }
 
     /// Four numbers: what `prctl` takes besides the option.
@@ -331,7 +331,7 @@ mod tests {
     fn nobody_is_inside_who_did_not_go_there() {
         let text =
             |token: &str| format!("{{\"on_failure\":\"closed\",\"plan\":\"x\",\"shells\":null,\"token\":\"{token}\"}}");
-        let compiled = |token: &str| canonical::from_slice::<Compiled>(text(token).as_bytes()).unwrap();
+        let compiled = |token: &str| reader::from_slice::<Compiled>(text(token).as_bytes()).unwrap();
         for token in ["0123456789abcdef".repeat(4).as_str(), "0".repeat(64).as_str(), "", "xyz"] {
             assert!(!compiled(token).inside(), "{token}");
         }
@@ -345,7 +345,7 @@ mod tests {
 
     #[test]
     fn a_process_that_went_inside_is_answered_and_so_are_its_children() {
-        let compiled: Compiled = canonical::from_slice(
+        let compiled: Compiled = reader::from_slice(
             format!(
                 "{{\"on_failure\":\"closed\",\"plan\":\"x\",\"shells\":null,\"token\":\"{}\"}}",
                 "0123456789abcdef".repeat(4)

@@ -22,7 +22,7 @@ use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names, Rule, StateId, StemId};
 use crate::place::Identity;
-use crate::text::{AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
 use lent::Lent;
 

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use crate::beneath;
 use crate::place::Identity;
-use crate::text::{AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// What a copy may take of the disk that sessions lie on.
 const COPY_LIMIT: u64 = 256 << 20;

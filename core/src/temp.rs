@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::place;
 use crate::plan;
-use crate::text::AbsPath;
+use crate::plan::wire::bytes::AbsPath;
 
 const MAX_DEPTH: usize = 32;
 /// Rounds over the top directory; each one empties everything that earlier rounds moved there.

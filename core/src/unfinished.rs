@@ -14,7 +14,6 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::canonical;
 use crate::chores;
 use crate::enclosure;
 use crate::event::Event;
@@ -23,8 +22,9 @@ use crate::journal::Journal;
 use crate::landlock;
 use crate::marks::{Note, UnfinishedError, VERSION, directory, open_dir, write_all};
 use crate::names::NamesError;
+use crate::plan::wire::bytes::{AbsPath, Text};
+use crate::plan::wire::reader;
 use crate::plan::{Plan, PlanError};
-use crate::text::{AbsPath, Text};
 
 /// A plan has 16 MiB at most; the memory of a guard grows with the locked names.
 const SIZE_LIMIT: u64 = 256 << 20;
@@ -138,7 +138,7 @@ fn finish(
     }
     let content = read_all(mark, stat.st_size as usize).map_err(read)?;
     let end = content.iter().position(|byte| *byte == b'\n').ok_or_else(damaged)?;
-    let note: Note = canonical::from_slice(&content[..end]).map_err(|_| damaged())?;
+    let note: Note = reader::from_slice(&content[..end]).map_err(|_| damaged())?;
     let plan = Plan::parse(&content[end + 1..], uid).map_err(|_: PlanError| damaged())?;
     let (VERSION, Some(requested)) = (note.version, &plan.files) else { return Err(damaged()) };
     let scan = |source| UnfinishedError::Scan { session: session.clone(), source };
@@ -252,7 +252,11 @@ pub fn report(sessions: &AbsPath, uid: u32) -> Result<String, UnfinishedError> {
     let mut lines = Vec::new();
     let finished = finish_all(sessions, uid, &mut |line| lines.push(line.to_owned()))?;
     let mut out = format!("{{\"finished\":{finished},\"lines\":");
-    crate::json::strings(&mut out, lines.iter().map(String::as_bytes), crate::json::Invalid::Text);
+    crate::plan::wire::writer::strings(
+        &mut out,
+        lines.iter().map(String::as_bytes),
+        crate::plan::wire::writer::Invalid::Text,
+    );
     out.push('}');
     Ok(out)
 }

@@ -18,9 +18,9 @@ use crate::fence::{FenceError, Step};
 use crate::kernel_names::errno_text;
 use crate::landlock::{self, FilesError};
 use crate::place::{self, Place};
+use crate::plan::rights::{self, Rights};
 use crate::plan::{self, Plan};
 use crate::refusal::Refusal;
-use crate::rights::{self, Rights};
 use crate::sys::{self, ExecStrings};
 
 /// The ABI that knows of renames between directories. Every ruleset refuses these unless a rule allows them.

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use crate::beneath;
-use crate::text::AbsPath;
+use crate::plan::wire::bytes::AbsPath;
 
 /// The names that are hidden, by the directory they are in.
 #[derive(Debug, Default)]

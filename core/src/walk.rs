@@ -26,7 +26,7 @@ use crate::gitdir::{self, Unread};
 use crate::ground::Rooted;
 use crate::names::{Look, Names, NamesError, StateId, StemId};
 use crate::place::Identity;
-use crate::text::{AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 
 pub use walker::{Walker, searchable, shown};
 
@@ -66,7 +66,7 @@ pub enum WalkError {
     #[error(transparent)]
     Names(#[from] NamesError),
     #[error("a name that was found is none: {0}")]
-    Path(#[from] crate::text::TextError),
+    Path(#[from] crate::plan::wire::bytes::TextError),
 }
 
 impl From<Unread> for WalkError {

@@ -20,7 +20,8 @@ use rustix::process::Resource;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use paddock_core::{canonical, python};
+use paddock_core::plan::wire::reader;
+use paddock_core::python;
 
 const CORE: &str = "paddock-core";
 const SIZE_LIMIT: u64 = 4 << 20;
@@ -77,7 +78,7 @@ impl<'a> Asked<'a> {
         let home = home_of(uid, &fs::read("/etc/passwd").ok()?)?;
         let place = home.join(".local/state/paddock/plans").join(self.key(uid, door)?);
         let text = read_own(&place, uid)?;
-        let memo: Memo = canonical::from_slice(&text).ok()?;
+        let memo: Memo = reader::from_slice(&text).ok()?;
         memo.holds(door).then_some(Remembered { memo, command: self.command })
     }
 

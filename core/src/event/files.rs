@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::text::Text;
+use crate::plan::wire::bytes::Text;
 
 /// What the fence has refused, as the Python half judges it.
 #[derive(Debug, PartialEq, Eq, Deserialize)]

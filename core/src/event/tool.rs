@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 
 use super::{NAME_ROOM, REASON_ROOM, strings_within};
-use crate::canonical;
-use crate::json::{self, Invalid};
+use crate::plan::wire::bytes::Text;
+use crate::plan::wire::reader;
+use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, present};
-use crate::text::Text;
 
 const SUBJECT_ROOM: usize = 1536;
 
@@ -92,11 +92,11 @@ enum Verdict {
 
 impl Record {
     pub fn read(message: &[u8]) -> Option<Record> {
-        let Named { event } = canonical::from_slice(message).ok()?;
+        let Named { event } = reader::from_slice(message).ok()?;
         Some(match event {
-            Kind::Tool => Record::Tool(canonical::from_slice(message).ok()?),
-            Kind::ToolEnd => Record::ToolEnd(canonical::from_slice(message).ok()?),
-            Kind::Approval => Record::Approval(canonical::from_slice(message).ok()?),
+            Kind::Tool => Record::Tool(reader::from_slice(message).ok()?),
+            Kind::ToolEnd => Record::ToolEnd(reader::from_slice(message).ok()?),
+            Kind::Approval => Record::Approval(reader::from_slice(message).ok()?),
         })
     }
 
@@ -147,7 +147,7 @@ impl Record {
 fn text(out: &mut String, key: &str, text: Option<&Text>, room: usize) {
     let _ = write!(out, ",\"{key}\":");
     match text {
-        Some(text) => json::string_within(out, text.as_bytes(), Invalid::Text, room),
+        Some(text) => writer::string_within(out, text.as_bytes(), Invalid::Text, room),
         None => out.push_str("null"),
     }
 }

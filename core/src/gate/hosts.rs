@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use iri_string::types::UriStr;
 
-use crate::network::name::{Host, Name};
+use crate::plan::host_name::{Host, Name};
 
 /// A host as a policy writes it: `*`, `name`, `*.name` for all below a name and not itself, or an address.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -15,9 +15,9 @@ use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder, SetMatches};
 use super::hosts::{self, Pattern};
 use super::words;
 use crate::names::{Globs, NamesError};
-use crate::network::name::Host;
+use crate::plan::host_name::Host;
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Action, Gate, Key};
-use crate::text::{AbsPath, Text};
 
 /// Memory for one compiled expression: some thousand letters of a usual one.
 const REGEX_SIZE: usize = 1 << 20;

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use crate::ground::Ground;
 use crate::place::Identity;
-use crate::text::AbsPath;
+use crate::plan::wire::bytes::AbsPath;
 
 /// The tree, and the path there.
 type Place = (usize, Vec<u8>);

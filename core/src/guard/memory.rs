@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::ground::{Ground, Tree};
-use crate::json::{self, Invalid};
 use crate::names::{Added, Names, NamesError, Rule};
 use crate::place::Identity;
+use crate::plan::wire::bytes::{AbsPath, Text};
+use crate::plan::wire::writer::{self, Invalid};
 use crate::survey::{Survey, Through};
 use crate::taken::Store;
-use crate::text::{AbsPath, Text};
 use crate::walk::{WalkError, Walker};
 
 use super::events::Noted;
@@ -95,12 +95,12 @@ impl Guard {
         if trees().next().is_none() {
             return Ok(false);
         }
-        let text = |out: &mut String, bytes: &[u8]| json::string(out, bytes, Invalid::Surrogate);
+        let text = |out: &mut String, bytes: &[u8]| writer::string(out, bytes, Invalid::Surrogate);
         let numbers = |out: &mut String, identity: Identity| {
             let _ = write!(out, "{},{}", identity.device(), identity.inode());
         };
         let _ = write!(out, "{{\"since\":[{},{}],\"trees\":", self.since.tv_sec, self.since.tv_nsec);
-        json::list(out, trees(), |out, tree| {
+        writer::list(out, trees(), |out, tree| {
             out.push('[');
             text(out, tree.path.as_bytes());
             out.push(',');
@@ -112,10 +112,10 @@ impl Guard {
         let mut left_out: Vec<AbsPath> = left_out.collect::<Result<_, _>>()?;
         // A tree that lies in another one is scanned by itself.
         left_out.retain(|path| !trees().any(|tree| tree.path == *path));
-        json::list(out, &left_out, |out, path| text(out, path.as_bytes()));
+        writer::list(out, &left_out, |out, path| text(out, path.as_bytes()));
         out.push_str(",\"added\":");
         let added = self.names.added().iter().filter_map(|added| Some((Kind::name(added.rule)?, added)));
-        json::list(out, added, |out, (kind, added)| {
+        writer::list(out, added, |out, (kind, added)| {
             let _ = write!(out, "[\"{kind}\",");
             text(out, &added.path);
             out.push(',');
@@ -135,11 +135,11 @@ impl Guard {
             out.push(']');
         };
         out.push_str(",\"held\":");
-        json::list(out, &self.post.held, |out, held| named(out, held.parent, &held.name));
+        writer::list(out, &self.post.held, |out, held| named(out, held.parent, &held.name));
         out.push_str(",\"bare\":");
-        json::list(out, &self.post.bare, pair);
+        writer::list(out, &self.post.bare, pair);
         out.push_str(",\"through\":");
-        json::list(out, &self.post.through, |out, through| {
+        writer::list(out, &self.post.through, |out, through| {
             out.push('[');
             numbers(out, through.dir);
             out.push(',');
@@ -151,11 +151,11 @@ impl Guard {
             out.push(']');
         });
         out.push_str(",\"git\":");
-        json::list(out, self.names.git.directories(), |out, path| text(out, path));
+        writer::list(out, self.names.git.directories(), |out, path| text(out, path));
         out.push_str(",\"shut\":");
-        json::list(out, &self.post.shut, pair);
+        writer::list(out, &self.post.shut, pair);
         out.push_str(",\"masked\":");
-        json::list(out, &self.post.masked, pair);
+        writer::list(out, &self.post.masked, pair);
         out.push('}');
         Ok(true)
     }

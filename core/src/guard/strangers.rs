@@ -95,8 +95,8 @@ impl Silent {
 mod tests {
     use super::*;
     use crate::ground::Tree;
+    use crate::plan::wire::bytes::Text;
     use crate::scene::Scene;
-    use crate::text::Text;
     use std::os::unix::net::UnixListener;
 
     #[test]
@@ -104,8 +104,8 @@ mod tests {
         let scene = Scene::new();
         drop(UnixListener::bind(scene.path("dead")).unwrap());
         let _listener = UnixListener::bind(scene.path("awake")).unwrap();
-        let path =
-            Text::from_bytes(scene.0.as_os_str().as_encoded_bytes().to_vec()).and_then(crate::text::AbsPath::new);
+        let path = Text::from_bytes(scene.0.as_os_str().as_encoded_bytes().to_vec())
+            .and_then(crate::plan::wire::bytes::AbsPath::new);
         let tree = Tree { path: path.unwrap(), writable: true, watched: true };
         let ground = Ground::open(&[tree], &[]).unwrap();
         let (mut silent, mut covers) = (Silent::default(), Vec::new());

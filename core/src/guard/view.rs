@@ -17,8 +17,8 @@ use crate::cover::{Cover, CoverKind};
 use crate::ground::{Ground, Rooted};
 use crate::names::{Look, Names, StateId};
 use crate::place::Identity;
+use crate::plan::wire::bytes::AbsPath;
 use crate::survey;
-use crate::text::AbsPath;
 use crate::walk::{self, Below, Dir, Entry, Verdict, Visitor, WalkError, Walker};
 
 use super::GuardError;

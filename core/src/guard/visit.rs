@@ -15,10 +15,10 @@ use crate::ground::{Ground, Rooted};
 use crate::links;
 use crate::names::{Look, Names, StemId};
 use crate::place::Identity;
+use crate::plan::wire::bytes::AbsPath;
 use crate::services;
 use crate::survey::{self, Survey, Through};
 use crate::taken::{Outcome, Store};
-use crate::text::AbsPath;
 use crate::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError};
 
 use super::nodes::{Nodes, UNWATCHED};

@@ -13,8 +13,8 @@ use crate::cover::{Cover, CoverKind};
 use crate::glance::Seen;
 use crate::place::{self, Identity, Link};
 use crate::plan;
+use crate::plan::wire::bytes::AbsPath;
 use crate::reach::absolute;
-use crate::text::AbsPath;
 
 impl<'p> Files<'p> {
     /// The closed places inside grants, to be masked, and the unwritable ones inside what can be written, to be locked.

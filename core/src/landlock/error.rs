@@ -2,8 +2,8 @@
 
 use rustix::io::Errno;
 
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::reach::Unknown;
-use crate::text::{AbsPath, Text};
 
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {

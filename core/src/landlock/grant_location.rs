@@ -6,8 +6,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use rustix::io::Errno;
 
 use crate::place::{Identity, Link};
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Grant};
-use crate::text::{AbsPath, Text};
 
 /// Where a grant really lies, and the symlinks that lead there.
 pub struct Placed<'p> {

@@ -20,11 +20,11 @@ use rustix::io::Errno;
 use crate::glance::{Glance, Seen};
 use crate::journal::Journal;
 use crate::place::{self, Identity, Link, Place};
+use crate::plan::rights::{self, Rights};
+use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Plan, Tier};
 use crate::reach::{Reach, absolute};
-use crate::rights::{self, Rights};
 use crate::sys;
-use crate::text::AbsPath;
 
 pub use error::FilesError;
 pub use grant_location::Placed;

@@ -3,7 +3,7 @@
 use super::pattern::{self, Part};
 use super::words::Words;
 use super::{MAX_STEMS, NamesError};
-use crate::text::Text;
+use crate::plan::wire::bytes::Text;
 
 #[derive(Debug)]
 pub struct Globs {

@@ -3,8 +3,8 @@
 //! `*` stands for any text inside one name, `**` alone between slashes for any number of whole names, also none. Nothing else is
 //! special. schema/examples/globs.json is the table that the tests of both languages read.
 
-use crate::scan;
-use crate::text::{self, Text};
+use crate::plan::wire::bytes::{self, Text};
+use crate::plan::wire::find_byte;
 
 use super::words::{WordId, Words};
 
@@ -70,10 +70,10 @@ pub fn parse_name(text: &Text, words: &mut Words, parts: &mut Vec<Part>) -> Resu
 fn parse_parts(text: &Text, rest: &[u8], words: &mut Words, parts: &mut Vec<Part>) -> Result<(), PatternError> {
     let mut rest = Some(rest);
     while let Some(names) = rest {
-        let (part, others, wild) = match scan::position(names, *b"/*") {
+        let (part, others, wild) = match find_byte::position(names, *b"/*") {
             Some(at) if names[at] == b'/' => (&names[..at], Some(&names[at + 1..]), false),
             Some(_) => {
-                let (part, others) = text::split(names, b'/');
+                let (part, others) = bytes::split(names, b'/');
                 (part, others, true)
             }
             None => (names, None, false),
@@ -98,7 +98,7 @@ fn parse_parts(text: &Text, rest: &[u8], words: &mut Words, parts: &mut Vec<Part
 pub fn literal(path: &[u8], words: &mut Words, parts: &mut Vec<Part>) {
     let mut rest = Some(path);
     while let Some(names) = rest {
-        let (name, others) = text::split(names, b'/');
+        let (name, others) = bytes::split(names, b'/');
         rest = others;
         if !matches!(name, b"" | b".") {
             parts.push(Part::Name(words.intern(name, false)));

@@ -6,7 +6,7 @@ use super::line::{Process, Reply};
 use crate::companion::{Answer, Host, Question};
 use crate::desk::{Desk, Given};
 use crate::plan;
-use crate::text::Text;
+use crate::plan::wire::bytes::Text;
 
 /// More questions than a person will answer.
 const MOST_ASKED: usize = 2048;

@@ -24,7 +24,6 @@ use super::flow::{End, Flow, Stop, Tools};
 use super::forward::{Asked, Form, Greeting, Step};
 use super::guards::Guards;
 use super::line::Process;
-use super::name::{Host, Name};
 use super::published::Within;
 use super::reply;
 use super::request::{self, First};
@@ -33,6 +32,7 @@ use super::sight::{Refusal, Sight};
 use super::table::{Rule, Table};
 use super::told::{self, Layer};
 use super::ways::Kind as Handed;
+use crate::plan::host_name::{Host, Name};
 
 /// To finish the first head of a request, or a ClientHello, that was begun, and to tell the proxy what is wanted.
 const HEAD: Duration = Duration::from_secs(30);

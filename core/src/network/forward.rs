@@ -10,10 +10,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::name::Host;
 use super::no;
 use super::request::{self, FRAMING, HEAD_LIMIT, RequestError, Requests, Step as Framing};
 use super::token::{Token, USER};
+use crate::plan::host_name::Host;
 
 /// What a client is told that got what it wanted.
 const CONNECTED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";

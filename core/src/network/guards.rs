@@ -9,8 +9,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::address;
-use super::name::{Host, Name};
 use super::resolve::{Addresses, Failure};
+use crate::plan::host_name::{Host, Name};
 
 /// Where web servers are: one that serves https may serve the same in clear.
 const WEB: [u16; 2] = [80, 443];

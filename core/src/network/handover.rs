@@ -18,10 +18,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::Deserialize;
 
-use super::name::{Host, Name};
 use super::ways::{self, Kind};
-use crate::canonical;
-use crate::json::{self, Invalid};
+use crate::plan::host_name::{Host, Name};
+use crate::plan::wire::reader;
+use crate::plan::wire::writer::{self, Invalid};
 
 /// Of a message to us: a host and two numbers.
 const LONGEST: usize = 1024;
@@ -76,7 +76,7 @@ impl Handover {
 
     pub fn not_reached(&mut self, id: u64, reason: &str, denied: bool) {
         let mut message = format!("{{\"denied\":{denied},\"id\":{id},\"reason\":");
-        json::string(&mut message, reason.as_bytes(), Invalid::Text);
+        writer::string(&mut message, reason.as_bytes(), Invalid::Text);
         message.push('}');
         self.say(message.into_bytes(), None);
     }
@@ -118,7 +118,7 @@ impl Handover {
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return None,
                 Ok((_, length @ 1..=LONGEST)) => {
-                    let asked = canonical::from_slice::<Dial>(&message[..length]).ok();
+                    let asked = reader::from_slice::<Dial>(&message[..length]).ok();
                     let wanted = asked.and_then(|asked| {
                         let host = ways::read(asked.dial.as_bytes())?;
                         (asked.port != 0).then_some(Wanted { id: asked.id, host, port: asked.port })

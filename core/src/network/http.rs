@@ -22,7 +22,7 @@ use serde::Deserialize;
 
 use super::outlet::Partner;
 use crate::apart;
-use crate::canonical;
+use crate::plan::wire::reader;
 use crate::plan::{self, CredentialKind, Plan, present};
 use crate::python;
 use crate::socket_pair;
@@ -117,7 +117,7 @@ pub fn first_word(partner: &Partner, flags: RecvFlags) -> Option<Result<Option<O
         }
     };
     let length = received.map_or(0, |received| received.bytes);
-    let Ok(first) = canonical::from_slice::<First>(&bytes[..length]) else {
+    let Ok(first) = reader::from_slice::<First>(&bytes[..length]) else {
         return Some(Err(HttpError::Ended(partner.end())));
     };
     if let Some(error) = first.error {

@@ -2,13 +2,13 @@
 
 use serde::Deserialize;
 
-use super::name::Host;
 use super::table::{Table, Verdict};
-use crate::canonical;
-use crate::json::{self, Invalid};
+use crate::plan::host_name::Host;
+use crate::plan::wire::bytes::Text;
+use crate::plan::wire::reader;
+use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Action, Network, PlanError};
 use crate::refusal::Refusal;
-use crate::text::Text;
 
 const ODD: &str = "it is not a name that everybody reads in the same way";
 
@@ -22,7 +22,7 @@ struct Asked {
 }
 
 pub fn report(asked: &[u8]) -> Result<String, Refusal> {
-    let asked: Asked = canonical::from_slice(asked).map_err(PlanError::Json)?;
+    let asked: Asked = reader::from_slice(asked).map_err(PlanError::Json)?;
     asked.network.check()?;
     let table = Table::compile(&asked.network)?;
     let verdict = match Host::read(asked.host.as_bytes()) {
@@ -34,16 +34,16 @@ pub fn report(asked: &[u8]) -> Result<String, Refusal> {
     match verdict.rule {
         Some(rule) => {
             out.push_str("{\"host\":");
-            json::string(&mut out, rule.host.as_bytes(), Invalid::Surrogate);
+            writer::string(&mut out, rule.host.as_bytes(), Invalid::Surrogate);
             out.push_str(",\"source\":");
-            json::string(&mut out, rule.to_string().as_bytes(), Invalid::Surrogate);
+            writer::string(&mut out, rule.to_string().as_bytes(), Invalid::Surrogate);
             out.push('}');
         }
         None => out.push_str("null"),
     }
     out.push_str(",\"reason\":");
     match verdict.reason {
-        Some(reason) => json::string(&mut out, reason.as_bytes(), Invalid::Surrogate),
+        Some(reason) => writer::string(&mut out, reason.as_bytes(), Invalid::Surrogate),
         None => out.push_str("null"),
     }
     out.push('}');

@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use serde::Deserialize;
 
 use crate::companion::Answer;
-use crate::json::{self, Invalid};
 use crate::plan::present;
+use crate::plan::wire::writer::{self, Invalid};
 
 /// The longest message. A host has 253 letters and a path a thousand, and what is odd about them takes six for one.
 pub const LONGEST: usize = 16 * 1024;
@@ -69,7 +69,7 @@ impl Request {
             Request::Who { id, socket } => format!("{{\"who\":{{\"id\":{id},\"socket\":{socket}}}}}"),
             Request::Ask { id, host, port, process } => {
                 let mut out = format!("{{\"ask\":{{\"id\":{id},\"host\":");
-                json::string(&mut out, host.as_bytes(), Invalid::Text);
+                writer::string(&mut out, host.as_bytes(), Invalid::Text);
                 let _ = write!(out, ",\"port\":{port},\"process\":");
                 Process::write(process.as_ref(), &mut out);
                 out.push_str("}}");
@@ -106,14 +106,14 @@ impl Process {
     fn write(process: Option<&Process>, out: &mut String) {
         let Some(Process { pid, exe }) = process else { return out.push_str("null") };
         let _ = write!(out, "{{\"pid\":{pid},\"exe\":");
-        json::string_within(out, exe.as_bytes(), Invalid::Text, EXE_ROOM);
+        writer::string_within(out, exe.as_bytes(), Invalid::Text, EXE_ROOM);
         out.push('}');
     }
 }
 
 fn text(out: &mut String, value: Option<&str>) {
     match value {
-        Some(value) => json::string_within(out, value.as_bytes(), Invalid::Text, EXE_ROOM),
+        Some(value) => writer::string_within(out, value.as_bytes(), Invalid::Text, EXE_ROOM),
         None => out.push_str("null"),
     }
 }
@@ -121,7 +121,7 @@ fn text(out: &mut String, value: Option<&str>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::canonical;
+    use crate::plan::wire::reader;
 
     #[test]
     fn what_is_written_is_read() {
@@ -130,7 +130,7 @@ mod tests {
         for request in
             [Request::Who { id: u64::MAX, socket: 1 }, ask(process()), ask(None), Request::Withdrawn { id: 3 }]
         {
-            assert_eq!(canonical::from_slice::<Request>(request.message().as_bytes()).unwrap(), request);
+            assert_eq!(reader::from_slice::<Request>(request.message().as_bytes()).unwrap(), request);
         }
         let answer = |by: Option<&str>, reason: Option<&str>, verdict| {
             let [by, reason] = [by, reason].map(|text| text.map(str::to_owned));
@@ -142,10 +142,10 @@ mod tests {
             answer(Some("terminal"), None, Answer::Session),
             answer(None, Some("nobody answered within 1 s"), Answer::Deny),
         ] {
-            assert_eq!(canonical::from_slice::<Reply>(reply.message().as_bytes()).unwrap(), reply);
+            assert_eq!(reader::from_slice::<Reply>(reply.message().as_bytes()).unwrap(), reply);
         }
         let wrong = "{\"ask\":{\"host\":\"a\",\"id\":1,\"port\":1}}";
-        assert!(canonical::from_slice::<Request>(wrong.as_bytes()).is_err());
+        assert!(reader::from_slice::<Request>(wrong.as_bytes()).is_err());
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod tests;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::name::Name;
+use crate::plan::host_name::Name;
 
 /// How long programs inside keep an answer.
 const TTL_S: u32 = 60;

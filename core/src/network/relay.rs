@@ -30,7 +30,6 @@ use super::flow::Tools;
 use super::guards::Guards;
 use super::handover::Handover;
 use super::inside::PROXY;
-use super::name::Name;
 use super::no::{self, DENIED, Verdict};
 use super::owner::Owners;
 use super::pipes::Pipes;
@@ -42,8 +41,10 @@ use super::table::Table;
 use super::token::Token;
 use super::told::{Decision, Heard, Layer, Outcome, Told, Traffic};
 use crate::plan::exit_codes::EXIT_REFUSED;
+use crate::plan::host_name::Name;
 use crate::plan::{self, Published};
-use crate::{stderr, sys};
+use crate::stderr;
+use crate::sys;
 
 /// So many at once, if there are descriptors for them.
 const CONNECTIONS: usize = 10_000;

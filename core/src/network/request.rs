@@ -18,7 +18,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::name::Host;
+use crate::plan::host_name::Host;
 
 /// The longest head of a request.
 pub const HEAD_LIMIT: usize = 64 << 10;

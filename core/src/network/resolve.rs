@@ -15,8 +15,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use super::name::Name;
 use super::query::{self, Kind, Reply, ReplyError};
+use crate::plan::host_name::Name;
 
 /// So many lookups ask at once, with two sockets each; the others wait for their turn.
 pub const AT_ONCE: usize = 128;

@@ -1,9 +1,9 @@
 //! What the first bytes of a connection, and each request of HTTP on it, have to say: the name that the connection was allowed for.
 
 use super::hello::{self, Hello, Named, Next};
-use super::name::{Host, Name};
 use super::request::{self, First, Requests, Step};
 use super::told::Layer;
+use crate::plan::host_name::{Host, Name};
 
 /// Why a connection that was allowed does not go on.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::name::Name;
+use crate::plan::host_name::Name;
 
 /// So many names are known at once.
 pub const NAMES: u32 = 65_536;

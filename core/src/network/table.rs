@@ -12,10 +12,10 @@ use std::net::IpAddr;
 
 use super::address::{self, Block, Kind};
 use super::guards::Guarded;
-use super::name::{Host, Name};
 use super::ways::{self, Kind as Handed, NEVER, Way, Ways};
+use crate::plan::host_name::{Host, Name};
+use crate::plan::wire::bytes::Text;
 use crate::plan::{self, Action};
-use crate::text::Text;
 
 /// Where clouds hand out credentials.
 const METADATA: [&[u8]; 5] = [

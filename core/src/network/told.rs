@@ -15,8 +15,8 @@ use rustix::net::SendFlags;
 
 use super::door::{self, Received};
 use super::line::{LONGEST, Process, Reply, Request};
-use crate::canonical;
-use crate::json::{self, Invalid};
+use crate::plan::wire::reader;
+use crate::plan::wire::writer::{self, Invalid};
 
 /// When so many decisions wait, nobody gets another one; the socket holds some more.
 const BEHIND: usize = 1024;
@@ -114,7 +114,7 @@ impl Decision<'_> {
 fn text(out: &mut String, key: &str, value: Option<&dyn fmt::Display>) {
     let _ = write!(out, ",\"{key}\":");
     match value {
-        Some(value) => json::string_within(out, value.to_string().as_bytes(), Invalid::Text, TEXT_ROOM),
+        Some(value) => writer::string_within(out, value.to_string().as_bytes(), Invalid::Text, TEXT_ROOM),
         None => out.push_str("null"),
     }
 }
@@ -231,7 +231,7 @@ impl Told {
             Received::Client(client) => return Heard::Client(client),
             Received::Nothing => return Heard::Nothing,
             Received::Words(words) => {
-                if let Ok(reply) = canonical::from_slice(&words) {
+                if let Ok(reply) = reader::from_slice(&words) {
                     return Heard::Reply(reply);
                 }
                 // Nobody else is there who could be believed.

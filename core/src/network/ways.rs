@@ -8,10 +8,10 @@ use std::net::IpAddr;
 
 use super::address::{self, Block, Kind as AddressKind};
 use super::guards::Guarded;
-use super::name::{Host, Name};
 use super::table::TableError;
 use crate::plan;
-use crate::text::Text;
+use crate::plan::host_name::{Host, Name};
+use crate::plan::wire::bytes::Text;
 
 pub const DOMAIN: &[u8] = b"paddock.internal";
 

@@ -6,7 +6,7 @@ use serde::de::{self, Deserializer};
 
 use super::values::{name_set, present};
 use super::{Plan, PlanError, Tier};
-use crate::text::{AbsPath, Text};
+use crate::plan::wire::bytes::{AbsPath, Text};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

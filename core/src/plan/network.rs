@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::gate::Action;
 use super::{Plan, PlanError, Tier, present};
-use crate::text::Text;
+use crate::plan::wire::bytes::Text;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

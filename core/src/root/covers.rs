@@ -13,7 +13,7 @@ use crate::cover::Cover;
 use crate::cover_mount;
 use crate::mounts;
 use crate::place::Identity;
-use crate::text::AbsPath;
+use crate::plan::wire::bytes::AbsPath;
 
 /// For names to be covered, while others move and remove them.
 const MOST_LOOKS: usize = 5;

@@ -15,8 +15,8 @@ use super::{Blueprint, Result, RootError, attach_at, attach_to, failed, make_dir
 use crate::cover_mount;
 use crate::kernel_text;
 use crate::mounts::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
+use crate::plan::wire::bytes::AbsPath;
 use crate::sys;
-use crate::text::AbsPath;
 
 const DEVICES: [&CStr; 6] = [c"/dev/null", c"/dev/zero", c"/dev/full", c"/dev/random", c"/dev/urandom", c"/dev/tty"];
 

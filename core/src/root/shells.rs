@@ -12,13 +12,13 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Blueprint, Result, attach_at, failed, make_dir, new_tmpfs, put_on_new_file, relative};
-use crate::json::{self, Invalid};
 use crate::landlock::Placed;
 use crate::mounts::{self, PLAIN, READ_ONLY};
 use crate::place::Identity;
+use crate::plan::rights::Rights;
+use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell};
 use crate::random::random_name;
-use crate::rights::Rights;
 use crate::sys;
 
 /// Programs that are intercepted.
@@ -109,7 +109,7 @@ impl<'a> Interception<'a> {
         let path = [&self.dir[..], b"/", COMPILED.as_bytes()].concat();
         let failure = || failed("can not write", &path);
         let mut text = format!("{{\"on_failure\":\"{}\",\"plan\":", self.requested.on_failure.name());
-        json::string(&mut text, self.requested.plan.as_bytes(), Invalid::Surrogate);
+        writer::string(&mut text, self.requested.plan.as_bytes(), Invalid::Surrogate);
         text.push_str(",\"shells\":null,\"token\":\"");
         for _ in 0..4 {
             text.push_str(&random_name().map_err(failure())?);

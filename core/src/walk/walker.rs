@@ -12,7 +12,7 @@ use crate::beneath;
 use crate::ground::{Ground, Rooted};
 use crate::names::{Names, StateId};
 use crate::place::Identity;
-use crate::text::AbsPath;
+use crate::plan::wire::bytes::AbsPath;
 use crate::volume::Volume;
 
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK);

@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
-use crate::canonical;
 use crate::event::network::Told;
 use crate::kernel_names;
 use crate::network::line::{LONGEST, Reply, Request};
+use crate::plan::wire::reader;
 
 /// For what it still has to say when everything inside has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -55,9 +55,9 @@ impl Partner {
                     let count = 1 + message.iter().filter(|byte| **byte == b'\n').count();
                     let mut told = Vec::with_capacity(count);
                     for line in message.split(|byte| *byte == b'\n') {
-                        match canonical::from_slice(line) {
+                        match reader::from_slice(line) {
                             Ok(one) => told.push(one),
-                            Err(_) => return canonical::from_slice(message).map_or(Said::Nonsense, Said::Asked),
+                            Err(_) => return reader::from_slice(message).map_or(Said::Nonsense, Said::Asked),
                         }
                     }
                     return Said::Told(told);

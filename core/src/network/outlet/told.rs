@@ -24,8 +24,8 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::canonical;
     use crate::event::network::tests::MESSAGE;
+    use crate::plan::wire::reader;
 
     fn told(changes: &[(&str, &str)]) -> Told {
         let mut message = MESSAGE.to_owned();
@@ -33,7 +33,7 @@ mod tests {
             assert!(message.contains(old), "{old}");
             message = message.replace(old, new);
         }
-        canonical::from_slice(message.as_bytes()).unwrap()
+        reader::from_slice(message.as_bytes()).unwrap()
     }
 
     #[test]

@@ -5,9 +5,9 @@ use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
 use super::super::connection::{Connection, Doubt, Subject, Turn, Way};
-use super::super::name::Host;
 use super::super::table::Verdict;
 use super::{CLIENT, Entrance, Relay, event};
+use crate::plan::host_name::Host;
 use crate::plan::{Action, Published};
 
 /// The namespace's own addresses (inside.rs).

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::super::connection::{Connection, Doubt, Turn};
 use super::super::line::{Process, Reply, Request};
-use super::super::name::Name;
 use super::super::owner::Owner;
 use super::super::told::{Asked, Outcome};
 use super::{CLIENT, Peer, Relay, event};
 use crate::companion::Answer;
+use crate::plan::host_name::Name;
 
 /// So long it is waited for who a caller is.
 const WHO: Duration = Duration::from_secs(1);

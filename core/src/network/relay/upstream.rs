@@ -11,8 +11,8 @@ use rustix::net::sockopt;
 use super::{LOOKUP, Peer, Relay, SERVER, SWEEP, Slot, event};
 use crate::network::dial::{self, Dial, Next, is_own};
 use crate::network::handover::Wanted;
-use crate::network::name::{Host, Name};
 use crate::network::resolve::{self, Addresses, Failure};
+use crate::plan::host_name::{Host, Name};
 
 /// One that is being looked up or dialled.
 pub struct Upstream {

@@ -11,7 +11,7 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use crate::scan;
+use crate::plan::wire::find_byte;
 
 /// Is looked at in one go.
 const PART: usize = 256;
@@ -110,8 +110,8 @@ impl<'de> Reader<'de> {
         self.take(b'"')?;
         let text = self.text;
         let rest = &text[self.at..];
-        let plain = scan::position(&text[self.at..self.escape.max(self.at)], [b'"']);
-        match plain.or_else(|| scan::position(rest, *b"\"\\")) {
+        let plain = find_byte::position(&text[self.at..self.escape.max(self.at)], [b'"']);
+        match plain.or_else(|| find_byte::position(rest, *b"\"\\")) {
             Some(end) if rest[end] == b'"' => {
                 self.at += end + 1;
                 Ok(Cow::Borrowed(&rest[..end]))

@@ -5,10 +5,14 @@ mod container;
 pub mod exit_codes;
 mod files;
 mod gate;
+pub mod host_name;
 mod limits;
 mod network;
+pub mod rights;
 mod shell;
+pub mod syscalls;
 mod values;
+pub mod wire;
 
 use std::collections::BTreeSet;
 
@@ -17,10 +21,10 @@ use rustix::process::Resource;
 use serde::Deserialize;
 
 use self::values::{family_set, right_set, rlimits, scope_set, syscall_set, unique};
-use crate::canonical::{self, CanonicalError};
-use crate::rights::{self, Rights, Scopes};
-use crate::syscalls::Syscall;
-use crate::text::{AbsPath, Text};
+use crate::plan::rights::{Rights, Scopes};
+use crate::plan::syscalls::Syscall;
+use crate::plan::wire::bytes::{AbsPath, Text};
+use crate::plan::wire::reader::{self, CanonicalError};
 
 pub use container::{Container, IdRange};
 pub use files::{Files, Grant, Protected, Reached, TEMP_PARENT, is_made_anew, temp_name_prefix, temp_path_prefix};
@@ -297,7 +301,7 @@ impl PlanError {
 
 impl Plan {
     pub fn parse(bytes: &[u8], uid: u32) -> Result<Box<Plan>, PlanError> {
-        let mut plan: Box<Plan> = canonical::from_slice(bytes).map_err(PlanError::Json)?;
+        let mut plan: Box<Plan> = reader::from_slice(bytes).map_err(PlanError::Json)?;
         if let (Tier::Full, Some(files)) = (plan.tier, &mut plan.files) {
             // What lies in another comes behind it, as it is mounted; rules have no order.
             files.grants.sort_by(|one, other| (&one.path, &one.access).cmp(&(&other.path, &other.access)));

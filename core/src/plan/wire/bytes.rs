@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-use crate::scan;
+use crate::plan::wire::find_byte;
 
 /// A string of a plan: any bytes but NUL.
 #[derive(Clone)]
@@ -188,7 +188,7 @@ pub fn hex(bytes: &[u8]) -> String {
 
 /// What comes before the first such byte, and what comes behind it, if there is one.
 pub fn split(text: &[u8], byte: u8) -> (&[u8], Option<&[u8]>) {
-    match scan::position(text, [byte]) {
+    match find_byte::position(text, [byte]) {
         Some(at) => (&text[..at], Some(&text[at + 1..])),
         None => (text, None),
     }
