@@ -8,7 +8,7 @@ use rustix::process::WaitOptions;
 
 use crate::enclosure::Enclosure;
 use crate::fence::{self, Fence};
-use crate::kernel_names;
+use crate::kernel::{errno_names, sys};
 use crate::landlock::Files;
 use crate::namespaces::{self, Attend, Started};
 use crate::plan::Plan;
@@ -17,7 +17,6 @@ use crate::preflight::Preflight;
 use crate::refusal::Refusal;
 use crate::sandbox_error::SandboxError;
 use crate::supervise::SuperviseError;
-use crate::sys;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
@@ -90,7 +89,7 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
 
     let mut out = format!("{{\"op\":\"{}\",\"path\":", operation.name());
     writer::string(&mut out, path.as_bytes(), Invalid::Surrogate);
-    let errno = result.err().map_or("null".to_owned(), |errno| format!("\"{}\"", kernel_names::errno(errno)));
+    let errno = result.err().map_or("null".to_owned(), |errno| format!("\"{}\"", errno_names::errno(errno)));
     out.push_str(&format!(",\"outcome\":\"{}\",\"errno\":{errno}}}", outcome(result)));
     Ok(out)
 }

@@ -21,10 +21,10 @@ use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
 use serde::Deserialize;
 
 use crate::census::{Census, Tree};
+use crate::kernel::sys;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
 use crate::refusal::Refusal;
-use crate::sys;
 
 /// What is to be started. It lies in a file in memory: arguments may be megabytes.
 #[derive(Debug, Deserialize)]

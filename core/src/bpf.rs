@@ -6,8 +6,8 @@
 //! It also translates every instruction to machine code on each launch, so equal answers share their leaf, and single numbers among
 //! others are looked for one after the other.
 
+use crate::kernel::sys::Instruction;
 use crate::plan::syscalls::Arch;
-use crate::sys::Instruction;
 
 pub const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
 pub const JUMP: u16 = 0x05; // BPF_JMP | BPF_JA

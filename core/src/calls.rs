@@ -8,13 +8,13 @@ use rustix::io::Errno;
 
 use crate::desk::{self, Desk};
 use crate::gate::{self, Gate};
-use crate::notify::{Answer, Call, Listener, Next};
+use crate::kernel::seccomp_notify::{Answer, Call, Listener, Next};
+use crate::kernel::sys;
 use crate::observe::{self, Observer};
 use crate::pin::Pin;
 use crate::plan::Plan;
 use crate::rename::{self, Renames};
 use crate::supervise::Due;
-use crate::sys;
 
 /// So long calls are answered before everything else gets its turn: a path of many links takes long to follow.
 const CALLS_TURN: Duration = Duration::from_millis(2);

@@ -17,8 +17,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::rand::GetRandomFlags;
 
-use crate::notify::Answer;
-use crate::stderr;
+use crate::kernel::seccomp_notify::Answer;
+use crate::kernel::stderr;
 
 /// What is more than this is left to programs that copy by themselves: deeper, more, longer.
 const DEEPEST: usize = 100;

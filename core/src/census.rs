@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
-use crate::kernel_text::{self, NumberList, Stat};
+use crate::kernel::proc_text::{self, NumberList, Stat};
 
 /// Who belongs to the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -297,7 +297,7 @@ fn resident(proc: BorrowedFd<'_>, pid: i32) -> Result<(i32, u64), Errno> {
 fn pages_of(proc: BorrowedFd<'_>, pid: i32) -> Result<u64, Errno> {
     let mut buffer = [0; 128];
     let text = read(proc, Path::new(format_args!("{pid}/statm")), &mut buffer)?;
-    Ok(text.and_then(kernel_text::resident_pages).unwrap_or(0))
+    Ok(text.and_then(proc_text::resident_pages).unwrap_or(0))
 }
 
 fn stat(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<Stat>, Errno> {
@@ -314,7 +314,7 @@ struct Proportional {
 fn proportional(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<Proportional>, Errno> {
     let mut buffer = [0; 2048];
     let Some(text) = read(proc, Path::new(format_args!("{pid}/smaps_rollup")), &mut buffer)? else { return Ok(None) };
-    let kilobytes = |key| kernel_text::value_of(text, key);
+    let kilobytes = |key| proc_text::value_of(text, key);
     let Some(resident) = kilobytes(b"Pss:") else { return Ok(None) };
     let bytes = |kilobytes: u64| kilobytes.saturating_mul(1024);
     let all = bytes(resident + kilobytes(b"SwapPss:").unwrap_or(0));
@@ -338,7 +338,7 @@ fn numbered_entries(
             Ok(entry) => entry,
             Err(error) => return ignore_gone(error),
         };
-        let number = kernel_text::number(entry.file_name().to_bytes()).and_then(|number| i32::try_from(number).ok());
+        let number = proc_text::number(entry.file_name().to_bytes()).and_then(|number| i32::try_from(number).ok());
         if let Some(number) = number
             && visit(number)? == Next::Stop
         {

@@ -15,7 +15,7 @@ use rustix::fs::{Access, AtFlags, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
-use crate::kernel_text::{self, NumberList};
+use crate::kernel::proc_text::{self, NumberList};
 pub use standing::Version;
 use standing::{Controller, Controllers, Level, Standing};
 
@@ -298,7 +298,7 @@ impl Group {
 
     fn value(&self, file: &CStr, key: &[u8]) -> Option<u64> {
         let mut buffer = [0; 2048];
-        kernel_text::value_of(read(self.dir.as_fd(), file, &mut buffer).ok()?, key)
+        proc_text::value_of(read(self.dir.as_fd(), file, &mut buffer).ok()?, key)
     }
 
     /// Whether there was anything left to kill.
@@ -400,7 +400,7 @@ fn read<'b>(dir: BorrowedFd<'_>, file: &CStr, buffer: &'b mut [u8]) -> Result<&'
 
 fn number_in(dir: BorrowedFd<'_>, file: &CStr) -> Option<u64> {
     let mut buffer = [0; 64];
-    kernel_text::number(read(dir, file, &mut buffer).ok()?.trim_ascii())
+    proc_text::number(read(dir, file, &mut buffer).ok()?.trim_ascii())
 }
 
 /// A short file's text; empty if it can not be read. For the time before the start.

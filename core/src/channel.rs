@@ -13,7 +13,7 @@ use rustix::net::{
 use rustix::process::WaitStatus;
 
 use crate::cover::{Cover, CoverKind};
-use crate::place::Identity;
+use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// Longer texts are cut: a path and what is wrong with it.
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn names_to_hide_come_together_as_far_as_a_word_reaches() {
-        let (ours, theirs) = crate::socket_pair::pair().unwrap();
+        let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let names: Vec<Vec<u8>> = (0..2000).map(|number| format!("dir-{number}/.env").into_bytes()).collect();
         let words = Word::hiding(names.iter().cloned());
         assert!((2..10).contains(&words.len()), "{}", words.len());
@@ -253,7 +253,7 @@ mod tests {
 
     #[test]
     fn places_come_in_parts_of_the_longest_word() {
-        let (ours, theirs) = crate::socket_pair::pair().unwrap();
+        let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let bytes: Vec<u8> = (0..3 * LONGEST).map(|number| number as u8).collect();
         let mut heard = Vec::new();
         for word in Word::placing(&bytes) {
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn every_word_arrives_as_it_was_said() {
-        let (ours, theirs) = crate::socket_pair::pair().unwrap();
+        let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let words = [
             Word::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },
             Word::NotExecuted(13),

@@ -16,13 +16,13 @@ use crate::gate::Gate;
 use crate::guard::{Guard, GuardError, GuardEvent};
 use crate::holder::Holder;
 use crate::journal::Journal;
-use crate::kernel_names::errno_text;
-use crate::mounts;
+use crate::kernel::errno_names::errno_text;
+use crate::kernel::mount;
+use crate::kernel::stderr::{self, Live};
 use crate::namespaces::{Inside, Overlaid};
 use crate::network::outlet::{Heard, Outlet};
 use crate::observe::Observer;
 use crate::plan::wire::bytes::AbsPath;
-use crate::stderr::{self, Live};
 use crate::supervise::{CHORES, Chores, Due};
 use crate::veil::{self, Veil};
 use crate::watch::Watch;
@@ -352,7 +352,7 @@ impl Copied<'_> {
     fn hide_from_now_on<'p>(&self, overlaid: &Overlaid, paths: impl Iterator<Item = &'p AbsPath>) -> Result<(), Errno> {
         let mut veil = Veil::default();
         // If the host has moved it as a whole, there are only the covers.
-        let workspace = match mounts::open_host(&self.workspace.as_c_str()) {
+        let workspace = match mount::open_host(&self.workspace.as_c_str()) {
             Ok(workspace) => workspace,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
             Err(error) => return Err(error),

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString};
 
 use rustix::io::Errno;
 
-use crate::sys::{self, ExecStrings};
+use crate::kernel::sys::{self, ExecStrings};
 
 /// Where execvp(3) looks when there is no PATH.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";

@@ -26,12 +26,10 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use rustix::termios::{OptionalActions, Termios};
 use serde::Deserialize;
 
-use crate::apart;
+use crate::kernel::sys::{self, ExecStrings};
+use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, Invalid};
-use crate::python;
-use crate::socket_pair;
-use crate::sys::{self, ExecStrings};
 
 /// Of a message.
 const LONGEST: usize = 64 * 1024;
@@ -454,12 +452,12 @@ fn terminal() -> Result<OwnedFd, String> {
 /// The Python half with the terminal and one end of a socket, in a process group of its own, and with nothing else of ours.
 fn start(terminal: OwnedFd) -> Result<Link, String> {
     let own = std::fs::read_link("/proc/self/exe").map_err(|error| format!("where we lie is not known: {error}"))?;
-    let script = own.with_file_name(python::SCRIPT);
+    let script = own.with_file_name(python_helper::SCRIPT);
     let unstarted = |why: &dyn std::fmt::Display| format!("{} can not be started: {why}", script.display());
-    let interpreter = python::interpreter_of(&script).ok_or_else(|| unstarted(&"it names no Python"))?;
+    let interpreter = python_helper::interpreter_of(&script).ok_or_else(|| unstarted(&"it names no Python"))?;
     let (ours, theirs) = socket_pair::pair().map_err(|errno| unstarted(&errno))?;
     let number = theirs.as_raw_fd().to_string();
-    let words = [interpreter.as_os_str()].into_iter().chain(python::ALONE.map(OsStr::new)).chain([
+    let words = [interpreter.as_os_str()].into_iter().chain(python_helper::ALONE.map(OsStr::new)).chain([
         script.as_os_str(),
         OsStr::new("companion"),
         OsStr::new("--socket"),
@@ -492,5 +490,5 @@ fn alone(terminal: &OwnedFd, socket: &OwnedFd) -> Result<(), Errno> {
     rustix::process::setpgid(None, None)?;
     // The command's directory is no place to stand in.
     rustix::process::chdir(Path::new("/"))?;
-    apart::keep_only(terminal, &[socket])
+    child_fds::keep_only(terminal, &[socket])
 }

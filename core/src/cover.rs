@@ -1,6 +1,6 @@
 //! What a mount puts over a name inside the sandbox.
 
-use crate::place::Identity;
+use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::cover::{Cover, CoverKind, Placed};
-use crate::mounts::{NO_EXEC, PLAIN, READ_ONLY, attach, clone_tree, open_however_deep, open_inside};
-use crate::place::Identity;
+use crate::kernel::mount::{NO_EXEC, PLAIN, READ_ONLY, attach, clone_tree, open_however_deep, open_inside};
+use crate::kernel::resolved_path::Identity;
 
 /// Where masks come from: two empty objects of mode 000 on the private /dev. They stay, because later masks need them too.
 pub const MASK_FILE: &CStr = c"dev/.closed-file";

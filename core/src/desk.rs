@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::companion::{self, Companion, Heard, Question};
-use crate::notify::{Answer, Call, Listener};
+use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::plan::{self, Action, Plan};
 
 /// Of those that change a terminal.

@@ -14,14 +14,15 @@ use crate::cover::{Cover, CoverKind};
 use crate::fence::Fence;
 use crate::ground::Tree;
 use crate::guard::{Guard, GuardError};
+use crate::kernel::mount;
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::seccomp_notify::LONGEST_PATH;
+use crate::kernel::sys::SignalMask;
 use crate::landlock::{Files, FilesError, Placed, grant_location};
 use crate::led;
 use crate::marks::Mark;
-use crate::mounts;
 use crate::names::{Names, NamesError, Rule};
 use crate::namespaces::{self, Attend, Payload, Started, Tell};
-use crate::notify::LONGEST_PATH;
-use crate::place::Identity;
 use crate::plan::wire::bytes::{self, AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Namespaces, Plan};
@@ -30,7 +31,6 @@ use crate::root::Blueprint;
 use crate::sandbox_error::SandboxError;
 use crate::services;
 use crate::session::{Session, SessionError};
-use crate::sys::SignalMask;
 use crate::veil::{self, Veil};
 
 pub struct Enclosure<'p> {
@@ -361,7 +361,7 @@ fn weave(
     guard: Option<&mut Guard>,
 ) -> Result<Veil, SandboxError> {
     let mut veil = Veil::default();
-    let opened = mounts::open_host(&workspace.as_c_str());
+    let opened = mount::open_host(&workspace.as_c_str());
     let opened = opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
     // What is mounted on the copy shows what it shows.
     let others = || files.placed.iter().map(|placed| &placed.real).filter(|path| *path != workspace);

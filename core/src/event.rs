@@ -16,7 +16,7 @@ use self::files::Refused;
 use self::limits::Exceeded;
 use self::network::Told;
 use self::tool::Record;
-use crate::kernel_names;
+use crate::kernel::errno_names;
 use crate::plan::Mode;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::redact;
@@ -144,7 +144,7 @@ impl Event<'_> {
                 let _ = write!(out, "\"event\":\"session.end\",\"exit_code\":{exit_code},\"signal\":");
                 match signal {
                     Some(signal) => {
-                        let _ = write!(out, "\"{}\"", kernel_names::signal(*signal));
+                        let _ = write!(out, "\"{}\"", errno_names::signal(*signal));
                     }
                     None => out.push_str("null"),
                 }
@@ -153,7 +153,7 @@ impl Event<'_> {
             Event::ExecDenied { exe, errno } => {
                 out.push_str("\"event\":\"exec.denied\",\"exe\":");
                 writer::string_within(&mut out, exe, Invalid::Text, PATH_ROOM);
-                let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
+                let _ = write!(out, ",\"errno\":\"{}\"", errno_names::errno(*errno));
             }
             Event::Exec(decided) => decided_fields(&mut out, decided),
             Event::FileRefused(Refused { op, path, program, reason, allow }) => {
@@ -211,7 +211,7 @@ impl Event<'_> {
                 let kind = if matches!(self, Event::NameLeft { .. }) { "left" } else { "removed" };
                 let _ = write!(out, "\"event\":\"name.{kind}\",\"path\":");
                 writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
-                let _ = write!(out, ",\"errno\":\"{}\"", kernel_names::errno(*errno));
+                let _ = write!(out, ",\"errno\":\"{}\"", errno_names::errno(*errno));
             }
             Event::NameFlagged { path } => {
                 out.push_str("\"event\":\"name.flagged\",\"path\":");

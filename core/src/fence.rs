@@ -11,17 +11,17 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::SecureComputingMode;
 
 use crate::channel::{self, Word};
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::sys::{self, Instruction, SignalMask};
 use crate::landlock;
 use crate::network::NetworkError;
 use crate::pin;
-use crate::place::Identity;
 use crate::plan::syscalls::Arch;
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{Plan, Tier};
 use crate::privileges::{Privileges, Service};
 use crate::sandbox_error::SandboxError;
 use crate::seccomp::{self, Filter};
-use crate::sys::{self, Instruction, SignalMask};
 
 pub struct Fence {
     /// None: as an ordinary user we have nothing to give up.
@@ -66,7 +66,7 @@ pub enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {}", .step.what(), crate::kernel_names::errno_text(*.errno))]
+#[error("{}: {}", .step.what(), crate::kernel::errno_names::errno_text(*.errno))]
 pub struct FenceError {
     pub step: Step,
     pub errno: Errno,

@@ -33,14 +33,13 @@ use self::expect::{Expected, Sight, Unexpected, Unseen};
 use self::places::Places;
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use self::shells::Shells;
-use crate::ancestry;
-use crate::caller;
 use crate::companion;
 use crate::desk::{Desk, Given};
 use crate::event::exec::{self, Decided, Outcome, Process};
-use crate::notify::{Answer, Call, Listener};
+use crate::kernel::seccomp_notify::{Answer, Call, Listener};
+use crate::kernel::sys::trace::{self, Traced};
+use crate::kernel::{ancestry, calling_process};
 use crate::plan::{self, Action, Plan, original_shell};
-use crate::sys::{trace, trace::Traced};
 
 pub const CALLS: [&str; 2] = ["execve", "execveat"];
 
@@ -321,7 +320,7 @@ impl Gate {
                 let _ = trace::interrupt(call.thread);
                 listener.answer(&call, Answer::Continue);
                 // While the kernel works. It is ours: its number stays its own.
-                admitted.own = caller::directory_of(process).ok();
+                admitted.own = calling_process::directory_of(process).ok();
                 admitted.expected.process = admitted.expected.process.or_else(|| Process::of(process).ok());
                 self.traced.push(admitted);
             }

@@ -17,10 +17,10 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::beneath;
 use crate::ground::Ground;
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
 use crate::names::Names;
-use crate::place::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::walk::{Dir, GitParts};
 
@@ -127,7 +127,7 @@ pub fn judge(
     name: &CStr,
     buffer: &mut Vec<u8>,
 ) -> Judgement {
-    let opened = beneath::look(dir.fd, name.to_bytes()).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
+    let opened = open_beneath::look(dir.fd, name.to_bytes()).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd)));
     let (stat, object) = match opened {
         Ok(opened) => opened,
         Err(Errno::NOENT) => return Judgement::Gone,
@@ -245,7 +245,7 @@ pub fn obeyed_from(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
 pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
     let file = [&whole_path(dir)[..], b"/", name.to_bytes()].concat();
     let mut content = Vec::new();
-    let object = beneath::look(dir.fd, name.to_bytes()).and_then(|object| {
+    let object = open_beneath::look(dir.fd, name.to_bytes()).and_then(|object| {
         let link = FileType::from_raw_mode(rustix::fs::fstat(&object)?.st_mode) == FileType::Symlink;
         Ok((object, link))
     });
@@ -265,7 +265,7 @@ pub fn obeyed_by(dir: &Dir<'_>, name: &CStr) -> Result<Obeyed, Unread> {
 fn read(object: BorrowedFd<'_>, longest: usize, buffer: &mut Vec<u8>) -> Result<u64, Errno> {
     let mut link = [0; 32];
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = rustix::fs::open(beneath::link_to(object, &mut link), flags, Mode::empty())?;
+    let file = rustix::fs::open(open_beneath::link_to(object, &mut link), flags, Mode::empty())?;
     read_open(file.as_fd(), longest, buffer)
 }
 

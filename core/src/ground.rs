@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::beneath;
+use crate::kernel::open_beneath;
 use crate::names::{Names, StateId};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::walk::WalkError;
@@ -153,7 +153,7 @@ impl Rooted {
     }
 
     pub fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-        beneath::open(&self.root, path, flags)
+        open_beneath::open(&self.root, path, flags)
     }
 
     /// Paths relative to the tree that are not walked.

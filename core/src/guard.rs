@@ -26,14 +26,13 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
-use crate::beneath;
 use crate::cover::{Cover, CoverKind, Placed};
 use crate::ground::{Ground, Rooted, Tree};
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::{open_beneath, sys};
 use crate::names::Names;
-use crate::place::Identity;
 use crate::plan::wire::bytes::AbsPath;
 use crate::survey;
-use crate::sys;
 use crate::taken::Store;
 use crate::walk::{Below, WalkError, Walker};
 
@@ -468,5 +467,5 @@ const WRITTEN: WatchFlags = WatchFlags::MODIFY.union(WatchFlags::CLOSE_WRITE).un
 /// inotify has no call that takes a descriptor.
 fn watch(inotify: BorrowedFd<'_>, object: BorrowedFd<'_>, flags: WatchFlags) -> Result<i32, Errno> {
     let mut buffer = [0; 32];
-    inotify::add_watch(inotify, beneath::link_to(object, &mut buffer), flags)
+    inotify::add_watch(inotify, open_beneath::link_to(object, &mut buffer), flags)
 }

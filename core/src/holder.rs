@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::event::Event;
-use crate::kernel_text;
+use crate::kernel::proc_text;
 
 /// For the attendant, which ends by itself unless somebody keeps it from that.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ impl Holder {
         while self.gone.is_none() {
             match rustix::net::recv(&self.line, &mut word, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => self.gone = Some(Instant::now()),
-                Ok((_, length)) => asked = kernel_text::number(&word[..length.min(word.len())]).or(asked),
+                Ok((_, length)) => asked = proc_text::number(&word[..length.min(word.len())]).or(asked),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => break,
                 Err(_) => self.gone = Some(Instant::now()),
@@ -76,7 +76,7 @@ impl Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket_pair;
+    use crate::kernel::socket_pair;
 
     fn heard(theirs: &OwnedFd) -> String {
         let mut buffer = [0; 4096];

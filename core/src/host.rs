@@ -5,11 +5,10 @@ use std::fmt::Write as _;
 use rustix::io::Errno;
 use rustix::thread::SecureComputingMode;
 
-use crate::kernel_names;
+use crate::kernel::{errno_names, sys};
 use crate::namespaces;
 use crate::plan::syscalls::Arch;
 use crate::plan::wire::writer::{self, Invalid};
-use crate::sys;
 
 const SECCOMP_RET_ERRNO: u32 = 0x0005_0000;
 const SECCOMP_RET_USER_NOTIF: u32 = 0x7FC0_0000;
@@ -33,7 +32,7 @@ pub fn report() -> String {
          \"filtered\":{},\"no_new_privs\":{},\"uid\":{}",
         Arch::NATIVE.name(),
         landlock.unwrap_or(0),
-        landlock.err().map_or("null".to_owned(), |errno: Errno| format!("\"{}\"", kernel_names::errno(errno))),
+        landlock.err().map_or("null".to_owned(), |errno: Errno| format!("\"{}\"", errno_names::errno(errno))),
         sys::seccomp_knows(SECCOMP_RET_ERRNO),
         sys::seccomp_knows(SECCOMP_RET_USER_NOTIF),
         filtered(),
@@ -46,7 +45,7 @@ pub fn report() -> String {
         Err((step, errno)) => (Some(step), Some(errno)),
     };
     let quoted = |text: Option<&str>| text.map_or("null".to_owned(), |text| format!("\"{text}\""));
-    let name = |errno: Option<Errno>| quoted(errno.map(kernel_names::errno).as_deref());
+    let name = |errno: Option<Errno>| quoted(errno.map(errno_names::errno).as_deref());
     let _ = write!(
         out,
         ",\"namespaces\":{{\"usable\":{},\"step\":{},\"errno\":{}}},\"overlay\":{{\"usable\":{},\"errno\":{}}}}}",

@@ -11,15 +11,15 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions};
 
+use crate::kernel::sys::{self, ExecStrings, SignalMask};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{Container, IdRange};
-use crate::sys::{self, ExecStrings, SignalMask};
 
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("the {kind} of the container can not be written: {}", crate::kernel_names::errno_text(*.source))]
+    #[error("the {kind} of the container can not be written: {}", crate::kernel::errno_names::errno_text(*.source))]
     Write { kind: &'static str, source: Errno },
-    #[error("{program} can not be started: {}", crate::kernel_names::errno_text(*.source))]
+    #[error("{program} can not be started: {}", crate::kernel::errno_names::errno_text(*.source))]
     Start { program: AbsPath, source: Errno },
     #[error("{program} does not map the numbers of the container (status {status})")]
     Mapper { program: AbsPath, status: i32 },

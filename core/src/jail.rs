@@ -15,17 +15,17 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::fence::Fence;
 use crate::identity::{self, IdentityError};
+use crate::kernel::mount::{self, PLAIN};
+use crate::kernel::resolved_path::{Identity, Place};
+use crate::kernel::sys::{self, SignalMask};
 use crate::limits::{Limits, LimitsError};
-use crate::mounts::{self, PLAIN};
 use crate::namespaces::{self, Attend, Furnish, Furnished, InitError, Payload, Started};
 use crate::network::inside::{self, InsideError};
-use crate::place::{Identity, Place};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{Container, Grant, Namespaces, Plan};
 use crate::privileges;
 use crate::root::{self, Masks, RootError};
 use crate::sandbox_error::SandboxError;
-use crate::sys::{self, SignalMask};
 
 /// linux/magic.h.
 const CGROUP_SUPER_MAGIC: u64 = 0x0027_E0EB;
@@ -37,7 +37,7 @@ const MOUNT_POINTS: [&CStr; 2] = [c"dev", c"proc"];
 
 #[derive(Debug, thiserror::Error)]
 pub enum JailError {
-    #[error("the root directory {path} can not be opened: {}", crate::kernel_names::errno_text(*.source))]
+    #[error("the root directory {path} can not be opened: {}", crate::kernel::errno_names::errno_text(*.source))]
     Rootdir { path: AbsPath, source: Errno },
     #[error("the root directory {0} is the host's own")]
     HostRoot(AbsPath),
@@ -47,11 +47,11 @@ pub enum JailError {
     Journal { journal: AbsPath, path: AbsPath },
     #[error("{path} is not there, in the container ({from})")]
     Missing { path: AbsPath, from: Text },
-    #[error("{path} can not be opened in the container: {} ({from})", crate::kernel_names::errno_text(*.source))]
+    #[error("{path} can not be opened in the container: {} ({from})", crate::kernel::errno_names::errno_text(*.source))]
     Inside { path: AbsPath, from: Text, source: Errno },
-    #[error("the network namespace {path} can not be joined: {}", crate::kernel_names::errno_text(*.source))]
+    #[error("the network namespace {path} can not be joined: {}", crate::kernel::errno_names::errno_text(*.source))]
     Netns { path: AbsPath, source: Errno },
-    #[error("the control group {path} can not be entered: {}", crate::kernel_names::errno_text(*.source))]
+    #[error("the control group {path} can not be entered: {}", crate::kernel::errno_names::errno_text(*.source))]
     Cgroup { path: AbsPath, source: Errno },
     #[error("{0} is no directory of a control group file system")]
     NoCgroup(AbsPath),
@@ -59,7 +59,7 @@ pub enum JailError {
     Limits(#[from] LimitsError),
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    #[error("{what}: {}", crate::kernel_names::errno_text(*.source))]
+    #[error("{what}: {}", crate::kernel::errno_names::errno_text(*.source))]
     Step { what: &'static str, source: Errno },
     #[error(transparent)]
     Root(#[from] RootError),
@@ -145,7 +145,7 @@ impl<'p> Jail<'p> {
         }
         // Root opens what the root of the container may not reach: the way to the directory.
         let tree = if self.plan.user.uid == 0 {
-            let copied = mounts::clone_tree(&self.rootdir, PLAIN);
+            let copied = mount::clone_tree(&self.rootdir, PLAIN);
             Some(copied.map_err(step("the mount of the root directory can not be copied"))?)
         } else {
             None
@@ -216,9 +216,9 @@ fn missing(path: &AbsPath, from: &Text) -> impl FnOnce(Errno) -> JailError {
 /// A name of the container, resolved in it: no link can lead out. Without `follow`, none may be there at all.
 fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<OwnedFd, Errno> {
     if follow {
-        return mounts::follow_inside(root, &path.as_c_str());
+        return mount::follow_inside(root, &path.as_c_str());
     }
-    let opened = mounts::open_inside(root, &path.as_c_str())?;
+    let opened = mount::open_inside(root, &path.as_c_str())?;
     match FileType::from_raw_mode(rustix::fs::fstat(&opened)?.st_mode) {
         FileType::Symlink => Err(Errno::LOOP),
         _ => Ok(opened),
@@ -227,7 +227,7 @@ fn open_place(root: BorrowedFd<'_>, path: &AbsPath, follow: bool) -> Result<Owne
 
 fn open_rootdir(path: &AbsPath) -> Result<OwnedFd, JailError> {
     let failed = |source| JailError::Rootdir { path: path.clone(), source };
-    let rootdir = mounts::open_host(&path.as_c_str()).map_err(failed)?;
+    let rootdir = mount::open_host(&path.as_c_str()).map_err(failed)?;
     let stat = rustix::fs::fstat(&rootdir).map_err(failed)?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
         return Err(failed(Errno::NOTDIR));
@@ -369,8 +369,8 @@ impl Interior<'_, '_> {
                 }
                 // What is not there is missed when it is masked, if it is.
                 let Ok(place) = open_place(root, &way, true) else { break };
-                mounts::clone_tree(&place, PLAIN)
-                    .and_then(|tree| mounts::attach(tree, place))
+                mount::clone_tree(&place, PLAIN)
+                    .and_then(|tree| mount::attach(tree, place))
                     .map_err(|source| JailError::Inside { path: way.clone(), from: mask.source.clone(), source })?;
                 pinned.insert(way);
             }
@@ -383,11 +383,11 @@ impl Interior<'_, '_> {
         let failed = |source| JailError::Rootdir { path: path.clone(), source };
         let seen = rustix::fs::fstat(&self.jail.rootdir).map_err(failed)?;
         // What was opened before belongs to the mounts of another namespace.
-        let opened = mounts::open_host(&path.as_c_str()).map_err(failed)?;
+        let opened = mount::open_host(&path.as_c_str()).map_err(failed)?;
         if Identity::from(&rustix::fs::fstat(&opened).map_err(failed)?) != Identity::from(&seen) {
             return Err(failed(Errno::STALE));
         }
-        mounts::clone_tree(opened, PLAIN).map_err(failed)
+        mount::clone_tree(opened, PLAIN).map_err(failed)
     }
 
     fn add_rules(&self, root: BorrowedFd<'_>, ruleset: Option<BorrowedFd<'_>>) -> Result<(), JailError> {

@@ -19,12 +19,11 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use crate::clock::Utc;
 use crate::event::{BODY_LIMIT, Event};
-use crate::kernel_names;
+use crate::kernel::clock::Utc;
+use crate::kernel::{errno_names, stderr};
 use crate::plan;
 use crate::plan::wire::bytes::{self, AbsPath, Text};
-use crate::stderr;
 use head::{Head, Loss};
 
 pub const LINE_LIMIT: usize = 4096;
@@ -87,7 +86,7 @@ impl JournalError {
             | JournalError::Open { source, .. }
             | JournalError::Lock { source, .. }
             | JournalError::Read { source, .. }
-            | JournalError::Write { source, .. } => kernel_names::errno(*source),
+            | JournalError::Write { source, .. } => errno_names::errno(*source),
             JournalError::Owner { .. }
             | JournalError::WrongMode { .. }
             | JournalError::WrongType { .. }

@@ -7,12 +7,12 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::caller;
 use crate::gate::chain::{self, Broken, Entry, Known, Link, Start};
 use crate::gate::decide::decide;
 use crate::gate::places::Places;
 use crate::gate::rules::{self, Cause, Exec, File, Rules, Verdict};
 use crate::gate::words;
+use crate::kernel::calling_process;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, Invalid};
@@ -82,7 +82,7 @@ fn follow(
     let root = rustix::fs::open(c"/", PATH | OFlags::DIRECTORY, Mode::empty())?;
     let open = |path: &[u8]| {
         let whole = if path.starts_with(b"/") { path.to_vec() } else { [asked.cwd.as_bytes(), b"/", path].concat() };
-        caller::open_in(&root, &whole, PATH, ResolveFlags::IN_ROOT)
+        calling_process::open_in(&root, &whole, PATH, ResolveFlags::IN_ROOT)
     };
     let named = asked.path.as_bytes().to_vec();
     if named == b"/proc/self/exe" {

@@ -15,7 +15,7 @@ use crate::channel::{self, Word};
 use crate::command::Command;
 use crate::descendants::end_descendants;
 use crate::fence::FenceError;
-use crate::sys;
+use crate::kernel::sys;
 
 /// The life of a keeper, in the process that became one. What goes wrong before the command runs is left in `failure`: a filter may refuse
 /// every other way to say it.

@@ -4,20 +4,15 @@
 //! A library because its root is one `cfg` away from being empty: where there is no such kernel, the programs take the other one.
 #![cfg(supported)]
 
-mod ancestry;
-mod apart;
 mod attempt;
 mod attend;
-mod beneath;
 mod bpf;
-mod caller;
 mod calls;
 mod carry;
 mod census;
 mod cgroup;
 mod channel;
 mod chores;
-mod clock;
 mod command;
 mod companion;
 mod cover;
@@ -40,32 +35,24 @@ mod jail;
 mod journal;
 mod judge_exec;
 mod keeper;
-mod kernel_names;
-mod kernel_text;
+pub mod kernel;
 mod landlock;
 mod led;
 mod limits;
 mod links;
 mod marks;
-mod memory;
-mod mounts;
 mod names;
 mod namespaces;
-mod netlink;
 mod network;
-mod notify;
 mod observe;
 mod overlay;
 mod pin;
-mod place;
 pub mod plan;
 mod plan_fd;
 mod preflight;
 mod privileges;
 mod probe;
 mod processors;
-pub mod python;
-mod random;
 mod reach;
 mod record;
 mod redact;
@@ -80,24 +67,20 @@ mod seccomp;
 mod services;
 mod session;
 mod shell;
-mod socket_pair;
 mod standard;
-mod stderr;
 mod supervise;
 mod survey;
-mod sys;
 mod taken;
 mod temp;
 mod unfinished;
 mod unreached;
 mod veil;
 mod vigil;
-mod volume;
 mod walk;
 mod watch;
 
 #[cfg(not(test))]
-pub use sys::Allocator;
+pub use kernel::sys::Allocator;
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
@@ -108,6 +91,7 @@ use rustix::net::SocketType;
 use crate::attempt::Operation;
 use crate::companion::Companion;
 use crate::holder::Holder;
+use crate::kernel::{proc_text, stderr, sys};
 use crate::network::{Given, Within};
 use crate::plan::PlanError;
 use crate::plan::exit_codes::EXIT_REFUSED;
@@ -291,7 +275,7 @@ impl Arguments {
         if !self.flag(b"--grace") {
             return Ok(None);
         }
-        let seconds = self.next().and_then(|digits| kernel_text::number(&digits));
+        let seconds = self.next().and_then(|digits| proc_text::number(&digits));
         seconds.map(|seconds| Some(Duration::from_secs(seconds))).ok_or(Refusal::Usage("--grace takes seconds"))
     }
 

@@ -27,7 +27,7 @@ use rustix::process::{Pid, Resource};
 use crate::census::Tree;
 use crate::cgroup::{Cgroups, Version, Wanted};
 use crate::event::limits::{Exceeded, Limit, Means};
-use crate::kernel_text;
+use crate::kernel::proc_text;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, RequestedLimits};
 use crate::watch::Watch;
@@ -352,7 +352,7 @@ fn pid_max_for(processes: u64) -> Option<u32> {
 fn tasks_on_this_machine() -> u64 {
     let text = std::fs::read("/proc/loadavg").unwrap_or_default();
     // Unknown: then the number alone is no backstop, and must not be in the way.
-    kernel_text::tasks(&text).map_or(HIGHEST_PID_MAX, |(_, all)| all)
+    proc_text::tasks(&text).map_or(HIGHEST_PID_MAX, |(_, all)| all)
 }
 
 /// Where in the buffer the digits begin.

@@ -17,7 +17,7 @@ use rustix::process::Pid;
 use serde::Deserialize;
 
 use crate::guard::{Guard, GuardError, Memory};
-use crate::kernel_names::errno_text;
+use crate::kernel::errno_names::errno_text;
 use crate::plan::wire::bytes::AbsPath;
 use crate::session;
 

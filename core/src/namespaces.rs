@@ -18,19 +18,18 @@ use crate::cover::{Cover, CoverKind, Placed};
 use crate::cover_mount;
 use crate::fence::{self, Fence, FenceError};
 use crate::jail::JailError;
-use crate::mounts;
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::seccomp_notify::Listener;
+use crate::kernel::sys::{self, SignalMask};
+use crate::kernel::{mount, socket_pair};
 use crate::network::callers::Callers;
 use crate::network::inside::{self, InsideError};
-use crate::notify::Listener;
 use crate::overlay;
-use crate::place::Identity;
 use crate::privileges::Privileges;
 use crate::processors;
 use crate::root::{self, Blueprint, RootError, Stage};
 use crate::sandbox_error::SandboxError;
 use crate::services::{self, SocketFile};
-use crate::socket_pair;
-use crate::sys::{self, SignalMask};
 
 /// What init is born into, and what it makes itself, while the supervisor goes on.
 const BIRTH: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
@@ -38,9 +37,9 @@ const OWN: i32 = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NamespacesError {
-    #[error("no namespaces can be made: {}", crate::kernel_names::errno_text(*.0))]
+    #[error("no namespaces can be made: {}", crate::kernel::errno_names::errno_text(*.0))]
     Enter(#[source] Errno),
-    #[error("init can not be talked to: {}", crate::kernel_names::errno_text(*.0))]
+    #[error("init can not be talked to: {}", crate::kernel::errno_names::errno_text(*.0))]
     Channel(#[source] Errno),
     #[error("{error}")]
     Refused { error: String, hint: String },
@@ -60,7 +59,7 @@ impl NamespacesError {
 /// A failure inside init, which can only tell of it.
 #[derive(Debug, thiserror::Error)]
 pub enum InitError {
-    #[error("{what}: {}", crate::kernel_names::errno_text(*.errno))]
+    #[error("{what}: {}", crate::kernel::errno_names::errno_text(*.errno))]
     Step { what: &'static str, errno: Errno },
     #[error(transparent)]
     Root(#[from] RootError),
@@ -437,10 +436,10 @@ pub fn try_out() -> Usable {
     let child = sys::spawn_into(BIRTH | OWN, || {
         usable.namespaces = (|| {
             map_identity(uid, gid).map_err(|errno| ("user map", errno))?;
-            let stage = mounts::new_fs(c"tmpfs", &[], mounts::PLAIN).map_err(|errno| ("tmpfs", errno))?;
+            let stage = mount::new_fs(c"tmpfs", &[], mount::PLAIN).map_err(|errno| ("tmpfs", errno))?;
             let root = Stage::find().and_then(|on| on.put(&stage)).map_err(|error| ("mount", error.errno()))?;
-            mounts::new_fs(c"proc", &[], mounts::PLAIN).map_err(|errno| ("proc", errno))?;
-            mounts::new_fs(c"devpts", &[], mounts::PLAIN).map_err(|errno| ("devpts", errno))?;
+            mount::new_fs(c"proc", &[], mount::PLAIN).map_err(|errno| ("proc", errno))?;
+            mount::new_fs(c"devpts", &[], mount::PLAIN).map_err(|errno| ("devpts", errno))?;
             usable.overlay = overlay::try_overlay(root.as_fd());
             Ok(())
         })();

@@ -76,9 +76,9 @@ pub use self::error::NetworkError;
 pub use self::published::{PublishError, Within};
 use self::relay::Sockets;
 use self::token::Token;
+use crate::kernel::sys;
 use crate::plan::rights::{self, Rights};
 use crate::plan::{Mode as NetworkMode, Network, Plan, Tier};
-use crate::sys;
 
 /// What the host knows of names.
 const RESOLVER: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];

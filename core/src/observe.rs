@@ -23,17 +23,15 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use rustix::process::WaitOptions;
 use serde::Deserialize;
 
-use crate::apart;
 use crate::event::files::Refused;
-use crate::memory::Memory;
-use crate::notify::{Call, LONGEST_PATH, Listener};
+use crate::kernel::process_memory::Memory;
+use crate::kernel::seccomp_notify::{Call, LONGEST_PATH, Listener};
+use crate::kernel::sys::{self, ExecStrings};
+use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Plan, Tier};
-use crate::python;
-use crate::socket_pair;
-use crate::sys::{self, ExecStrings};
 
 /// Different acts that are looked at; of later ones it is only told how many there were.
 const MOST_SEEN: usize = 16 * 1024;
@@ -441,14 +439,15 @@ fn is_within(path: &[u8], tree: &[u8]) -> bool {
 /// ends when the socket does.
 fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
     let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    let script = own.with_file_name(python::SCRIPT);
+    let script = own.with_file_name(python_helper::SCRIPT);
     let name = script.display().to_string();
-    let interpreter = python::interpreter_of(&script).ok_or_else(|| ObserveError::Interpreter(name.clone()))?;
+    let interpreter = python_helper::interpreter_of(&script).ok_or_else(|| ObserveError::Interpreter(name.clone()))?;
     let failed = |errno| ObserveError::Start(name.clone(), errno);
     let (ours, theirs) = socket_pair::pair().map_err(failed)?;
     let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
     let (socket, plan) = (theirs.as_raw_fd().to_string(), plan_fd.as_raw_fd().to_string());
-    let words = [interpreter.as_os_str()].into_iter().chain(python::ALONE.map(OsStr::new)).chain([script.as_os_str()]);
+    let words =
+        [interpreter.as_os_str()].into_iter().chain(python_helper::ALONE.map(OsStr::new)).chain([script.as_os_str()]);
     let words = words.chain(["observer", "--socket", &socket, "--plan-fd", &plan].map(OsStr::new));
     let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
     let argv = ExecStrings::new(words.map_err(|_| failed(Errno::INVAL))?);
@@ -471,5 +470,5 @@ fn start(plan_fd: &OwnedFd) -> Result<OwnedFd, ObserveError> {
 /// The child's part. It stays in our directory, because the plan's paths were looked at from there.
 fn alone(null: &OwnedFd, kept: [&OwnedFd; 2]) -> Result<(), Errno> {
     rustix::process::setsid()?;
-    apart::keep_only(null, &kept)
+    child_fds::keep_only(null, &kept)
 }

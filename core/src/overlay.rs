@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
-use crate::mounts::{self, PLAIN};
+use crate::kernel::mount::{self, PLAIN};
 use crate::root::Stage;
 use crate::session::{Above, make_dir};
 use crate::veil::Veil;
@@ -27,7 +27,7 @@ impl Layers {
     /// A file system in memory for the layer between. The overlay takes only what is mounted somewhere; it lies where the new root
     /// will be built on it, and goes with the old one.
     pub fn stage(stage: &Stage) -> Result<OwnedFd, Errno> {
-        let veil = mounts::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
+        let veil = mount::new_fs(c"tmpfs", &[(c"mode", c"0700")], PLAIN)?;
         stage.put(&veil).map_err(|error| error.errno())
     }
 

@@ -16,14 +16,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::beneath;
-use crate::caller::Caller;
 use crate::event::network::Told;
-use crate::notify::{Answer, Call, Listener};
-use crate::place::Identity;
+use crate::kernel::calling_process::Caller;
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::seccomp_notify::{Answer, Call, Listener};
+use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Family, Plan, SocketAccess, Tier};
-use crate::sys;
 
 /// struct sockaddr_storage: the longest that the kernel takes.
 const LONGEST_ADDRESS: usize = 128;
@@ -174,7 +173,7 @@ impl Pin {
         let granted = self.sockets.iter().find(|(identity, _)| *identity == found);
         let (_, file) = granted.ok_or(Errno::ACCESS)?;
         let mut buffer = [0; 32];
-        let link = beneath::link_to(file, &mut buffer);
+        let link = open_beneath::link_to(file, &mut buffer);
         let mut target = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
         target.extend_from_slice(link.to_bytes_with_nul());
         Ok(sys::connect_within(socket.as_fd(), &target, AT_ONCE))

@@ -4,9 +4,9 @@ use std::os::fd::{AsFd as _, OwnedFd};
 
 use rustix::fs::SealFlags;
 
+use crate::kernel::sys;
 use crate::plan::wire::bytes;
 use crate::plan::{MAX_PLAN_BYTES, Plan, PlanError};
-use crate::sys;
 
 /// The plan and the exact bytes it was read from.
 pub fn read(plan_fd: &OwnedFd, uid: u32) -> Result<(Box<Plan>, &'static [u8]), PlanError> {

@@ -16,7 +16,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use crate::bpf;
-use crate::kernel_names;
+use crate::kernel::errno_names;
+use crate::kernel::random::random_name;
+use crate::kernel::sys::{self, Instruction, trace};
 use crate::network::inside;
 use crate::pin;
 use crate::plan::rights::{self, Rights};
@@ -24,10 +26,8 @@ use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, SocketAccess};
-use crate::random::random_name;
 use crate::refusal::Refusal;
 use crate::seccomp::Filter;
-use crate::sys::{self, Instruction, trace};
 use crate::temp::Temp;
 
 /// A mechanism, and the kernel that brought it.
@@ -81,10 +81,10 @@ impl Seen {
     fn words(self) -> String {
         match self {
             Seen::Done => "succeeded".to_owned(),
-            Seen::Refused(errno) => kernel_names::errno(errno),
-            Seen::Killed(signal) => format!("killed by {}", kernel_names::signal(signal)),
-            Seen::Unfenced(errno) => format!("the mechanism is not there: {}", kernel_names::errno(errno)),
-            Seen::NotRun(errno) => format!("no process could be started: {}", kernel_names::errno(errno)),
+            Seen::Refused(errno) => errno_names::errno(errno),
+            Seen::Killed(signal) => format!("killed by {}", errno_names::signal(signal)),
+            Seen::Unfenced(errno) => format!("the mechanism is not there: {}", errno_names::errno(errno)),
+            Seen::NotRun(errno) => format!("no process could be started: {}", errno_names::errno(errno)),
         }
     }
 }
@@ -364,7 +364,7 @@ fn landlock_ports(_: &Scene) -> Verdict {
 fn pinned_socket(_: &Scene) -> Verdict {
     match pin::check() {
         Ok(()) => Verdict { held: true, detail: "a descriptor was taken by its number".to_owned() },
-        Err(errno) => Verdict { held: false, detail: format!("pidfd_getfd: {}", kernel_names::errno(errno)) },
+        Err(errno) => Verdict { held: false, detail: format!("pidfd_getfd: {}", errno_names::errno(errno)) },
     }
 }
 
@@ -385,7 +385,7 @@ fn ptrace_stop(scene: &Scene) -> Verdict {
     };
     match stop() {
         Ok(()) => Verdict { held: true, detail: "a process was stopped and let go".to_owned() },
-        Err(errno) => Verdict { held: false, detail: format!("a process of ours: {}", kernel_names::errno(errno)) },
+        Err(errno) => Verdict { held: false, detail: format!("a process of ours: {}", errno_names::errno(errno)) },
     }
 }
 

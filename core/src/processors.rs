@@ -25,7 +25,7 @@ pub fn send_aside(child: Pid) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys;
+    use crate::kernel::sys;
 
     /// Where a child of ours may run, having been sent aside; and where we may.
     fn sent() -> (CpuSet, CpuSet) {

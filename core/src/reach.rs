@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use crate::place::{self, Identity, Link, Place};
+use crate::kernel::resolved_path::{self, Identity, Link, Place};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Grant, Plan, Reached, Tier};
 
@@ -76,7 +76,7 @@ impl Trees {
             |grant: &Grant| plan.container.is_some() || (plan.tier == Tier::Full && plan::is_made_anew(&grant.path));
         let writable = requested.grants.iter().filter(|grant| grant.writes() && !made(grant));
         let given = writable.map(|grant| &grant.path).chain(requested.reached.iter().map(|tree| &tree.path));
-        let parent = place::follow(plan::TEMP_PARENT.as_bytes())
+        let parent = resolved_path::follow(plan::TEMP_PARENT.as_bytes())
             .map_or_else(|_| PathBuf::from(plan::TEMP_PARENT), |way| way.real);
         let mut trees = Trees {
             names: Vec::new(),
@@ -88,7 +88,7 @@ impl Trees {
         given.dedup();
         for path in given {
             let unknown = |source| Unknown { path: path.clone(), source };
-            let way = place::follow(path.as_bytes()).map_err(unknown)?;
+            let way = resolved_path::follow(path.as_bytes()).map_err(unknown)?;
             trees.identities.extend(way.place.object);
             // The name as it is written counts as well: it led to itself when a command was given it.
             trees.names.push(path.clone());

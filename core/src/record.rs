@@ -11,10 +11,10 @@ use rustix::net::{RecvFlags, SendFlags};
 use crate::event::Event;
 use crate::event::tool::Record;
 use crate::journal::Journal;
+use crate::kernel::random::random_name;
 use crate::landlock;
 use crate::plan::Plan;
 use crate::plan::wire::writer::{self, Invalid};
-use crate::random::random_name;
 use crate::refusal::Refusal;
 
 /// Of a message.

@@ -36,7 +36,7 @@ pub enum Refusal {
     DirectoryOnStandard(&'static str),
     #[error("{0} is closed and /dev/null can not take its place: {1}")]
     NoStandard(&'static str, Errno),
-    #[error("commands can not be started for somebody else: {}", crate::kernel_names::errno_text(*.0))]
+    #[error("commands can not be started for somebody else: {}", crate::kernel::errno_names::errno_text(*.0))]
     Attend(#[source] Errno),
     #[error(transparent)]
     Plan(#[from] PlanError),
@@ -62,7 +62,7 @@ pub enum Refusal {
     SocketOnStandard(&'static str),
     #[error("the kernel gives no random numbers: {0}")]
     Random(Errno),
-    #[error("{what}: {}", crate::kernel_names::errno_text(*.errno))]
+    #[error("{what}: {}", crate::kernel::errno_names::errno_text(*.errno))]
     Shell { what: &'static str, errno: Errno },
 }
 

@@ -18,16 +18,16 @@ use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use crate::channel::{self, Word};
+use crate::kernel::mount::{self, NO_EXEC, PLAIN, READ_ONLY};
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::sys;
 use crate::landlock::{Placed, grant_location};
-use crate::mounts::{self, NO_EXEC, PLAIN, READ_ONLY};
 use crate::namespaces::Furnished;
 use crate::overlay::Layers;
-use crate::place::Identity;
 use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Namespaces, Plan};
 use crate::session::Session;
-use crate::sys;
 use crate::veil::Veil;
 
 pub use covers::cover;
@@ -36,7 +36,7 @@ pub use made::{Devices, Masks, make_dev, make_proc, new_tmpfs, take_devices};
 use shells::Interception;
 
 #[derive(Debug, thiserror::Error)]
-#[error("{act} {}: {}", String::from_utf8_lossy(.path), crate::kernel_names::errno_text(*.errno))]
+#[error("{act} {}: {}", String::from_utf8_lossy(.path), crate::kernel::errno_names::errno_text(*.errno))]
 pub struct RootError {
     act: &'static str,
     path: Vec<u8>,
@@ -126,17 +126,17 @@ impl Stage {
     /// Attaches a tree there, over others that are, and opens it.
     pub fn put(&self, tree: &OwnedFd) -> Result<OwnedFd> {
         let name = self.name;
-        mounts::attach_by_name(tree, CWD, name).map_err(failed("can not build on", name.to_bytes()))?;
+        mount::attach_by_name(tree, CWD, name).map_err(failed("can not build on", name.to_bytes()))?;
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::open(name, flags, Mode::empty()).map_err(failed("can not open", name.to_bytes()))
     }
 
-    /// As [`mounts::open_host`], whatever was put here.
+    /// As [`mount::open_host`], whatever was put here.
     fn open_host(&self, path: &CStr) -> std::result::Result<OwnedFd, Errno> {
         let rest = path.to_bytes_with_nul().strip_prefix(self.name.to_bytes());
         match rest.and_then(|rest| CStr::from_bytes_with_nul(rest.strip_prefix(b"/")?).ok()) {
-            Some(name) => mounts::open_host_at(&self.below, name),
-            None => mounts::open_host(path),
+            Some(name) => mount::open_host_at(&self.below, name),
+            None => mount::open_host(path),
         }
     }
 }
@@ -203,7 +203,7 @@ impl Base {
         let proc = make_proc(at, blueprint.namespaces.nested, blueprint.pid_max)?;
         add_rules(at, blueprint.plan, blueprint.made(), ruleset)?;
         if let (Some(_), Some(ruleset)) = (blueprint.bundle, ruleset) {
-            let bundle = mounts::open_inside(at, BUNDLE).map_err(failed("can not open", BUNDLE.to_bytes()))?;
+            let bundle = mount::open_inside(at, BUNDLE).map_err(failed("can not open", BUNDLE.to_bytes()))?;
             let read = Rights::from(AccessFs::ReadFile);
             sys::landlock_add_rule(ruleset, read.bits(), bundle.as_fd())
                 .map_err(failed("can not grant", BUNDLE.to_bytes()))?;
@@ -284,7 +284,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
     leave_old_root(root)?;
     if let (Some(session), Some(veil)) = (blueprint.session, &veil) {
         let path = session.workspace().as_bytes();
-        let view = mounts::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
+        let view = mount::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
         channel::send(channel, &Word::Copied, &[view.as_fd(), veil.as_fd()]).map_err(failed("can not show", path))?;
     }
     let Base { root, tmp, shm, proc, devices } = base;
@@ -362,7 +362,7 @@ fn take_clones<'a>(blueprint: &Blueprint<'_>, stage: &Stage, placed: &'a [Placed
             }
             Some(session) if placed.real.is_within(session.workspace()) => None,
             _ => {
-                let tree = mounts::clone_tree(opened, opens.attributes());
+                let tree = mount::clone_tree(opened, opens.attributes());
                 Some(tree.map_err(failed("can not copy the mount of", path.to_bytes()))?)
             }
         };
@@ -396,8 +396,8 @@ fn put_copied(
         let copy = layers.mount(hidden, veil, tree.opens.attributes()).map_err(failed(NO_COPY, path))?;
         return attach_at(root, path, &copy);
     }
-    let own = mounts::open_inside(root, &relative(path)?);
-    let opened = own.and_then(|own| mounts::attach(mounts::clone_again(&own, tree.opens.attributes())?, own));
+    let own = mount::open_inside(root, &relative(path)?);
+    let opened = own.and_then(|own| mount::attach(mount::clone_again(&own, tree.opens.attributes())?, own));
     match opened {
         Err(Errno::NOENT) => Ok(()), // removed in the copy
         opened => opened.map_err(failed("can not open up", path)),
@@ -410,8 +410,8 @@ fn put_in_place(root: BorrowedFd<'_>, tree: &Tree<'_>, mount: &OwnedFd) -> Resul
     if tree.placed.directory {
         return attach_at(root, path, mount);
     }
-    match mounts::open_inside(root, &name) {
-        Ok(there) => mounts::attach(mount, there).map_err(failed("can not mount", path)),
+    match mount::open_inside(root, &name) {
+        Ok(there) => mount::attach(mount, there).map_err(failed("can not mount", path)),
         Err(_) => put_on_new_file(root, path, &name, mount),
     }
 }
@@ -443,10 +443,10 @@ fn attach_to(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
     let name = relative(path)?;
     // No link leads to a single name, and the kernel follows none that has it.
     if !name.to_bytes().contains(&b'/') {
-        return mounts::attach_by_name(tree, root, &name).map_err(failed("can not mount", path));
+        return mount::attach_by_name(tree, root, &name).map_err(failed("can not mount", path));
     }
-    let onto = mounts::open_inside(root, &name).map_err(failed("can not open", path))?;
-    mounts::attach(tree, onto).map_err(failed("can not mount", path))
+    let onto = mount::open_inside(root, &name).map_err(failed("can not open", path))?;
+    mount::attach(tree, onto).map_err(failed("can not mount", path))
 }
 
 /// An empty file is made, and mounted on.
@@ -461,7 +461,7 @@ fn put_on_new_file(root: BorrowedFd<'_>, path: &[u8], name: &CStr, tree: &OwnedF
         made => made,
     };
     let made = made.map_err(failed("can not make", path))?;
-    mounts::attach(tree, made).map_err(failed("can not mount", path))
+    mount::attach(tree, made).map_err(failed("can not mount", path))
 }
 
 fn parent_of(path: &[u8]) -> &[u8] {
@@ -521,7 +521,7 @@ fn add_rule(
 ) -> std::result::Result<(), Errno> {
     let name = CString::new(&grant.path.as_bytes()[1..]).map_err(|_| Errno::INVAL)?;
     // A link (/dev/ptmx, /dev/fd) has no rights of its own; what it leads to is granted or not.
-    add_rule_at(mounts::open_inside(root, &name)?, plan, grant, ruleset)
+    add_rule_at(mount::open_inside(root, &name)?, plan, grant, ruleset)
 }
 
 pub fn add_rule_at(

@@ -8,7 +8,6 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::ancestry;
 use crate::calls::{self, Attendants, Calls};
 use crate::census::Tree;
 use crate::channel;
@@ -27,7 +26,9 @@ use crate::guard::Guard;
 use crate::holder::Holder;
 use crate::jail::Jail;
 use crate::journal::{self, Journal, JournalError};
-use crate::kernel_names;
+use crate::kernel::random::random_name;
+use crate::kernel::sys::{self, SignalMask};
+use crate::kernel::{ancestry, errno_names, stderr};
 use crate::landlock::{self, Files};
 use crate::limits::Limits;
 use crate::marks::Mark;
@@ -43,15 +44,12 @@ use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED}
 use crate::plan::{Level, Plan, Tier};
 use crate::plan_fd;
 use crate::preflight::Preflight;
-use crate::random::random_name;
 use crate::refusal::Refusal;
 use crate::rename::Renames;
 use crate::sandbox_error::SandboxError;
 use crate::session::Session;
 use crate::standard;
-use crate::stderr;
 use crate::supervise::{self, Subject, SuperviseError};
-use crate::sys::{self, SignalMask};
 use crate::temp::Temp;
 use crate::unfinished;
 use crate::veil::Veil;
@@ -581,6 +579,6 @@ fn not_executed(name: &[u8], errno: Errno, decided: &[Decided]) -> Outcome {
         Errno::TOOBIG => (EXIT_NOT_EXECUTABLE, "arguments and environment are longer than the kernel takes"),
         _ => (EXIT_NOT_EXECUTABLE, "the kernel can not execute this file"),
     };
-    stderr::complain(&format!("cannot run {shown}: {}", kernel_names::errno_text(errno)), hint);
+    stderr::complain(&format!("cannot run {shown}: {}", errno_names::errno_text(errno)), hint);
     Outcome { exit_code, signal: None, not_executed: Some((name.to_vec(), errno)), exceeded: Vec::new() }
 }

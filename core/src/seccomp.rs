@@ -9,9 +9,9 @@ mod sockets;
 
 use self::sockets::Sockets;
 use crate::bpf::{self, Action, BpfError, Look, Range, Test};
+use crate::kernel::sys::Instruction;
 use crate::plan::syscalls::{self, Arch, Finder, Syscall};
 use crate::plan::{self, SocketAccess};
-use crate::sys::Instruction;
 
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;

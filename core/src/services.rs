@@ -13,9 +13,9 @@ use rustix::io::Errno;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::beneath;
 use crate::cover::{Cover, CoverKind};
-use crate::place::Identity;
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// SOCK_DIAG_BY_FAMILY of linux/sock_diag.h.
@@ -78,7 +78,7 @@ fn real(directory: &[u8]) -> Result<Option<Vec<u8>>, Errno> {
         Err(error) => return Err(error),
     };
     let mut buffer = [0; 32];
-    rustix::fs::readlink(beneath::link_to(&opened, &mut buffer), Vec::new()).map(|path| Some(path.into_bytes()))
+    rustix::fs::readlink(open_beneath::link_to(&opened, &mut buffer), Vec::new()).map(|path| Some(path.into_bytes()))
 }
 
 /// Errors of a path that leads nowhere. Where a directory on the way can not be searched, it does so for the command too, and one
@@ -152,7 +152,7 @@ fn number(bytes: &[u8]) -> Option<u32> {
 /// is refused by its kind. Whom we may not call yet, may be opened to us next.
 pub fn is_silent(file: BorrowedFd<'_>) -> bool {
     let mut buffer = [0; 32];
-    let called = SocketAddrUnix::new(beneath::link_to(file, &mut buffer)).and_then(|address| {
+    let called = SocketAddrUnix::new(open_beneath::link_to(file, &mut buffer)).and_then(|address| {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
         rustix::net::connect(&socket, &address)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use crate::place::Identity;
+use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Plan, Workspace};
@@ -25,15 +25,15 @@ const DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLL
 
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    #[error("the session directory {path} can not be made: {}", crate::kernel_names::errno_text(*.source))]
+    #[error("the session directory {path} can not be made: {}", crate::kernel::errno_names::errno_text(*.source))]
     Make { path: String, source: Errno },
-    #[error("there is no session {path} to resume: {}", crate::kernel_names::errno_text(*.source))]
+    #[error("there is no session {path} to resume: {}", crate::kernel::errno_names::errno_text(*.source))]
     Missing { path: String, source: Errno },
     #[error("the session {path} still runs")]
     Running { path: String },
     #[error("the session {path} is not of this workspace")]
     Foreign { path: String },
-    #[error("the workspace {path} can not be looked at: {}", crate::kernel_names::errno_text(*.source))]
+    #[error("the workspace {path} can not be looked at: {}", crate::kernel::errno_names::errno_text(*.source))]
     Workspace { path: AbsPath, source: Errno },
 }
 

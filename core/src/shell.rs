@@ -19,10 +19,11 @@ use serde::Deserialize;
 use crate::bpf;
 use crate::environment;
 use crate::fence::Fence;
-use crate::kernel_names::errno_text;
-use crate::kernel_text;
+use crate::kernel::errno_names::errno_text;
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::sys::{self, ExecStrings, Instruction};
+use crate::kernel::{proc_text, stderr};
 use crate::landlock::Files;
-use crate::place::Identity;
 use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::plan::rights::Rights;
 use crate::plan::syscalls::{self, Arch};
@@ -32,8 +33,6 @@ use crate::plan::{OnFailure, Shell, present};
 use crate::refusal::Refusal;
 use crate::root::shells::{COMPILED, NAMES, PLACE};
 use crate::standard;
-use crate::stderr;
-use crate::sys::{self, ExecStrings, Instruction};
 
 /// Where real shells lie if nothing else is said. Builds may choose another place.
 pub const DEFAULT_DIR: &str = match option_env!("PADDOCK_DEFAULT_SHELL_DIR") {
@@ -293,7 +292,7 @@ fn pipes() -> Vec<u32> {
     let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
     let mut kept = Vec::new();
     while let Some(Ok(entry)) = entries.next() {
-        let number = kernel_text::number(entry.file_name().to_bytes()).and_then(|number| u32::try_from(number).ok());
+        let number = proc_text::number(entry.file_name().to_bytes()).and_then(|number| u32::try_from(number).ok());
         let Some(number) = number.filter(|number| *number > 2) else { continue };
         let stat = rustix::fs::statat(&dir, entry.file_name(), rustix::fs::AtFlags::empty());
         if stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo) {

@@ -10,17 +10,16 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use crate::ancestry;
 use crate::channel::{self, Word};
 use crate::command::Command;
 use crate::descendants::{REAP_PAUSE, end_descendants};
 use crate::fence::{self, Fence, FenceError, Step};
 use crate::keeper;
+use crate::kernel::seccomp_notify::Listener;
+use crate::kernel::sys::{self, Arrival, SignalMask};
+use crate::kernel::{ancestry, socket_pair};
 use crate::limits::Limits;
 use crate::namespaces::{self, Attend, Handed, Sandbox};
-use crate::notify::Listener;
-use crate::socket_pair;
-use crate::sys::{self, Arrival, SignalMask};
 use crate::vigil::Vigil;
 
 /// How long a command that somebody else continued is taken for stopped: nothing wakes us for that.

@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, Stat};
 use rustix::io::Errno;
 
-use crate::beneath;
-use crate::place::Identity;
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// What a copy may take of the disk that sessions lie on.
@@ -169,7 +169,7 @@ fn rename(from: BorrowedFd<'_>, name: &CStr, to: BorrowedFd<'_>, new_name: &CStr
 fn with_rights(dir: BorrowedFd<'_>, name: &CStr, act: impl FnOnce() -> Result<(), Errno>) -> Result<(), Errno> {
     let before = rustix::fs::fstat(dir)?;
     give_rights(dir, &before)?;
-    if let Ok(object) = beneath::look(dir, name.to_bytes()) {
+    if let Ok(object) = open_beneath::look(dir, name.to_bytes()) {
         let stat = rustix::fs::fstat(&object)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
             give_rights(object.as_fd(), &stat)?;
@@ -177,7 +177,7 @@ fn with_rights(dir: BorrowedFd<'_>, name: &CStr, act: impl FnOnce() -> Result<()
     }
     let outcome = act();
     let mut buffer = [0; 32];
-    let _ = rustix::fs::chmod(beneath::link_to(dir, &mut buffer), Mode::from_raw_mode(before.st_mode & 0o7777));
+    let _ = rustix::fs::chmod(open_beneath::link_to(dir, &mut buffer), Mode::from_raw_mode(before.st_mode & 0o7777));
     outcome
 }
 
@@ -185,7 +185,7 @@ fn with_rights(dir: BorrowedFd<'_>, name: &CStr, act: impl FnOnce() -> Result<()
 fn give_rights(object: BorrowedFd<'_>, stat: &Stat) -> Result<(), Errno> {
     let mut buffer = [0; 32];
     let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o700);
-    rustix::fs::chmod(beneath::link_to(object, &mut buffer), mode)
+    rustix::fs::chmod(open_beneath::link_to(object, &mut buffer), mode)
 }
 
 struct Copy<'a> {
@@ -224,7 +224,7 @@ impl<'a> Copy<'a> {
         top: Option<BorrowedFd<'_>>,
         depth: usize,
     ) -> Result<(), Errno> {
-        let object = beneath::look(from, name.to_bytes())?;
+        let object = open_beneath::look(from, name.to_bytes())?;
         let stat = rustix::fs::fstat(&object)?;
         let identity = Identity::from(&stat);
         if depth == 0 && (self.stays)(identity) {
@@ -346,7 +346,7 @@ impl<'a> Copy<'a> {
             return Ok(());
         }
         let mut buffer = [0; 32];
-        let link = beneath::link_to(object, &mut buffer);
+        let link = open_beneath::link_to(object, &mut buffer);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let source = match rustix::fs::open(link, flags, Mode::empty()) {
             Err(Errno::ACCESS) => {

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-use crate::place;
+use crate::kernel::resolved_path;
 use crate::plan;
 use crate::plan::wire::bytes::AbsPath;
 
@@ -115,7 +115,7 @@ fn empty(top: BorrowedFd<'_>, dir: BorrowedFd<'_>, depth: usize, moved: &mut usi
             Ok(()) | Err(Errno::NOENT) => continue,
             Err(_) => {}
         }
-        make_accessible(place::open_entry(dir, name)?)?;
+        make_accessible(resolved_path::open_entry(dir, name)?)?;
         if depth < MAX_DEPTH {
             let below = rustix::fs::openat(dir, name, LIST, Mode::empty())?;
             empty(top, below.as_fd(), depth + 1, moved)?;

@@ -15,13 +15,13 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::fence::{FenceError, Step};
-use crate::kernel_names::errno_text;
+use crate::kernel::errno_names::errno_text;
+use crate::kernel::resolved_path::{self, Place};
+use crate::kernel::sys::{self, ExecStrings};
 use crate::landlock::{self, FilesError};
-use crate::place::{self, Place};
 use crate::plan::rights::{self, Rights};
 use crate::plan::{self, Plan};
 use crate::refusal::Refusal;
-use crate::sys::{self, ExecStrings};
 
 /// The ABI that knows of renames between directories. Every ruleset refuses these unless a rule allows them.
 const REFER_SINCE: i32 = 2;
@@ -103,7 +103,7 @@ fn places(plan: &Plan) -> Result<Vec<Place>, UnreachedError> {
         places.extend(tree.identity.map(|identity| Place { object: Some(identity.into()), above: Vec::new() }));
     }
     let locate = |source| UnreachedError::Locate { path: plan::TEMP_PARENT.to_owned(), source };
-    let parent = place::follow(plan::TEMP_PARENT.as_bytes()).map_err(locate)?.real;
+    let parent = resolved_path::follow(plan::TEMP_PARENT.as_bytes()).map_err(locate)?.real;
     let begin = plan::temp_path_prefix(&parent, plan.user.uid);
     let entries = std::fs::read_dir(&parent).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let entries = entries.map_err(|error| locate(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;

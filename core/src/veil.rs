@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
-use crate::beneath;
+use crate::kernel::open_beneath;
 use crate::plan::wire::bytes::AbsPath;
 
 /// The names that are hidden, by the directory they are in.
@@ -142,7 +142,7 @@ fn split_last(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 fn open(workspace: BorrowedFd<'_>, dir: &[u8]) -> Result<std::os::fd::OwnedFd, Errno> {
-    beneath::open(workspace.as_fd(), dir, OFlags::PATH | OFlags::DIRECTORY)
+    open_beneath::open(workspace.as_fd(), dir, OFlags::PATH | OFlags::DIRECTORY)
 }
 
 fn owner(workspace: BorrowedFd<'_>, dir: &[u8]) -> Result<(u32, u32), Errno> {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::kernel_text;
+use crate::kernel::proc_text;
 
 /// Somewhat longer than the kernel takes from a permitted exec to its end.
 const LENGTH: Duration = Duration::from_micros(200);
@@ -68,7 +68,7 @@ impl Machine {
     fn has_room(&self) -> bool {
         let mut buffer = [0; 64];
         let read = self.loadavg.as_ref().and_then(|file| rustix::io::pread(file, &mut buffer, 0).ok());
-        let tasks = read.and_then(|length| kernel_text::tasks(&buffer[..length]));
+        let tasks = read.and_then(|length| proc_text::tasks(&buffer[..length]));
         tasks.is_some_and(|(running, _)| running <= self.processors)
     }
 }

@@ -24,8 +24,8 @@ use rustix::io::Errno;
 
 use crate::gitdir::{self, Unread};
 use crate::ground::Rooted;
+use crate::kernel::resolved_path::Identity;
 use crate::names::{Look, Names, NamesError, StateId, StemId};
-use crate::place::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 pub use walker::{Walker, searchable, shown};

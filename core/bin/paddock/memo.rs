@@ -20,8 +20,8 @@ use rustix::process::Resource;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use paddock_core::kernel::python_helper;
 use paddock_core::plan::wire::reader;
-use paddock_core::python;
 
 const CORE: &str = "paddock-core";
 const SIZE_LIMIT: u64 = 4 << 20;
@@ -45,11 +45,11 @@ pub fn enter() -> ExitCode {
         // Only a failed exec comes back; Python will try the same and say what is wrong.
         let _failed = remembered.start(&door);
     }
-    let script = door.with_file_name(python::SCRIPT);
-    let Some(python) = python::interpreter_of(&script) else {
+    let script = door.with_file_name(python_helper::SCRIPT);
+    let Some(python) = python_helper::interpreter_of(&script) else {
         return refuse(&format!("{} does not name the Python it is for", script.display()), "reinstall paddock");
     };
-    let failure = Command::new(&python).args(python::ALONE).arg(&script).args(&arguments).exec();
+    let failure = Command::new(&python).args(python_helper::ALONE).arg(&script).args(&arguments).exec();
     refuse(&format!("can not start {}: {failure}", python.display()), "reinstall paddock")
 }
 

@@ -21,8 +21,8 @@ use rustix::termios::Winsize;
 
 use super::Request;
 use crate::command::Command;
+use crate::kernel::sys;
 use crate::plan::wire::bytes::Text;
-use crate::sys;
 
 /// How a warden ends that leaves nobody behind; and one that may.
 pub const ALL_GONE: i32 = 0;

@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 
-use crate::kernel_text::words;
+use crate::kernel::proc_text::words;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {

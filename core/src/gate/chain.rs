@@ -13,8 +13,8 @@ use super::decide;
 use super::places::Places;
 use super::program::Program;
 use super::rules::File;
-use crate::beneath;
-use crate::place::Identity;
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
 use crate::plan::original_shell;
 
 /// A script may be interpreted by a script, and so on.
@@ -268,7 +268,7 @@ impl Link {
     pub fn content(&self) -> Result<OwnedFd, Errno> {
         let mut buffer = [0; 32];
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        rustix::fs::open(beneath::link_to(self.file.as_fd(), &mut buffer), flags, Mode::empty())
+        rustix::fs::open(open_beneath::link_to(self.file.as_fd(), &mut buffer), flags, Mode::empty())
     }
 }
 

@@ -12,11 +12,11 @@ use sha2::{Digest as _, Sha256};
 
 use super::chain::{self, Broken, Entry, Known, Link, Start};
 use super::places::Places;
-use crate::caller::{Caller, Standing, in_proc};
 use crate::event::exec::{Process, words};
-use crate::memory::Memory;
-use crate::notify::{Call, LONGEST_PATH};
-use crate::sys;
+use crate::kernel::calling_process::{Caller, Standing, in_proc};
+use crate::kernel::process_memory::Memory;
+use crate::kernel::seccomp_notify::{Call, LONGEST_PATH};
+use crate::kernel::sys;
 
 /// One argument, with its NUL (MAX_ARG_STRLEN).
 const LONGEST_ARGUMENT: usize = 128 * 1024;

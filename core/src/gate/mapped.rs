@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::sys::Page;
+use crate::kernel::sys::Page;
 
 /// Whoever has started a program may rename it or remove it from one look to the next.
 const LOOKS: usize = 50;

@@ -6,7 +6,7 @@
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::chain::Link;
-use crate::place;
+use crate::kernel::resolved_path;
 use crate::plan::{Grant, Plan};
 
 /// Private and writable, whatever is granted above them.
@@ -83,7 +83,7 @@ impl Places {
             return true;
         }
         let whole = if named.starts_with(b"/") { named.to_vec() } else { [cwd, b"/", named].concat() };
-        let Ok(followed) = place::follow(&whole) else { return false };
+        let Ok(followed) = resolved_path::follow(&whole) else { return false };
         if followed.real.as_os_str().as_bytes() != real
             || followed.links.iter().any(|link| written(link.at.as_os_str().as_bytes()))
         {
@@ -92,7 +92,9 @@ impl Places {
         let up = |(at, part): (usize, &[u8])| (part == b"/..").then_some(at);
         let mut left =
             whole.windows(3).enumerate().filter_map(up).filter(|at| matches!(whole.get(at + 3), None | Some(b'/')));
-        left.all(|at| place::follow(&whole[..at.max(1)]).is_ok_and(|dir| !written(dir.real.as_os_str().as_bytes())))
+        left.all(|at| {
+            resolved_path::follow(&whole[..at.max(1)]).is_ok_and(|dir| !written(dir.real.as_os_str().as_bytes()))
+        })
     }
 }
 
@@ -104,7 +106,7 @@ pub fn rewrites(grant: &Grant) -> bool {
 
 /// A place that can not be followed holds nothing by any other name.
 fn real(path: &[u8]) -> Vec<u8> {
-    place::follow(path).map_or_else(|_| path.to_vec(), |followed| followed.real.as_os_str().as_bytes().to_vec())
+    resolved_path::follow(path).map_or_else(|_| path.to_vec(), |followed| followed.real.as_os_str().as_bytes().to_vec())
 }
 
 fn is_within(file: &[u8], tree: &[u8]) -> bool {

@@ -3,7 +3,7 @@
 
 use super::Decision;
 use super::expect::Expected;
-use crate::place::Identity;
+use crate::kernel::resolved_path::Identity;
 use crate::plan::Plan;
 
 pub const PAST: &str = "a real shell is started by the one that lies over it alone";

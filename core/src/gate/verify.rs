@@ -9,12 +9,12 @@ use rustix::io::Errno;
 use super::chain::{Entry, Link};
 use super::expect::Expected;
 use super::mapped;
-use crate::caller::{Caller, Standing};
 use crate::event::exec;
-use crate::memory::{Memory, PAGE};
-use crate::notify::LONGEST_PATH;
-use crate::place::Identity;
-use crate::sys::trace::{self, Point};
+use crate::kernel::calling_process::{Caller, Standing};
+use crate::kernel::process_memory::{Memory, PAGE};
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::seccomp_notify::LONGEST_PATH;
+use crate::kernel::sys::trace::{self, Point};
 
 const AT_NULL: u64 = 0;
 const AT_EXECFN: u64 = 31;

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use super::view::Place;
 use super::visit::Visit;
 use super::{Guard, GuardError};
-use crate::beneath;
-use crate::place::Identity;
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
 use crate::walk::{self, Below, Dir, GitParts, LONGEST_WAIT, Visitor as _, WalkError};
 
 const BUFFER: usize = 32 * 1024;
@@ -252,7 +252,7 @@ impl Guard {
                     path.push(b'/');
                 }
                 path.extend_from_slice(&node.name);
-                beneath::open(&above.fd, &node.name, OFlags::PATH | OFlags::DIRECTORY)
+                open_beneath::open(&above.fd, &node.name, OFlags::PATH | OFlags::DIRECTORY)
             }
             None if !self.post.nodes.path(number, &mut path) => return Ok(false),
             None => tree.open(&path, OFlags::PATH | OFlags::DIRECTORY),

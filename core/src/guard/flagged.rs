@@ -5,7 +5,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::ground::Ground;
-use crate::place::Identity;
+use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 
 /// The tree, and the path there.

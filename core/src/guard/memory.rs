@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::ground::{Ground, Tree};
+use crate::kernel::resolved_path::Identity;
 use crate::names::{Added, Names, NamesError, Rule};
-use crate::place::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::survey::{Survey, Through};

@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 
+use crate::kernel::resolved_path::Identity;
 use crate::names::StateId;
-use crate::place::Identity;
 use crate::walk::{self, Below, Dir};
 
 /// The place of the directory above the root of a tree.

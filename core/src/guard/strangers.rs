@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use crate::cover::{Cover, CoverKind};
 use crate::ground::Ground;
-use crate::place::Identity;
+use crate::kernel::resolved_path::Identity;
 use crate::services;
 use crate::survey;
 use crate::walk::{self, WalkError};

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::beneath;
 use crate::cover::{Cover, CoverKind};
 use crate::ground::{Ground, Rooted};
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
 use crate::names::{Look, Names, StateId};
-use crate::place::Identity;
 use crate::plan::wire::bytes::AbsPath;
 use crate::survey;
 use crate::walk::{self, Below, Dir, Entry, Verdict, Visitor, WalkError, Walker};
@@ -143,15 +143,15 @@ impl Seen<'_> {
     /// A directory that the command has only written to shows more than what it wrote; one that it made does not, and is marked.
     fn is_own(&self, path: &[u8], file_type: FileType) -> bool {
         if file_type != FileType::Directory {
-            let made = beneath::look(self.own, path).and_then(rustix::fs::fstat);
+            let made = open_beneath::look(self.own, path).and_then(rustix::fs::fstat);
             // A whiteout says that the command has none, and the copy shows one all the same.
             return made.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice);
         }
         let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
         let made = |end: usize| {
-            let fd = beneath::open(self.own, &path[..end], OFlags::PATH | OFlags::DIRECTORY)?;
+            let fd = open_beneath::open(self.own, &path[..end], OFlags::PATH | OFlags::DIRECTORY)?;
             let (mut buffer, mut value) = ([0; 32], [0; 1]);
-            rustix::fs::getxattr(beneath::link_to(&fd, &mut buffer), OPAQUE, &mut value)?;
+            rustix::fs::getxattr(open_beneath::link_to(&fd, &mut buffer), OPAQUE, &mut value)?;
             Ok::<_, Errno>(value == *b"y")
         };
         ends.map(made).any(|made| made == Ok(true))

@@ -8,13 +8,13 @@ use rustix::fs::inotify::{self, WatchFlags};
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::beneath;
 use crate::cover::{Cover, CoverKind};
 use crate::gitdir::{self, Judgement, Known, Role, Sight};
 use crate::ground::{Ground, Rooted};
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
 use crate::links;
 use crate::names::{Look, Names, StemId};
-use crate::place::Identity;
 use crate::plan::wire::bytes::AbsPath;
 use crate::services;
 use crate::survey::{self, Survey, Through};
@@ -191,7 +191,7 @@ impl Post {
         let mut dir = tree.open(b"", OFlags::PATH | OFlags::DIRECTORY)?;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
             self.give_rights(dir.as_fd())?;
-            dir = beneath::open(&dir, name, OFlags::PATH | OFlags::DIRECTORY)?;
+            dir = open_beneath::open(&dir, name, OFlags::PATH | OFlags::DIRECTORY)?;
         }
         self.give_rights(dir.as_fd())?;
         Ok(dir)
@@ -207,7 +207,7 @@ impl Post {
         if stat.st_mode & 0o500 != 0o500 {
             let mut buffer = [0; 32];
             let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o500);
-            rustix::fs::chmod(beneath::link_to(dir, &mut buffer), mode)?;
+            rustix::fs::chmod(open_beneath::link_to(dir, &mut buffer), mode)?;
         }
         Ok(true)
     }
@@ -247,7 +247,7 @@ impl Visit<'_> {
         if dir.tree.is_copy() || self.post.finishing {
             return Ok(());
         }
-        let socket = match beneath::look(dir.fd, name) {
+        let socket = match open_beneath::look(dir.fd, name) {
             Ok(socket) => socket,
             Err(Errno::NOENT) => return Ok(()),
             Err(source) => return Err(dir.unseen(name, source)),
@@ -362,7 +362,7 @@ impl Visit<'_> {
 
     /// The file itself, and not its directory: it may be written under another name.
     fn watch_content(&mut self, dir: &Dir<'_>, name: &CStr) -> Option<i32> {
-        let opened = beneath::look(dir.fd, name.to_bytes()).and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
+        let opened = open_beneath::look(dir.fd, name.to_bytes()).and_then(|file| Ok((rustix::fs::fstat(&file)?, file)));
         let (stat, file) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -465,7 +465,7 @@ impl Visitor for Visit<'_> {
             }
             Verdict::Protect(_) | Verdict::Way | Verdict::Link(_) if self.post.is_replaced(dir.identity, name) => {
                 self.cover(dir, name, &stat, CoverKind::Lock)?;
-                match beneath::look(dir.fd, name) {
+                match open_beneath::look(dir.fd, name) {
                     Ok(object) => {
                         let failed = |source| GuardError::Watch { path: walk::shown(dir.tree, dir.path), source };
                         self.post.remember(self.inotify, object.as_fd(), identity).map_err(failed)?;

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::{Files, FilesError, Placed, is_dir};
 use crate::cover::{Cover, CoverKind};
 use crate::glance::Seen;
-use crate::place::{self, Identity, Link};
+use crate::kernel::resolved_path::{self, Identity, Link};
 use crate::plan;
 use crate::plan::wire::bytes::AbsPath;
 use crate::reach::absolute;
@@ -25,7 +25,7 @@ impl<'p> Files<'p> {
         for (path, kind) in closed.chain(unwritable) {
             let locate = |source| FilesError::Locate { path: path.clone(), source };
             let real = if self.linked.contains(&path) {
-                let way = place::follow(path.as_bytes()).map_err(locate)?;
+                let way = resolved_path::follow(path.as_bytes()).map_err(locate)?;
                 self.lock_links(&way.links, &mut covers).map_err(locate)?;
                 absolute(way.real).map_err(locate)?
             } else {

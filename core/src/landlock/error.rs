@@ -7,7 +7,7 @@ use crate::reach::Unknown;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    #[error("this kernel has no Landlock ({})", crate::kernel_names::errno(*.0))]
+    #[error("this kernel has no Landlock ({})", crate::kernel::errno_names::errno(*.0))]
     NoLandlock(#[source] Errno),
     #[error("the plan needs Landlock ABI {requested}, this kernel has {actual}")]
     OldAbi { requested: i32, actual: i32 },

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use rustix::io::Errno;
 
-use crate::place::{Identity, Link};
+use crate::kernel::resolved_path::{Identity, Link};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Grant};
 

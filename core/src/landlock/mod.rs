@@ -19,12 +19,12 @@ use rustix::io::Errno;
 
 use crate::glance::{Glance, Seen};
 use crate::journal::Journal;
-use crate::place::{self, Identity, Link, Place};
+use crate::kernel::resolved_path::{self, Identity, Link, Place};
+use crate::kernel::sys;
 use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Plan, Tier};
 use crate::reach::{Reach, absolute};
-use crate::sys;
 
 pub use error::FilesError;
 pub use grant_location::Placed;
@@ -239,7 +239,7 @@ impl<'p> Files<'p> {
         rights: Rights,
         excepts: &[Except<'p>],
     ) -> Result<(), FilesError> {
-        let own = if opened.is_dir() { Place::of_dir(&opened.fd) } else { place::place_of_file(&opened.fd) };
+        let own = if opened.is_dir() { Place::of_dir(&opened.fd) } else { resolved_path::place_of_file(&opened.fd) };
         let own = own.map_err(|source| open_error(grant, source))?;
         let inside = |place: &Place| {
             place.object.is_some_and(|object| own.above.contains(&object)) || place.object == own.object
@@ -388,7 +388,7 @@ pub fn around<E>(
         if name == c"." || name == c".." || entry.file_type() == FileType::Symlink {
             continue;
         }
-        let fd = match place::open_entry(&listed, name) {
+        let fd = match resolved_path::open_entry(&listed, name) {
             Ok(fd) => fd,
             Err(Errno::NOENT) => continue, // gone since it was listed
             Err(source) => return Err(list_error(source)),
@@ -442,7 +442,7 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
         Ok((fd, stat)) => Ok(Opened { fd, stat, led_to: None, links: Vec::new() }),
         // There is a symlink on the way. What the walk found is opened without following any more.
         Err(Errno::LOOP) => {
-            let followed = place::follow(grant.path.as_bytes())?;
+            let followed = resolved_path::follow(grant.path.as_bytes())?;
             let real = absolute(followed.real)?;
             let (fd, stat) = opened(&real.as_c_str())?;
             Ok(Opened { fd, stat, led_to: Some(real), links: followed.links })
@@ -454,7 +454,7 @@ fn open(grant: &Grant) -> Result<Opened, Errno> {
 /// The process stands where the plan says. Its name may have been given to something else since the plan was compiled.
 fn check_standing(plan: &Plan) -> Result<Identity, FilesError> {
     let moved = |_| FilesError::Moved { path: plan.cwd.clone() };
-    let here = place::of_current_directory().map_err(moved)?;
+    let here = resolved_path::of_current_directory().map_err(moved)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let named = rustix::fs::openat2(CWD, plan.cwd.as_c_str(), flags, Mode::empty(), ResolveFlags::NO_SYMLINKS);
     let named = named.and_then(rustix::fs::fstat).map_err(moved)?;
@@ -481,7 +481,8 @@ fn check_own_ways(requested: &plan::Files, linked: &[&AbsPath], reach: &Reach<'_
     let own = |at: &AbsPath| requested.unwritable.iter().any(|own| at.is_within(own));
     let is_own = |link: &Link| absolute(link.at.clone()).is_ok_and(|at| own(&at));
     for path in requested.unwritable.iter().filter(|path| linked.contains(path)) {
-        let way = place::follow(path.as_bytes()).map_err(|source| FilesError::Locate { path: path.clone(), source })?;
+        let way = resolved_path::follow(path.as_bytes())
+            .map_err(|source| FilesError::Locate { path: path.clone(), source })?;
         if let Some(dir) = reach.planted(way.links.iter().filter(|link| !is_own(link)))? {
             return Err(FilesError::OwnWay { path: path.clone(), dir });
         }
@@ -494,7 +495,7 @@ pub fn check_journal_way(plan: &Plan) -> Result<(), FilesError> {
     let (Some(journal), Some(requested)) = (&plan.journal, &plan.files) else { return Ok(()) };
     let journal = &journal.dir;
     let locate = |source| FilesError::Locate { path: journal.clone(), source };
-    let way = place::follow(journal.as_bytes()).map_err(locate)?;
+    let way = resolved_path::follow(journal.as_bytes()).map_err(locate)?;
     match Reach::of(plan, requested).planted(&way.links)? {
         Some(dir) => Err(FilesError::JournalWay { journal: journal.clone(), dir }),
         None => Ok(()),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Pid;
 
 use super::line::Process;
-use crate::ancestry;
+use crate::kernel::ancestry;
 
 /// For all searches of one turn together. Whoever comes later stays unknown: others have to be served as well.
 const TURN: Duration = Duration::from_millis(5);
@@ -114,11 +114,11 @@ mod tests {
     fn who_has_a_socket_is_found_among_the_descendants() {
         let (reader, writer) = rustix::pipe::pipe().unwrap();
         // A tree of its own: what other tests start has descriptors of this process too.
-        let init = crate::sys::fork(|| {
+        let init = crate::kernel::sys::fork(|| {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let number = std::fs::metadata(format!("/proc/self/fd/{}", listener.as_raw_fd())).unwrap().ino() as u32;
             let forever = || std::thread::sleep(Duration::from_secs(600));
-            let child = crate::sys::fork(|| {
+            let child = crate::kernel::sys::fork(|| {
                 rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
                 forever();
                 0

@@ -140,7 +140,7 @@ pub fn receive(line: BorrowedFd<'_>) -> Received {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket_pair;
+    use crate::kernel::socket_pair;
     use std::io::{Read as _, Write as _};
     use std::net::TcpStream;
 

@@ -146,7 +146,7 @@ impl Handover {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket_pair;
+    use crate::kernel::socket_pair;
     use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage};
     use std::io::IoSliceMut;
 

@@ -21,12 +21,10 @@ use rustix::process::{PidfdFlags, Signal, WaitOptions};
 use serde::Deserialize;
 
 use super::outlet::Partner;
-use crate::apart;
+use crate::kernel::sys::{self, ExecStrings};
+use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::wire::reader;
 use crate::plan::{self, CredentialKind, Plan, present};
-use crate::python;
-use crate::socket_pair;
-use crate::sys::{self, ExecStrings};
 
 /// Of its first message.
 const LONGEST: usize = 16 * 1024;
@@ -155,15 +153,16 @@ fn is_usable(name: &[u8], environment: &[CString]) -> bool {
 
 fn start(http: &plan::Http, plan_fd: &OwnedFd) -> Result<Http, HttpError> {
     let own = std::fs::read_link("/proc/self/exe").unwrap_or_default();
-    let script = own.with_file_name(python::SCRIPT);
+    let script = own.with_file_name(python_helper::SCRIPT);
     let name = script.display().to_string();
-    let interpreter = python::interpreter_of(&script).ok_or_else(|| HttpError::Interpreter(name.clone()))?;
+    let interpreter = python_helper::interpreter_of(&script).ok_or_else(|| HttpError::Interpreter(name.clone()))?;
     let failed = |errno| HttpError::Start(name.clone(), errno);
     let (ours, theirs) = socket_pair::pair().map_err(failed)?;
     let (relays, servers) = socket_pair::pair().map_err(failed)?;
     let null = rustix::fs::open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
     let [line, relay, plan] = [&theirs, &servers, plan_fd].map(|fd| fd.as_raw_fd().to_string());
-    let words = [interpreter.as_os_str()].into_iter().chain(python::ALONE.map(OsStr::new)).chain([script.as_os_str()]);
+    let words =
+        [interpreter.as_os_str()].into_iter().chain(python_helper::ALONE.map(OsStr::new)).chain([script.as_os_str()]);
     let words = words.chain(["http", "--line", &line, "--relay", &relay, "--plan-fd", &plan].map(OsStr::new));
     let words: Result<Vec<CString>, _> = words.map(|word| CString::new(word.as_bytes())).collect();
     let argv = ExecStrings::new(words.map_err(|_| failed(Errno::INVAL))?);
@@ -181,7 +180,7 @@ fn start(http: &plan::Http, plan_fd: &OwnedFd) -> Result<Http, HttpError> {
         // What is typed for the command is not for it, and the command's directory is no place to stand in.
         rustix::process::setpgid(None, None)?;
         rustix::process::chdir(Path::new("/"))?;
-        apart::keep_only(&null, &[&theirs, &servers, plan_fd])
+        child_fds::keep_only(&null, &[&theirs, &servers, plan_fd])
     };
     let mut failure = None;
     let child = sys::spawn_sharing_memory(|| {

@@ -11,9 +11,9 @@ use rustix::fs::{Mode as Permissions, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
 
-use crate::netlink::{Failed, Requests};
+use crate::kernel::netlink::{Failed, Requests};
+use crate::kernel::sys;
 use crate::plan::{Mode, Network};
-use crate::sys;
 
 /// It is the first device of every network namespace.
 const LOOPBACK: u32 = 1;
@@ -36,7 +36,7 @@ const NAMES: [SocketAddr; 2] =
 const BACKLOG: i32 = 4096;
 
 #[derive(Debug, thiserror::Error)]
-#[error("the command can not be given a network of its own: {what}: {}", crate::kernel_names::errno_text(*.errno))]
+#[error("the command can not be given a network of its own: {what}: {}", crate::kernel::errno_names::errno_text(*.errno))]
 pub struct InsideError {
     what: &'static str,
     pub errno: Errno,

@@ -29,12 +29,10 @@ use super::http::{self, Http, HttpError};
 use super::line::{Reply, Request};
 use super::published::Within;
 use super::token::Token;
-use crate::apart;
 use crate::desk::Desk;
 use crate::event::network::Told;
-use crate::kernel_names;
-use crate::socket_pair;
-use crate::sys::{self, ExecStrings};
+use crate::kernel::sys::{self, ExecStrings};
+use crate::kernel::{child_fds, errno_names, socket_pair};
 
 /// Who has more to say gets another turn.
 const MOST_HEARD: usize = 64;
@@ -200,7 +198,7 @@ impl<'a> Outlet<'a> {
             self.state = match start(self.plan, self.token.as_ref(), within.as_ref(), handover.as_ref(), sockets) {
                 Ok(relay) => State::Running(relay),
                 Err(errno) => {
-                    heard.push(Heard::Lost(format!("it can not be started: {}", kernel_names::errno_text(errno))));
+                    heard.push(Heard::Lost(format!("it can not be started: {}", errno_names::errno_text(errno))));
                     State::Gone
                 }
             };
@@ -360,7 +358,7 @@ fn start(
         // What is typed for the command is not for it.
         rustix::process::setpgid(None, None)?;
         rustix::process::chdir(Path::new("/"))?;
-        apart::keep_only(&null, &kept)
+        child_fds::keep_only(&null, &kept)
     };
     let mut failure = None;
     let child = sys::spawn_sharing_memory(|| {

@@ -9,9 +9,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use rustix::process::WaitOptions;
 use rustix::thread::LinkNameSpaceType;
 
-use crate::kernel_names::errno_text;
+use crate::kernel::errno_names::errno_text;
+use crate::kernel::sys;
 use crate::plan::Published;
-use crate::sys;
 
 const BACKLOG: i32 = 1024;
 

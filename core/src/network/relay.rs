@@ -40,11 +40,10 @@ use super::stub::{Next, Stream, Stub};
 use super::table::Table;
 use super::token::Token;
 use super::told::{Decision, Heard, Layer, Outcome, Told, Traffic};
+use crate::kernel::{stderr, sys};
 use crate::plan::exit_codes::EXIT_REFUSED;
 use crate::plan::host_name::Name;
 use crate::plan::{self, Published};
-use crate::stderr;
-use crate::sys;
 
 /// So many at once, if there are descriptors for them.
 const CONNECTIONS: usize = 10_000;

@@ -88,7 +88,7 @@ fn base64(bytes: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::socket_pair;
+    use crate::kernel::socket_pair;
 
     #[test]
     fn bytes_are_written_as_the_standard_says() {

@@ -11,8 +11,8 @@ use super::{Blueprint, Result, RootError, failed, hear};
 use crate::channel::{self, Word};
 use crate::cover::Cover;
 use crate::cover_mount;
-use crate::mounts;
-use crate::place::Identity;
+use crate::kernel::mount;
+use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 
 /// For names to be covered, while others move and remove them.
@@ -67,16 +67,16 @@ fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> 
 
 /// Does the way to a path that is not there end in what we made ourselves: a mask, the private /tmp?
 fn is_hidden(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
-    let device = |name: &CStr| mounts::open_inside(root, name).and_then(rustix::fs::fstat).map(|stat| stat.st_dev);
+    let device = |name: &CStr| mount::open_inside(root, name).and_then(rustix::fs::fstat).map(|stat| stat.st_dev);
     let own = [device(cover_mount::MASK_DIR), device(c"tmp")];
     let path = path.as_bytes();
     let ends = (1..path.len()).rev().filter(|end| path[*end] == b'/');
-    let above = ends.map(|end| mounts::open_however_deep(root, &path[..end])).find_map(std::result::Result::ok);
+    let above = ends.map(|end| mount::open_however_deep(root, &path[..end])).find_map(std::result::Result::ok);
     above.and_then(|dir| rustix::fs::fstat(dir).ok()).is_some_and(|stat| own.contains(&Ok(stat.st_dev)))
 }
 
 /// Is what lies there one of our masks?
 fn is_masked(root: BorrowedFd<'_>, path: &AbsPath) -> bool {
-    let found = mounts::open_however_deep(root, path.as_bytes()).and_then(rustix::fs::fstat);
+    let found = mount::open_however_deep(root, path.as_bytes()).and_then(rustix::fs::fstat);
     found.is_ok_and(|stat| cover_mount::is_mask(root, Identity::from(&stat)))
 }

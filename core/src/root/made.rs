@@ -13,10 +13,9 @@ use rustix::mount::MountAttrFlags;
 use super::shells::Interception;
 use super::{Blueprint, Result, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file, relative};
 use crate::cover_mount;
-use crate::kernel_text;
-use crate::mounts::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
+use crate::kernel::mount::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
+use crate::kernel::{proc_text, sys};
 use crate::plan::wire::bytes::AbsPath;
-use crate::sys;
 
 const DEVICES: [&CStr; 6] = [c"/dev/null", c"/dev/zero", c"/dev/full", c"/dev/random", c"/dev/urandom", c"/dev/tty"];
 
@@ -82,7 +81,7 @@ pub(super) fn is_own_device(path: &AbsPath) -> bool {
 fn clone_device(host: &CStr) -> std::result::Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     // Read-only is the name; the device behind it is written all the same.
-    mounts::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, DEVICE | READ_ONLY)
+    mount::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, DEVICE | READ_ONLY)
 }
 
 /// As large as the machine lets it be, or as the plan does.
@@ -90,7 +89,7 @@ pub fn new_tmpfs(size_mb: Option<u64>) -> Result<OwnedFd> {
     let size = size_mb.and_then(|size| CString::new(format!("{size}m")).ok());
     let mut options = vec![(c"mode", c"0755")];
     options.extend(size.as_deref().map(|size| (c"size", size)));
-    mounts::new_fs(c"tmpfs", &options, PLAIN).map_err(failed("can not make a file system in memory for", b"/"))
+    mount::new_fs(c"tmpfs", &options, PLAIN).map_err(failed("can not make a file system in memory for", b"/"))
 }
 
 /// Returns what lies at /tmp.
@@ -144,12 +143,12 @@ fn write_names(root: BorrowedFd<'_>) -> Result<()> {
 /// Over what the host has there, also where that is a link.
 pub(super) fn put_names(root: BorrowedFd<'_>) -> Result<()> {
     for (name, at) in NAMES {
-        let target = match mounts::open_inside(root, at) {
+        let target = match mount::open_inside(root, at) {
             Err(Errno::NOENT) => continue, // who finds nothing asks 127.0.0.1, which is us as well
             target => target.map_err(failed("can not open", at.to_bytes()))?,
         };
-        let own = mounts::open_inside(root, name).and_then(|own| mounts::clone_tree(own, PLAIN | READ_ONLY | NO_EXEC));
-        own.and_then(|own| mounts::attach(own, target)).map_err(failed("can not cover", at.to_bytes()))?;
+        let own = mount::open_inside(root, name).and_then(|own| mount::clone_tree(own, PLAIN | READ_ONLY | NO_EXEC));
+        own.and_then(|own| mount::attach(own, target)).map_err(failed("can not cover", at.to_bytes()))?;
     }
     Ok(())
 }
@@ -175,7 +174,7 @@ pub fn make_dev(
         rustix::fs::symlinkat(target, root, name).map_err(made(name))?;
     }
     let pts =
-        mounts::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE).map_err(made(c"/dev/pts"))?;
+        mount::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE).map_err(made(c"/dev/pts"))?;
     attach_at(root, b"/dev/pts", &pts)?;
     attach_to(root, b"/dev/shm", &shm)?;
     let closed = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
@@ -186,7 +185,7 @@ pub fn make_dev(
     }
     bundle.map_or(Ok(()), |bundle| write_bundle(root, bundle))?;
     interception.map_or(Ok(()), |interception| interception.make_place(root))?;
-    let dev = mounts::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
+    let dev = mount::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
     sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into(), 0)
         .map_err(failed("can not lock", b"/dev"))?;
     Ok(shm)
@@ -202,13 +201,13 @@ fn make_shared_dir(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags
 
 /// A directory of the new root as a mount of its own: it takes no file system to be written, or not, by other rules than those of the root.
 fn set_apart(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> Result<OwnedFd> {
-    let opened = mounts::open_inside(root, &relative(path)?);
-    opened.and_then(|dir| mounts::clone_tree(dir, attributes)).map_err(failed("can not set apart", path))
+    let opened = mount::open_inside(root, &relative(path)?);
+    opened.and_then(|dir| mount::clone_tree(dir, attributes)).map_err(failed("can not set apart", path))
 }
 
 pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Result<OwnedFd> {
     let made = |act| failed(act, b"/proc");
-    let proc = mounts::new_fs(c"proc", &[], PLAIN | NO_EXEC).map_err(made("can not mount"))?;
+    let proc = mount::new_fs(c"proc", &[], PLAIN | NO_EXEC).map_err(made("can not mount"))?;
     attach_at(root, b"/proc", &proc)?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = rustix::fs::openat(root, c"proc", flags, Mode::empty()).map_err(made("can not open"))?;
@@ -224,13 +223,13 @@ pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Re
     }
     let masks = Masks::open(root).map_err(made("can not open the masks of"))?;
     for name in PROC_MASKS {
-        let Ok(target) = mounts::open_inside(root, name) else { continue }; // not in this kernel
+        let Ok(target) = mount::open_inside(root, name) else { continue }; // not in this kernel
         masks.put_on(target).map_err(failed("can not mask", name.to_bytes()))?;
     }
     for name in PROC_LOCKS {
-        let Ok(target) = mounts::open_inside(root, name) else { continue };
-        let locked = mounts::clone_tree(&target, PLAIN | NO_EXEC | READ_ONLY);
-        let locked = locked.and_then(|locked| mounts::attach(locked, target));
+        let Ok(target) = mount::open_inside(root, name) else { continue };
+        let locked = mount::clone_tree(&target, PLAIN | NO_EXEC | READ_ONLY);
+        let locked = locked.and_then(|locked| mount::attach(locked, target));
         locked.map_err(failed("can not lock", name.to_bytes()))?;
     }
     Ok(opened)
@@ -244,8 +243,8 @@ pub struct Masks {
 
 impl Masks {
     pub fn open(root: BorrowedFd<'_>) -> std::result::Result<Masks, Errno> {
-        let file = mounts::open_inside(root, cover_mount::MASK_FILE)?;
-        Ok(Masks { file, directory: mounts::open_inside(root, cover_mount::MASK_DIR)? })
+        let file = mount::open_inside(root, cover_mount::MASK_FILE)?;
+        Ok(Masks { file, directory: mount::open_inside(root, cover_mount::MASK_DIR)? })
     }
 
     pub fn put_on(&self, target: OwnedFd) -> std::result::Result<(), Errno> {
@@ -254,7 +253,7 @@ impl Masks {
             rustix::fs::FileType::Directory => &self.directory,
             _ => &self.file,
         };
-        mounts::attach(mounts::clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?, target)
+        mount::attach(mount::clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?, target)
     }
 }
 
@@ -262,7 +261,7 @@ fn read_number(root: BorrowedFd<'_>, name: &CStr) -> Option<u32> {
     let file = rustix::fs::openat(root, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut buffer = [0; 16];
     let length = rustix::io::read(&file, &mut buffer[..]).ok()?;
-    kernel_text::number(buffer[..length].trim_ascii_end()).and_then(|number| u32::try_from(number).ok())
+    proc_text::number(buffer[..length].trim_ascii_end()).and_then(|number| u32::try_from(number).ok())
 }
 
 fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {

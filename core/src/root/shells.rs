@@ -12,14 +12,14 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
 use super::{Blueprint, Result, attach_at, failed, make_dir, new_tmpfs, put_on_new_file, relative};
+use crate::kernel::mount::{self, PLAIN, READ_ONLY};
+use crate::kernel::random::random_name;
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::sys;
 use crate::landlock::Placed;
-use crate::mounts::{self, PLAIN, READ_ONLY};
-use crate::place::Identity;
 use crate::plan::rights::Rights;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell};
-use crate::random::random_name;
-use crate::sys;
 
 /// Programs that are intercepted.
 pub const NAMES: [&str; 4] = ["bash", "dash", "sh", "zsh"];
@@ -51,13 +51,13 @@ impl<'a> Interception<'a> {
         let failure = || failed("paddock-core can not be put over shells:", b"/proc/self/exe");
         let path = rustix::fs::readlink(c"/proc/self/exe", Vec::new()).map_err(failure())?;
         let opened =
-            mounts::open_host(&path).map_err(failed("paddock-core can not be put over shells:", path.to_bytes()))?;
+            mount::open_host(&path).map_err(failed("paddock-core can not be put over shells:", path.to_bytes()))?;
         let same = rustix::fs::stat(c"/proc/self/exe").and_then(|running| {
             let found = rustix::fs::fstat(&opened)?;
             if Identity::from(&running) == Identity::from(&found) { Ok(()) } else { Err(Errno::STALE) }
         });
         same.map_err(failure())?;
-        let own = mounts::clone_tree(opened, PLAIN | READ_ONLY).map_err(failure())?;
+        let own = mount::clone_tree(opened, PLAIN | READ_ONLY).map_err(failure())?;
         let name = random_name().map_err(failure())?;
         Ok(Some(Interception {
             requested,
@@ -85,18 +85,18 @@ impl<'a> Interception<'a> {
         attach_at(root, &self.dir, &new_tmpfs(Some(SIZE_MB))?)?;
         let own = [&self.dir[..], b"/core"].concat();
         put_on_new_file(root, &own, &relative(&own)?, &self.own)?;
-        let own = mounts::open_inside(root, &relative(&own)?).map_err(failed("can not open", own))?;
+        let own = mount::open_inside(root, &relative(&own)?).map_err(failed("can not open", own))?;
         let shells = find(root)?;
         for shell in shells.iter().filter(|shell| may_run(blueprint, placed, &shell.path)) {
             let failure = || failed("can not be intercepted:", &shell.path);
             let kept = [&self.dir[..], &shell.path].concat();
-            let real = mounts::clone_tree(&shell.file, PLAIN | READ_ONLY).map_err(failure())?;
+            let real = mount::clone_tree(&shell.file, PLAIN | READ_ONLY).map_err(failure())?;
             put_on_new_file(root, &kept, &relative(&kept)?, &real)?;
-            let over = mounts::clone_tree(&own, PLAIN | READ_ONLY).map_err(failure())?;
-            mounts::attach(over, &shell.file).map_err(failure())?;
+            let over = mount::clone_tree(&own, PLAIN | READ_ONLY).map_err(failure())?;
+            mount::attach(over, &shell.file).map_err(failure())?;
         }
         self.write(root)?;
-        let dir = mounts::open_inside(root, &relative(&self.dir)?).map_err(failed("can not open", &self.dir))?;
+        let dir = mount::open_inside(root, &relative(&self.dir)?).map_err(failed("can not open", &self.dir))?;
         sys::mount_setattr(dir.as_fd(), false, (PLAIN | READ_ONLY).bits().into(), 0)
             .map_err(failed("can not lock", &self.dir))?;
         let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
@@ -147,7 +147,7 @@ fn find(root: BorrowedFd<'_>) -> Result<Vec<Found>> {
 
 fn regular(root: BorrowedFd<'_>, path: &CStr) -> Result<Option<OwnedFd>> {
     let failure = || failed("can not be intercepted:", path.to_bytes());
-    match mounts::follow_inside(root, path) {
+    match mount::follow_inside(root, path) {
         Ok(file) => {
             let stat = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH).map_err(failure())?;
             Ok((FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(file))

@@ -9,10 +9,10 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{Mode, Stat};
 use rustix::io::Errno;
 
-use crate::beneath;
 use crate::cover::Cover;
 use crate::ground::Rooted;
-use crate::place::Identity;
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
 
 #[derive(Default)]
 pub struct Lent {
@@ -97,5 +97,5 @@ fn lend(dir: &OwnedFd, stat: &Stat) -> Result<Option<(OwnedFd, Mode)>, Errno> {
 
 fn set_mode(dir: &OwnedFd, mode: Mode) -> Result<(), Errno> {
     let mut buffer = [0; 32];
-    rustix::fs::chmod(beneath::link_to(dir, &mut buffer), mode)
+    rustix::fs::chmod(open_beneath::link_to(dir, &mut buffer), mode)
 }

@@ -429,7 +429,8 @@ fn costs_of_8000_files_in_800_directories() {
          -> Result<u32, WalkError> {
             let mut buffer = [0; 32];
             let flags = rustix::fs::inotify::WatchFlags::CREATE | rustix::fs::inotify::WatchFlags::MOVED_TO;
-            rustix::fs::inotify::add_watch(&inotify, crate::beneath::link_to(dir.fd, &mut buffer), flags).unwrap();
+            rustix::fs::inotify::add_watch(&inotify, crate::kernel::open_beneath::link_to(dir.fd, &mut buffer), flags)
+                .unwrap();
             Ok(0)
         })
         .unwrap();

@@ -8,12 +8,12 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::{Below, Dir, Entry, GitParts, MAX_DEPTH, Verdict, Visitor, WalkError, verdict};
-use crate::beneath;
 use crate::ground::{Ground, Rooted};
+use crate::kernel::filesystem::Volume;
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
 use crate::names::{Names, StateId};
-use crate::place::Identity;
 use crate::plan::wire::bytes::AbsPath;
-use crate::volume::Volume;
 
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK);
 
@@ -462,7 +462,7 @@ fn searched(opened: Result<OwnedFd, Errno>) -> Result<(OwnedFd, Stat), Errno> {
 /// For listing, a directory that is open for looking.
 fn reopen(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
     let mut buffer = [0; 32];
-    rustix::fs::open(beneath::link_to(dir, &mut buffer), LIST | OFlags::CLOEXEC, Mode::empty())
+    rustix::fs::open(open_beneath::link_to(dir, &mut buffer), LIST | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// A path in a tree for a message: of a long one its beginning.

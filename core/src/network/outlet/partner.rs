@@ -11,7 +11,7 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
 use crate::event::network::Told;
-use crate::kernel_names;
+use crate::kernel::errno_names;
 use crate::network::line::{LONGEST, Reply, Request};
 use crate::plan::wire::reader;
 
@@ -110,7 +110,7 @@ impl Partner {
         match rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED) {
             Ok(Some(status)) => match (status.exit_status(), status.terminating_signal()) {
                 (Some(code), _) => format!("it ended with {code}"),
-                (None, Some(signal)) => format!("it was killed by {}", kernel_names::signal(signal)),
+                (None, Some(signal)) => format!("it was killed by {}", errno_names::signal(signal)),
                 (None, None) => "it ended".to_owned(),
             },
             // Whoever waits for every child was here before.
@@ -137,7 +137,7 @@ pub fn is_ready(fd: BorrowedFd<'_>, within: Duration) -> bool {
 mod tests {
     use super::*;
     use crate::event::network::tests::MESSAGE;
-    use crate::socket_pair;
+    use crate::kernel::socket_pair;
     use rustix::process::PidfdFlags;
 
     const WHO: &str = "{\"who\":{\"id\":1,\"socket\":2}}";

@@ -21,11 +21,11 @@ use rustix::thread::LinkNameSpaceType;
 use serde_json::{Value, json};
 
 use super::super::{Sockets, run_with};
+use crate::kernel::sys;
 use crate::network::line::LONGEST;
 use crate::network::resolve::Sources;
 use crate::network::token::Token;
 use crate::plan::Network;
-use crate::sys;
 
 /// Of every server, and the one that is listened at inside.
 pub const PORT: u16 = 8080;
@@ -129,7 +129,7 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
 
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let (handover, handed) = crate::socket_pair::pair().unwrap();
+    let (handover, handed) = crate::kernel::socket_pair::pair().unwrap();
     sockets.handover = Some(handover);
     let names = Arc::new(Mutex::new(Names::default()));
     let written = servers.clone();

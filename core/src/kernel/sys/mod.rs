@@ -16,22 +16,22 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 #[cfg(not(test))]
-mod arena;
+mod allocator;
 mod connect;
 mod datagram;
-mod page;
+mod mapped_page;
 mod signals;
 pub mod trace;
 
 #[cfg(not(test))]
-pub use arena::Allocator;
+pub use allocator::Allocator;
 pub use connect::*;
 pub use datagram::*;
-pub use page::Page;
+pub use mapped_page::Page;
 pub use signals::*;
 
 #[cfg(not(test))]
-static ARENA: arena::Arena = arena::Arena::new();
+static ARENA: allocator::Arena = allocator::Arena::new();
 
 type Result<T> = std::result::Result<T, Errno>;
 

@@ -93,7 +93,7 @@ pub fn complain(what: &str, hint: &str) {
 mod tests {
     use super::*;
 
-    const UNSEEN_IN_BOTH_LANGUAGES: &str = include_str!("../../schema/examples/unseen.txt");
+    const UNSEEN_IN_BOTH_LANGUAGES: &str = include_str!("../../../schema/examples/unseen.txt");
 
     #[test]
     fn exactly_the_listed_code_points_are_escaped() {

@@ -7,8 +7,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
 
-use crate::beneath;
-use crate::sys;
+use crate::kernel::{open_beneath, sys};
 
 pub const READ_ONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
 pub const NO_EXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
@@ -79,7 +78,7 @@ pub fn open_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> 
 
 /// The same of a path that may be longer than one call takes.
 pub fn open_however_deep(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
-    beneath::open(root, path.strip_prefix(b"/").unwrap_or(path), OFlags::PATH)
+    open_beneath::open(root, path.strip_prefix(b"/").unwrap_or(path), OFlags::PATH)
 }
 
 /// The same through symlinks, which are resolved in that tree.
