@@ -9,13 +9,13 @@ use rustix::io::Errno;
 
 use crate::calls::Calls;
 use crate::cover::{Cover, CoverKind, Placed};
-use crate::event::Event;
-use crate::event::limits::Exceeded;
-use crate::event::network::Told;
 use crate::gate::Gate;
 use crate::guard::{Guard, GuardError, GuardEvent};
 use crate::holder::Holder;
 use crate::journal::Journal;
+use crate::journal::event::Event;
+use crate::journal::event::limits::Exceeded;
+use crate::journal::event::network::Told;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::mount;
 use crate::kernel::stderr::{self, Live};

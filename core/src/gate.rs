@@ -35,7 +35,7 @@ use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use self::shells::Shells;
 use crate::companion;
 use crate::desk::{Desk, Given};
-use crate::event::exec::{self, Decided, Outcome, Process};
+use crate::journal::event::exec::{self, Decided, Outcome, Process};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::kernel::sys::trace::{self, Traced};
 use crate::kernel::{ancestry, calling_process};

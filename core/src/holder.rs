@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::event::Event;
+use crate::journal::event::Event;
 use crate::kernel::proc_text;
 
 /// For the attendant, which ends by itself unless somebody keeps it from that.

@@ -26,7 +26,7 @@ use rustix::process::{Pid, Resource};
 
 use crate::census::Tree;
 use crate::cgroup::{Cgroups, Version, Wanted};
-use crate::event::limits::{Exceeded, Limit, Means};
+use crate::journal::event::limits::{Exceeded, Limit, Means};
 use crate::kernel::proc_text;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, RequestedLimits};

@@ -23,7 +23,7 @@ use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
 use rustix::process::WaitOptions;
 use serde::Deserialize;
 
-use crate::event::files::Refused;
+use crate::journal::event::files::Refused;
 use crate::kernel::process_memory::Memory;
 use crate::kernel::seccomp_notify::{Call, LONGEST_PATH, Listener};
 use crate::kernel::sys::{self, ExecStrings};

@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::event::network::Told;
+use crate::journal::event::network::Told;
 use crate::kernel::calling_process::Caller;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};

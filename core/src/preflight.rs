@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 
-use crate::event::Enforcement;
 use crate::fence::Fence;
 use crate::jail::Jail;
 use crate::journal::Journal;
+use crate::journal::event::Enforcement;
 use crate::landlock::{self, Files};
 use crate::network::outside::Outside;
 use crate::plan::wire::writer::{self, Invalid};

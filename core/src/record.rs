@@ -8,9 +8,9 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::event::Event;
-use crate::event::tool::Record;
 use crate::journal::Journal;
+use crate::journal::event::Event;
+use crate::journal::event::tool::Record;
 use crate::kernel::random::random_name;
 use crate::landlock;
 use crate::plan::Plan;

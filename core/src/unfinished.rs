@@ -16,9 +16,9 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::chores;
 use crate::enclosure;
-use crate::event::Event;
 use crate::guard::{Away, Guard, GuardError, GuardEvent};
 use crate::journal::Journal;
+use crate::journal::event::Event;
 use crate::landlock;
 use crate::marks::{Note, UnfinishedError, VERSION, directory, open_dir, write_all};
 use crate::names::NamesError;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 
 use crate::census::{Census, Columns, Tree};
-use crate::event::limits::{Exceeded, Limit, Means};
+use crate::journal::event::limits::{Exceeded, Limit, Means};
 use crate::limits::{Held, Limits};
 
 const SHORTEST: Duration = Duration::from_millis(20);

@@ -1,7 +1,7 @@
 //! What people are told of an exec that did not run.
 
 use super::words;
-use crate::event::exec::{self, Decided, Outcome};
+use crate::journal::event::exec::{self, Decided, Outcome};
 
 impl Decided {
     /// What people are told at once; None: there is nothing wrong.

@@ -12,7 +12,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::chain::{self, Broken, Entry, Known, Link, Start};
 use super::places::Places;
-use crate::event::exec::{Process, words};
+use crate::journal::event::exec::{Process, words};
 use crate::kernel::calling_process::{Caller, Standing, in_proc};
 use crate::kernel::process_memory::Memory;
 use crate::kernel::seccomp_notify::{Call, LONGEST_PATH};

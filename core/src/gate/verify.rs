@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::chain::{Entry, Link};
 use super::expect::Expected;
 use super::mapped;
-use crate::event::exec;
+use crate::journal::event::exec;
 use crate::kernel::calling_process::{Caller, Standing};
 use crate::kernel::process_memory::{Memory, PAGE};
 use crate::kernel::resolved_path::Identity;

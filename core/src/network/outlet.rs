@@ -30,7 +30,7 @@ use super::line::{Reply, Request};
 use super::published::Within;
 use super::token::Token;
 use crate::desk::Desk;
-use crate::event::network::Told;
+use crate::journal::event::network::Told;
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, errno_names, socket_pair};
 

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
-use crate::event::network::Told;
+use crate::journal::event::network::Told;
 use crate::kernel::errno_names;
 use crate::network::line::{LONGEST, Reply, Request};
 use crate::plan::wire::reader;
@@ -136,7 +136,7 @@ pub fn is_ready(fd: BorrowedFd<'_>, within: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::network::tests::MESSAGE;
+    use crate::journal::event::network::tests::MESSAGE;
     use crate::kernel::socket_pair;
     use rustix::process::PidfdFlags;
 

@@ -1,6 +1,6 @@
 //! What people are told of a denial: why, and what would allow it.
 
-use crate::event::network::Told;
+use crate::journal::event::network::Told;
 use crate::network::table::{self, NOT_ALLOWED};
 
 impl Told {
@@ -24,7 +24,7 @@ impl Told {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::network::tests::MESSAGE;
+    use crate::journal::event::network::tests::MESSAGE;
     use crate::plan::wire::reader;
 
     fn told(changes: &[(&str, &str)]) -> Told {

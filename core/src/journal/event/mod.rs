@@ -16,10 +16,10 @@ use self::files::Refused;
 use self::limits::Exceeded;
 use self::network::Told;
 use self::tool::Record;
+use crate::journal::redact;
 use crate::kernel::errno_names;
 use crate::plan::Mode;
 use crate::plan::wire::writer::{self, Invalid};
-use crate::redact;
 
 /// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
 pub const BODY_LIMIT: usize = 3840;
@@ -390,7 +390,7 @@ mod tests {
     use serde_json::Value;
     use std::collections::BTreeSet;
 
-    const GOLDEN: &str = include_str!("../../schema/examples/events.jsonl");
+    const GOLDEN: &str = include_str!("../../../../schema/examples/events.jsonl");
 
     fn start<'a>(command: &'a [CString], cwd: &'a [u8], chain: &'a [Vec<u8>]) -> Event<'a> {
         Event::Start(Start {

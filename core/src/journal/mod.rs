@@ -8,7 +8,9 @@
 //! What can not be written (a full disk, which the command may have filled) is counted in `head`, or by us if `head` takes nothing
 //! either. Whoever writes next tells it first, with the same write: a session's `journal.lost` stands before whatever comes after the gap.
 
+pub mod event;
 mod head;
+pub mod redact;
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -19,7 +21,7 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use crate::event::{BODY_LIMIT, Event};
+use crate::journal::event::{BODY_LIMIT, Event};
 use crate::kernel::clock::Utc;
 use crate::kernel::{errno_names, stderr};
 use crate::plan;

@@ -10,11 +10,11 @@ use std::sync::OnceLock;
 
 use regex::bytes::{Captures, Regex, RegexBuilder};
 
-mod syntax;
+mod shell_syntax;
 
-use syntax::Syntax;
+use shell_syntax::Syntax;
 
-const TABLE: &str = include_str!("../../src/paddock/journal/secrets.tsv");
+const TABLE: &str = include_str!("../../../../src/paddock/journal/secrets.tsv");
 const MARK: &[u8] = b"[redacted]";
 /// Characters; shorter ones are names as often as secrets.
 const OPAQUE: usize = 32;
@@ -327,7 +327,7 @@ mod tests {
     use super::*;
     use serde_json::Value;
 
-    const GOLDEN: &str = include_str!("../../schema/examples/redaction.json");
+    const GOLDEN: &str = include_str!("../../../../schema/examples/redaction.json");
 
     fn golden(key: &str) -> Vec<(Value, Value)> {
         let golden: Value = serde_json::from_str(GOLDEN).unwrap();

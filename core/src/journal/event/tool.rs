@@ -155,11 +155,11 @@ fn text(out: &mut String, key: &str, text: Option<&Text>, room: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{BODY_LIMIT, Event};
+    use crate::journal::event::{BODY_LIMIT, Event};
     use serde_json::Value;
     use std::collections::BTreeSet;
 
-    const GOLDEN: &str = include_str!("../../../schema/examples/events.jsonl");
+    const GOLDEN: &str = include_str!("../../../../schema/examples/events.jsonl");
     const KINDS: [&str; 3] = ["tool", "tool.end", "approval"];
 
     fn golden() -> Vec<Value> {
