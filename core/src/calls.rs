@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::desk::{self, Desk};
+use crate::approve::open_questions::{self, Desk};
 use crate::gate::{self, Gate};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener, Next};
 use crate::kernel::sys;
@@ -24,7 +24,7 @@ pub fn answered(plan: &Plan) -> Vec<&'static str> {
     let mut calls = Vec::new();
     calls.extend(plan.workspace.iter().flat_map(|_| rename::CALLS));
     calls.extend(plan.gate.iter().flat_map(|_| gate::CALLS));
-    calls.extend(desk::CALLS.into_iter().filter(|_| desk::is_needed(plan)));
+    calls.extend(open_questions::CALLS.into_iter().filter(|_| open_questions::is_needed(plan)));
     calls.extend(observe::calls(plan.tier).filter(|_| plan.observe));
     calls
 }

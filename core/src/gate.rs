@@ -33,8 +33,8 @@ use self::expect::{Expected, Sight, Unexpected, Unseen};
 use self::places::Places;
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use self::shells::Shells;
-use crate::companion;
-use crate::desk::{Desk, Given};
+use crate::approve::approver_process;
+use crate::approve::open_questions::{Desk, Given};
 use crate::journal::event::exec::{self, Decided, Outcome, Process};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::kernel::sys::trace::{self, Traced};
@@ -372,7 +372,7 @@ impl Gate {
             _ => None,
         };
         let decision = self.decision(verdict);
-        desk.ask(&companion::Question::Exec(companion::Exec {
+        desk.ask(&approver_process::Question::Exec(approver_process::Exec {
             exe: expected.exe(),
             chain: &expected.chain.iter().map(|link| link.real.as_slice()).collect::<Vec<_>>(),
             argv: &expected.arguments(),
@@ -411,19 +411,21 @@ impl Gate {
         self.dismiss(listener, |asked| asked.deadline <= now, &late, desk);
     }
 
-    fn answered(&mut self, listener: &Listener, id: u64, answer: companion::Answer, by: String) {
+    fn answered(&mut self, listener: &Listener, id: u64, answer: approver_process::Answer, by: String) {
         let Some(index) = self.asked.iter().position(|asked| asked.id == id) else { return };
         let Asked { call, expected, verdict, since, .. } = self.asked.swap_remove(index);
         if !listener.still_waits(&call) {
             return;
         }
         let decision = Decision { by: Some(by), asked_ms: Some(elapsed_ms(since)), ..self.decision(&verdict) };
-        if answer == companion::Answer::Session {
+        if answer == approver_process::Answer::Session {
             self.allowed.insert(expected.fingerprint());
         }
         match answer {
-            companion::Answer::Once | companion::Answer::Session => self.admit(listener, call, expected, decision),
-            companion::Answer::Deny => {
+            approver_process::Answer::Once | approver_process::Answer::Session => {
+                self.admit(listener, call, expected, decision)
+            }
+            approver_process::Answer::Deny => {
                 self.denied.truncate(MOST_DENIED - 1);
                 self.denied.push_front((expected.pid, expected.fingerprint()));
                 self.deny(listener, &call, expected, decision);

@@ -4,6 +4,7 @@
 //! A library because its root is one `cfg` away from being empty: where there is no such kernel, the programs take the other one.
 #![cfg(supported)]
 
+mod approve;
 mod attempt;
 mod attend;
 mod bpf;
@@ -14,11 +15,9 @@ mod cgroup;
 mod channel;
 mod chores;
 mod command;
-mod companion;
 mod cover;
 mod cover_mount;
 mod descendants;
-mod desk;
 mod enclosure;
 mod environment;
 mod fence;
@@ -86,8 +85,8 @@ use std::time::Duration;
 
 use rustix::net::SocketType;
 
+use crate::approve::approver_process::Companion;
 use crate::attempt::Operation;
-use crate::companion::Companion;
 use crate::holder::Holder;
 use crate::kernel::{proc_text, stderr, sys};
 use crate::network::{Given, Within};

@@ -8,13 +8,13 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::approve::approver_process::Companion;
+use crate::approve::open_questions::Desk;
 use crate::calls::{self, Attendants, Calls};
 use crate::census::Tree;
 use crate::channel;
 use crate::chores::{self, Copied, Duties, Finished};
 use crate::command::Command;
-use crate::companion::Companion;
-use crate::desk::Desk;
 use crate::enclosure::{self, Enclosure};
 use crate::environment;
 use crate::fence::{self, Fence};

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use super::line::{Process, Reply};
-use crate::companion::{Answer, Host, Question};
-use crate::desk::{Desk, Given};
+use crate::approve::approver_process::{Answer, Host, Question};
+use crate::approve::open_questions::{Desk, Given};
 use crate::plan;
 use crate::plan::wire::bytes::Text;
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Deserialize;
 
-use crate::companion::Answer;
+use crate::approve::approver_process::Answer;
 use crate::plan::present;
 use crate::plan::wire::writer::{self, Invalid};
 

@@ -29,7 +29,7 @@ use super::http::{self, Http, HttpError};
 use super::line::{Reply, Request};
 use super::published::Within;
 use super::token::Token;
-use crate::desk::Desk;
+use crate::approve::open_questions::Desk;
 use crate::journal::event::network::Told;
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, errno_names, socket_pair};

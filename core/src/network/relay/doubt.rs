@@ -12,7 +12,7 @@ use super::super::line::{Process, Reply, Request};
 use super::super::owner::Owner;
 use super::super::told::{Asked, Outcome};
 use super::{CLIENT, Peer, Relay, event};
-use crate::companion::Answer;
+use crate::approve::approver_process::Answer;
 use crate::plan::host_name::Name;
 
 /// So long it is waited for who a caller is.

@@ -4,7 +4,6 @@
 //! question, because most runs have none. Where there is no terminal, or `PADDOCK_APPROVER` says so, it is the person's approvals server. It answers, and decides nothing else: whatever it says that is not an answer to an open question
 //! makes it gone, and who is gone can not be asked. Nothing here waits for it.
 
-mod server;
 #[cfg(test)]
 mod tests;
 
@@ -26,6 +25,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use rustix::termios::{OptionalActions, Termios};
 use serde::Deserialize;
 
+use crate::approve::approvals_server;
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::wire::reader;
@@ -438,7 +438,7 @@ fn reach() -> Result<Link, String> {
 }
 
 fn served() -> Result<Link, Errno> {
-    let (socket, key) = server::connect()?;
+    let (socket, key) = approvals_server::connect()?;
     let mut link = Link::new(socket, None)?;
     link.send(None, key);
     Ok(link)

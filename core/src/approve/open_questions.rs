@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::companion::{self, Companion, Heard, Question};
+use crate::approve::approver_process::{self, Companion, Heard, Question};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::plan::{self, Action, Plan};
 
@@ -41,7 +41,7 @@ pub struct Desk {
 /// An answer.
 pub struct Given {
     pub id: u64,
-    pub answer: companion::Answer,
+    pub answer: approver_process::Answer,
     pub by: String,
 }
 
