@@ -20,8 +20,8 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
 use serde::Deserialize;
 
-use crate::census::{Census, Tree};
 use crate::kernel::sys;
+use crate::limits::process_usage::{Census, Tree};
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
 use crate::refusal::Refusal;

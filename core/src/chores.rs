@@ -19,13 +19,13 @@ use crate::journal::event::network::Told;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::mount;
 use crate::kernel::stderr::{self, Live};
+use crate::limits::watchdog::Watch;
 use crate::namespaces::{Inside, Overlaid};
 use crate::network::outlet::{Heard, Outlet};
 use crate::observe::Observer;
 use crate::plan::wire::bytes::AbsPath;
 use crate::supervise::{CHORES, Chores, Due};
 use crate::veil::{self, Veil};
-use crate::watch::Watch;
 
 /// More lines than this about names that were taken away say nothing new.
 const MOST_LINES: usize = 20;

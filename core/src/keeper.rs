@@ -13,9 +13,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use crate::channel::{self, Word};
 use crate::command::Command;
-use crate::descendants::end_descendants;
 use crate::fence::FenceError;
 use crate::kernel::sys;
+use crate::limits::descendants::end_descendants;
 
 /// The life of a keeper, in the process that became one. What goes wrong before the command runs is left in `failure`: a filter may refuse
 /// every other way to say it.

@@ -10,14 +10,11 @@ mod attend;
 mod bpf;
 mod calls;
 mod carry;
-mod census;
-mod cgroup;
 mod channel;
 mod chores;
 mod command;
 mod cover;
 mod cover_mount;
-mod descendants;
 mod enclosure;
 mod environment;
 mod fence;
@@ -74,7 +71,6 @@ mod unreached;
 mod veil;
 mod vigil;
 mod walk;
-mod watch;
 
 #[cfg(not(test))]
 pub use kernel::sys::Allocator;

@@ -12,13 +12,13 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
 use crate::channel::{self, Word};
 use crate::command::Command;
-use crate::descendants::{REAP_PAUSE, end_descendants};
 use crate::fence::{self, Fence, FenceError, Step};
 use crate::keeper;
 use crate::kernel::seccomp_notify::Listener;
 use crate::kernel::sys::{self, Arrival, SignalMask};
 use crate::kernel::{ancestry, socket_pair};
 use crate::limits::Limits;
+use crate::limits::descendants::{REAP_PAUSE, end_descendants};
 use crate::namespaces::{self, Attend, Handed, Sandbox};
 use crate::vigil::Vigil;
 

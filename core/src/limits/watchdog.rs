@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::census::{Census, Columns, Tree};
 use crate::journal::event::limits::{Exceeded, Limit, Means};
+use crate::limits::process_usage::{Census, Columns, Tree};
 use crate::limits::{Held, Limits};
 
 const SHORTEST: Duration = Duration::from_millis(20);

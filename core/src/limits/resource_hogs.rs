@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Exceeded, Held, Limit, Limits, Means, RequestedLimits};
-use crate::census::Tree;
+use crate::limits::process_usage::Tree;
 
 const NOBODY: u32 = 65534;
 const NONE: RequestedLimits = RequestedLimits {
@@ -267,7 +267,7 @@ fn supervisor() {
         (open_proc("/proc"), Tree::DescendantsOf(own))
     };
     let mut watch = limits.watch(proc.as_fd(), tree, &[]).unwrap();
-    let mut census = crate::census::Census::new(proc.as_fd(), tree, &[]).unwrap();
+    let mut census = crate::limits::process_usage::Census::new(proc.as_fd(), tree, &[]).unwrap();
     let main = Pid::from_raw(child.id() as i32).unwrap();
     let started = Instant::now();
     writeln!(child.stdin.take().unwrap(), "go").unwrap();
@@ -291,7 +291,7 @@ fn supervisor() {
             }
         }
         if held_by_kernel {
-            let columns = crate::census::Columns { stat: true, ..Default::default() };
+            let columns = crate::limits::process_usage::Columns { stat: true, ..Default::default() };
             most_tasks = most_tasks.max(census.count(columns).unwrap().tasks);
         }
         if started.elapsed() > Duration::from_secs(DEADLINE_S) {
@@ -364,7 +364,12 @@ fn start(full: bool, argv: &[String]) -> (Child, Pid, BufReader<ChildStderr>) {
 }
 
 /// Ends all that is left, and returns how the command ended.
-fn bury(watch: &mut crate::watch::Watch<'_>, main: Pid, end: Option<WaitStatus>, init: Option<Pid>) -> WaitStatus {
+fn bury(
+    watch: &mut crate::limits::watchdog::Watch<'_>,
+    main: Pid,
+    end: Option<WaitStatus>,
+    init: Option<Pid>,
+) -> WaitStatus {
     let mut end = end;
     let deadline = Instant::now() + Duration::from_secs(DEADLINE_S);
     if let (Some(init), None) = (init, end) {

@@ -5,7 +5,7 @@
 //! of a group belong to the user, so the command must not be able to write below the mount points of the cgroup trees: plans keep
 //! them unwritable, and a run whose plan does not is refused.
 
-mod standing;
+mod location;
 
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
 
 use crate::kernel::proc_text::{self, NumberList};
-pub use standing::Version;
-use standing::{Controller, Controllers, Level, Standing};
+pub use location::Version;
+use location::{Controller, Controllers, Level, Standing};
 
 /// linux/magic.h.
 const CGROUP_SUPER_MAGIC: u64 = 0x0027_E0EB;
@@ -91,7 +91,7 @@ impl Cgroups {
             made.limit_v1(index, controller, wanted);
         }
         if !made.groups.is_empty() {
-            made.mount_points = standing::mount_points(&mounts).collect();
+            made.mount_points = location::mount_points(&mounts).collect();
         }
         made
     }
@@ -191,12 +191,12 @@ impl Cgroups {
         let levels: Vec<Level> = opened.iter().map(|(_, level)| *level).collect();
         let mut places = Vec::with_capacity(2 * levels.len());
         if controllers.count() > 0 {
-            places.extend(standing::candidates(&levels, controllers).into_iter().map(|up| (up, controllers)));
+            places.extend(location::candidates(&levels, controllers).into_iter().map(|up| (up, controllers)));
         }
         if wanted.cpu_time {
             // Time is counted everywhere, also where no controller is given.
             let none = Controllers::default();
-            places.extend(standing::candidates(&levels, none).into_iter().map(|up| (up, none)));
+            places.extend(location::candidates(&levels, none).into_iter().map(|up| (up, none)));
         }
         for (up, needed) in places {
             let Some((parent, level)) = opened.get(up) else { continue };

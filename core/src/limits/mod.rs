@@ -24,13 +24,13 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource};
 
-use crate::census::Tree;
-use crate::cgroup::{Cgroups, Version, Wanted};
 use crate::journal::event::limits::{Exceeded, Limit, Means};
 use crate::kernel::proc_text;
+use crate::limits::cgroup::{Cgroups, Version, Wanted};
+use crate::limits::process_usage::Tree;
+use crate::limits::watchdog::Watch;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, RequestedLimits};
-use crate::watch::Watch;
 
 impl From<Version> for Means {
     fn from(version: Version) -> Means {
@@ -368,7 +368,11 @@ fn decimal(mut number: u32, buffer: &mut [u8; 12]) -> usize {
     }
 }
 
+pub mod cgroup;
+pub mod descendants;
+pub mod process_usage;
 #[cfg(test)]
-mod hogs;
+mod resource_hogs;
 #[cfg(test)]
 mod tests;
+pub mod watchdog;
