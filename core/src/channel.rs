@@ -12,7 +12,7 @@ use rustix::net::{
 
 use rustix::process::WaitStatus;
 
-use crate::cover::{Cover, CoverKind};
+use crate::files::cover::{Cover, CoverKind};
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 

@@ -8,9 +8,10 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use crate::calls::Calls;
-use crate::cover::{Cover, CoverKind, Placed};
+use crate::files::cover::{Cover, CoverKind, Placed};
+use crate::files::guard::{Guard, GuardError, GuardEvent};
+use crate::files::workspace::whiteouts::{self, Veil};
 use crate::gate::Gate;
-use crate::guard::{Guard, GuardError, GuardEvent};
 use crate::holder::Holder;
 use crate::journal::Journal;
 use crate::journal::event::Event;
@@ -25,7 +26,6 @@ use crate::network::outlet::{Heard, Outlet};
 use crate::observe::Observer;
 use crate::plan::wire::bytes::AbsPath;
 use crate::supervise::{CHORES, Chores, Due};
-use crate::veil::{self, Veil};
 
 /// More lines than this about names that were taken away say nothing new.
 const MOST_LINES: usize = 20;
@@ -357,7 +357,7 @@ impl Copied<'_> {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
             Err(error) => return Err(error),
         };
-        for (dir, name) in paths.filter_map(|path| veil::split(self.workspace, path)) {
+        for (dir, name) in paths.filter_map(|path| whiteouts::split(self.workspace, path)) {
             veil.hide(workspace.as_fd(), dir, [name.to_vec()]);
         }
         veil.lay(workspace.as_fd(), overlaid.veil.as_fd())

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::cover::{Cover, CoverKind, Placed};
+use crate::files::cover::{Cover, CoverKind, Placed};
 use crate::kernel::mount::{NO_EXEC, PLAIN, READ_ONLY, attach, clone_tree, open_however_deep, open_inside};
 use crate::kernel::resolved_path::Identity;
 

@@ -10,18 +10,20 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 
 use crate::channel::Word;
-use crate::cover::{Cover, CoverKind};
 use crate::fence::Fence;
-use crate::ground::Tree;
-use crate::guard::{Guard, GuardError};
+use crate::files::cover::{Cover, CoverKind};
+use crate::files::guard::{Guard, GuardError};
+use crate::files::patterns::{Names, NamesError, Rule};
+use crate::files::tree_roots::Tree;
+use crate::files::unfinished_scans::Mark;
+use crate::files::workspace::session_dir::{Session, SessionError};
+use crate::files::workspace::whiteouts::{self, Veil};
+use crate::files::{home_links, host_sockets};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::LONGEST_PATH;
 use crate::kernel::sys::SignalMask;
 use crate::landlock::{Files, FilesError, Placed, grant_location};
-use crate::led;
-use crate::marks::Mark;
-use crate::names::{Names, NamesError, Rule};
 use crate::namespaces::{self, Attend, Payload, Started, Tell};
 use crate::plan::wire::bytes::{self, AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
@@ -29,9 +31,6 @@ use crate::plan::{self, Namespaces, Plan};
 use crate::preflight::Preflight;
 use crate::root::Blueprint;
 use crate::sandbox_error::SandboxError;
-use crate::services;
-use crate::session::{Session, SessionError};
-use crate::veil::{self, Veil};
 
 pub struct Enclosure<'p> {
     plan: &'p Plan,
@@ -291,7 +290,7 @@ fn arm(
             watched: written(placed),
         })
         .collect();
-    led::protect_ends(&mut names, &files.home, protect, &trees).map_err(GuardError::from)?;
+    home_links::protect_ends(&mut names, &files.home, protect, &trees).map_err(GuardError::from)?;
     names.settle()?;
     let closed = files.closed_with_other_names(requested);
     let (guard, found) = Guard::arm(names, &trees, &left_out, &closed, taken)?;
@@ -305,7 +304,7 @@ fn callable<'c>(files: &Files<'_>, covers: impl Iterator<Item = &'c Cover>) -> R
     let shown = |path: &AbsPath| files.placed.iter().any(|placed| placed.directory && path.is_within(&placed.real));
     let is_granted = |path: &AbsPath| granted.iter().any(|(other, _)| other == path);
     let is_masked = |path: &AbsPath| masks.iter().any(|mask| path.is_within(&mask.path));
-    services::covers(|path| shown(path) && !is_granted(path) && !is_masked(path)).map_err(SandboxError::Services)
+    host_sockets::covers(|path| shown(path) && !is_granted(path) && !is_masked(path)).map_err(SandboxError::Services)
 }
 
 /// What lies deeper than a path reaches is closed with the last directory on the way that one leads to.
@@ -375,7 +374,7 @@ fn weave(
     let mut guard = guard;
     for path in masked.iter().filter(|path| free(path)) {
         let closed = requested.closed.contains(path);
-        if let Some((dir, name)) = veil::split(workspace, path)
+        if let Some((dir, name)) = whiteouts::split(workspace, path)
             && (closed || guard.as_mut().is_some_and(|guard| guard.names().denies(path.as_bytes())))
         {
             dirs.insert(dir.to_vec());
@@ -385,7 +384,7 @@ fn weave(
     for path in
         requested.deny.iter().filter_map(exact).chain(requested.closed.iter().cloned()).filter(|path| free(path))
     {
-        dirs.extend(veil::split(workspace, &path).map(|(dir, _)| dir.to_vec()));
+        dirs.extend(whiteouts::split(workspace, &path).map(|(dir, _)| dir.to_vec()));
     }
     for (dir, name) in denied {
         veil.hide(opened.as_fd(), &dir, [name]);

@@ -14,9 +14,10 @@ use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::channel::{self, Word};
-use crate::cover::{Cover, CoverKind, Placed};
 use crate::cover_mount;
 use crate::fence::{self, Fence, FenceError};
+use crate::files::cover::{Cover, CoverKind, Placed};
+use crate::files::host_sockets::{self, SocketFile};
 use crate::jail::JailError;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::Listener;
@@ -29,7 +30,6 @@ use crate::privileges::Privileges;
 use crate::processors;
 use crate::root::{self, Blueprint, RootError, Stage};
 use crate::sandbox_error::SandboxError;
-use crate::services::{self, SocketFile};
 
 /// What init is born into, and what it makes itself, while the supervisor goes on.
 const BIRTH: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
@@ -360,7 +360,7 @@ impl Inside {
     fn strangers<'c>(&self, covers: &'c [Cover]) -> Result<Vec<(&'c Cover, OwnedFd)>, Errno> {
         // Held open, no number of theirs becomes another's: who answers before and after it is told who is there, was there.
         let suspects = covers.iter().filter(|cover| cover.kind == CoverKind::Stranger);
-        let answers = |socket: &OwnedFd| !services::is_silent(socket.as_fd());
+        let answers = |socket: &OwnedFd| !host_sockets::is_silent(socket.as_fd());
         let mut suspects: Vec<(&Cover, OwnedFd)> =
             suspects.filter_map(|cover| Some((cover, look(cover).filter(answers)?))).collect();
         if suspects.is_empty() {
@@ -371,14 +371,14 @@ impl Inside {
         let mut bound = Ok(Vec::new());
         if apart {
             let child = sys::spawn_sharing_memory(|| {
-                bound = self.enter_network().and_then(|()| services::bound());
+                bound = self.enter_network().and_then(|()| host_sockets::bound());
                 0
             })?;
             rustix::process::waitpid(Some(child), WaitOptions::empty())?;
         } else {
-            bound = services::bound();
+            bound = host_sockets::bound();
         }
-        let (bound, mounts) = (bound?, services::mounts()?);
+        let (bound, mounts) = (bound?, host_sockets::mounts()?);
         let (mut callers, until) = (Callers::of(self.init), Callers::deadline());
         suspects.retain(|(_, socket)| {
             let file = SocketFile::of(socket.as_fd(), &mounts);

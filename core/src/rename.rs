@@ -19,8 +19,8 @@ use rustix::fs::{FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
-use crate::carry::{self, Name};
 use crate::fence::Fence;
+use crate::files::workspace::move_tree::{self, Name};
 use crate::kernel::calling_process::{Caller, in_proc, mount_of, open_in, open_start};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::kernel::sys;
@@ -137,7 +137,7 @@ impl<'a> Renames<'a> {
         let supervisor = rustix::process::getpid();
         let pid = sys::fork(|| {
             let moved = match self.become_like_the_command(supervisor) {
-                Ok(()) => carry::rename(&old, &new, asked.flags, mount),
+                Ok(()) => move_tree::rename(&old, &new, asked.flags, mount),
                 Err(_) => Answer::Continue,
             };
             listener.answer(&call, moved);

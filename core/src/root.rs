@@ -18,6 +18,8 @@ use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use crate::channel::{self, Word};
+use crate::files::workspace::session_dir::Session;
+use crate::files::workspace::whiteouts::Veil;
 use crate::kernel::mount::{self, NO_EXEC, PLAIN, READ_ONLY};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys;
@@ -27,8 +29,6 @@ use crate::overlay::Layers;
 use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Namespaces, Plan};
-use crate::session::Session;
-use crate::veil::Veil;
 
 pub use covers::cover;
 use made::{BUNDLE, is_own_device, make_tmp, take_device};

@@ -17,8 +17,11 @@ use crate::command::Command;
 use crate::enclosure::{self, Enclosure};
 use crate::environment;
 use crate::fence::{self, Fence};
+use crate::files::guard::Guard;
+use crate::files::unfinished_scans::Mark;
+use crate::files::workspace::session_dir::Session;
+use crate::files::workspace::whiteouts::Veil;
 use crate::gate::Gate;
-use crate::guard::Guard;
 use crate::holder::Holder;
 use crate::jail::Jail;
 use crate::journal::event::exec::Decided;
@@ -31,7 +34,6 @@ use crate::kernel::{ancestry, errno_names, stderr};
 use crate::landlock::{self, Files};
 use crate::limits::Limits;
 use crate::limits::process_usage::Tree;
-use crate::marks::Mark;
 use crate::namespaces::{self, Attend, Overlaid};
 use crate::network::NetworkError;
 use crate::network::asker::Asker;
@@ -47,12 +49,10 @@ use crate::preflight::Preflight;
 use crate::refusal::Refusal;
 use crate::rename::Renames;
 use crate::sandbox_error::SandboxError;
-use crate::session::Session;
 use crate::standard;
 use crate::supervise::{self, Subject, SuperviseError};
 use crate::temp::Temp;
 use crate::unfinished;
-use crate::veil::Veil;
 
 /// Of Paddock itself: nothing was run, or the guard did not finish its work.
 pub fn run(

@@ -4,15 +4,15 @@ use rustix::io::Errno;
 
 use crate::bpf::BpfError;
 use crate::fence::FenceError;
-use crate::guard::GuardError;
+use crate::files::guard::GuardError;
+use crate::files::patterns::NamesError;
+use crate::files::unfinished_scans::UnfinishedError;
+use crate::files::workspace::session_dir::SessionError;
 use crate::jail::JailError;
 use crate::journal::JournalError;
 use crate::landlock::FilesError;
-use crate::marks::UnfinishedError;
-use crate::names::NamesError;
 use crate::namespaces::NamespacesError;
 use crate::network::NetworkError;
-use crate::session::SessionError;
 use crate::temp::TempError;
 
 #[derive(Debug, thiserror::Error)]

@@ -16,12 +16,12 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::chores;
 use crate::enclosure;
-use crate::guard::{Away, Guard, GuardError, GuardEvent};
+use crate::files::guard::{Away, Guard, GuardError, GuardEvent};
+use crate::files::patterns::NamesError;
+use crate::files::unfinished_scans::{Note, UnfinishedError, VERSION, directory, open_dir, write_all};
 use crate::journal::Journal;
 use crate::journal::event::Event;
 use crate::landlock;
-use crate::marks::{Note, UnfinishedError, VERSION, directory, open_dir, write_all};
-use crate::names::NamesError;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::reader;
 use crate::plan::{Plan, PlanError};

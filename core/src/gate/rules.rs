@@ -14,7 +14,7 @@ use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder, SetMatches};
 
 use super::hosts::{self, Pattern};
 use super::words;
-use crate::names::{Globs, NamesError};
+use crate::files::patterns::{Globs, NamesError};
 use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Action, Gate, Key};

@@ -9,12 +9,12 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
 use super::{Files, FilesError, Placed, is_dir};
-use crate::cover::{Cover, CoverKind};
-use crate::glance::Seen;
+use crate::files::cover::{Cover, CoverKind};
+use crate::files::home_listing::Seen;
+use crate::files::previously_writable::absolute;
 use crate::kernel::resolved_path::{self, Identity, Link};
 use crate::plan;
 use crate::plan::wire::bytes::AbsPath;
-use crate::reach::absolute;
 
 impl<'p> Files<'p> {
     /// The closed places inside grants, to be masked, and the unwritable ones inside what can be written, to be locked.

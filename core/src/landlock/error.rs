@@ -2,8 +2,8 @@
 
 use rustix::io::Errno;
 
+use crate::files::previously_writable::Unknown;
 use crate::plan::wire::bytes::{AbsPath, Text};
-use crate::reach::Unknown;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {

@@ -17,14 +17,14 @@ use landlock::AccessNet;
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::glance::{Glance, Seen};
+use crate::files::home_listing::{Glance, Seen};
+use crate::files::previously_writable::{Reach, absolute};
 use crate::journal::Journal;
 use crate::kernel::resolved_path::{self, Identity, Link, Place};
 use crate::kernel::sys;
 use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Plan, Tier};
-use crate::reach::{Reach, absolute};
 
 pub use error::FilesError;
 pub use grant_location::Placed;
