@@ -7,11 +7,11 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::gate::chain::{self, Broken, Entry, Known, Link, Start};
+use crate::gate::argv_text;
 use crate::gate::decide::decide;
-use crate::gate::places::Places;
+use crate::gate::interpreter_chain::{self, Broken, Entry, Known, Link, Start};
 use crate::gate::rules::{self, Cause, Exec, File, Rules, Verdict};
-use crate::gate::words;
+use crate::gate::trusted_dirs::Places;
 use crate::kernel::calling_process;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
@@ -88,12 +88,18 @@ fn follow(
     if named == b"/proc/self/exe" {
         return Err(Broken::Unseen { named, why: "it is whichever program asks for it" });
     }
-    let file = open(&named).map_err(chain::through_descriptor(&named))?;
+    let file = open(&named).map_err(interpreter_chain::through_descriptor(&named))?;
     let needed = |path: &[u8]| {
         needs.borrow_mut().push(path.to_vec());
         open(path)
     };
-    chain::follow(Start { named, file, by_descriptor: false }, &needed, places, &mut Known::default(), chain)
+    interpreter_chain::follow(
+        Start { named, file, by_descriptor: false },
+        &needed,
+        places,
+        &mut Known::default(),
+        chain,
+    )
 }
 
 fn judge(
@@ -160,7 +166,7 @@ fn text_or_null(out: &mut String, text: Option<&[u8]>) {
 pub fn exactly(asked: &[u8]) -> Result<String, Refusal> {
     let argv: Vec<Text> = reader::from_slice(asked).map_err(PlanError::Json)?;
     let mut out = String::new();
-    writer::string(&mut out, words::exactly(argv.iter().map(Text::as_bytes)).as_bytes(), Invalid::Surrogate);
+    writer::string(&mut out, argv_text::exactly(argv.iter().map(Text::as_bytes)).as_bytes(), Invalid::Surrogate);
     Ok(out)
 }
 

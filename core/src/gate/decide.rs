@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use sha2::{Digest as _, Sha256};
 
-use super::chain::Link;
-use super::places::Places;
+use super::interpreter_chain::Link;
 use super::rules::{Cause, Exec, Rules, Verdict};
+use super::trusted_dirs::Places;
 use crate::plan::Action;
 
 /// The verdict that counts, and the approval that answers where it is a question.

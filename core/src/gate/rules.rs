@@ -12,8 +12,8 @@ use std::cell::OnceCell;
 
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder, SetMatches};
 
-use super::hosts::{self, Pattern};
-use super::words;
+use super::argv_hosts::{self, Pattern};
+use super::argv_text;
 use crate::files::patterns::{Globs, NamesError};
 use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::{AbsPath, Text};
@@ -428,7 +428,7 @@ impl Test {
                 Holds::from(paths.iter().any(|wanted| wanted.as_bytes() == exe), || false)
             }
             Test::ParentArgv(expressions) => {
-                let text = words::joined(facts.parent()?.argv.iter().copied());
+                let text = argv_text::joined(facts.parent()?.argv.iter().copied());
                 let found = facts.patterns.expressions.matches(&text);
                 Holds::from(expressions.iter().any(|expression| found.matched(*expression)), || false)
             }
@@ -519,14 +519,14 @@ impl<'a, 'b> Facts<'a, 'b> {
     /// The arguments as they are; and as they would be if the program were called by its other names.
     fn texts(&self) -> (Vec<u8>, Vec<Vec<u8>>) {
         let rest = self.argv.split_first().map_or(&[][..], |(_, rest)| rest);
-        let called = |name: &[u8]| words::joined(std::iter::once(name).chain(rest.iter().copied()));
-        let as_given = words::joined(self.argv.iter().copied());
+        let called = |name: &[u8]| argv_text::joined(std::iter::once(name).chain(rest.iter().copied()));
+        let as_given = argv_text::joined(self.argv.iter().copied());
         let own = self.own_name();
         let (exe, given) = (self.exe(), self.chain.first().map_or(&b""[..], |file| file.named));
         let names = [basename(exe), exe, basename(own), basename(given), given];
         let called = names.into_iter().filter(|name| !name.is_empty()).map(called);
         let applet = self.applet();
-        let inner = (!applet.is_empty()).then(|| words::joined(applet.iter().copied()));
+        let inner = (!applet.is_empty()).then(|| argv_text::joined(applet.iter().copied()));
         let mut renamed = Vec::new();
         for text in called.chain(inner) {
             if text != as_given && !renamed.contains(&text) {
@@ -539,7 +539,7 @@ impl<'a, 'b> Facts<'a, 'b> {
     fn hosts(&self) -> &[Option<Host>] {
         self.hosts.get_or_init(|| {
             let mut found = Vec::new();
-            self.argv.iter().skip(1).for_each(|argument| hosts::in_argument(argument, &mut found));
+            self.argv.iter().skip(1).for_each(|argument| argv_hosts::in_argument(argument, &mut found));
             found
         })
     }

@@ -2,7 +2,7 @@
 //! exec going on. Nobody else starts a real one.
 
 use super::Decision;
-use super::expect::Expected;
+use super::expected_exec::Expected;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::Plan;
 

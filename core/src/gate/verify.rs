@@ -6,9 +6,9 @@ use std::time::Instant;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
-use super::chain::{Entry, Link};
-use super::expect::Expected;
-use super::mapped;
+use super::expected_exec::Expected;
+use super::interpreter_chain::{Entry, Link};
+use super::loader;
 use crate::journal::event::exec;
 use crate::kernel::calling_process::{Caller, Standing};
 use crate::kernel::process_memory::{Memory, PAGE};
@@ -72,7 +72,7 @@ fn compare(
         Entry::Loader(loader) => Some(&**loader),
     };
     if let Some(first) = first
-        && !mapped::is_of(own, instruction, first.content()?)?
+        && !loader::is_of(own, instruction, first.content()?)?
     {
         return Err(Difference::In("the loader"));
     }

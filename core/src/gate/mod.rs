@@ -7,18 +7,18 @@
 //!
 //! Nothing here waits: whoever is asked about stays parked while all others are served.
 
-pub mod chain;
+pub mod argv_hosts;
+pub mod argv_text;
 pub mod decide;
-mod decided;
-pub mod expect;
-pub mod hosts;
-mod mapped;
-pub mod places;
-mod program;
+mod exec_message;
+pub mod expected_exec;
+mod file_format;
+pub mod interpreter_chain;
+mod loader;
 pub mod rules;
 mod shells;
+pub mod trusted_dirs;
 mod verify;
-pub mod words;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -28,11 +28,11 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
-use self::chain::{Link, State};
-use self::expect::{Expected, Sight, Unexpected, Unseen};
-use self::places::Places;
+use self::expected_exec::{Expected, Sight, Unexpected, Unseen};
+use self::interpreter_chain::{Link, State};
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use self::shells::Shells;
+use self::trusted_dirs::Places;
 use crate::approve::approver_process;
 use crate::approve::open_questions::{Desk, Given};
 use crate::journal::event::exec::{self, Decided, Outcome, Process};
@@ -123,7 +123,7 @@ impl Gate {
         // By /proc/PID/mem, where ptrace is not asked.
         let files = plan.files.as_ref();
         if !requested.trace
-            && let Some(grant) = files.and_then(|files| files.grants.iter().find(|grant| places::rewrites(grant)))
+            && let Some(grant) = files.and_then(|files| files.grants.iter().find(|grant| trusted_dirs::rewrites(grant)))
         {
             return Err(RuleError::Proc(grant.path.clone()));
         }
@@ -332,7 +332,7 @@ impl Gate {
             }
             Err(_) if !listener.still_waits(&call) => {} // it was killed
             Err(_) => {
-                let why = match expect::is_traced(call.thread) {
+                let why = match expected_exec::is_traced(call.thread) {
                     false => "the kernel does not let us look at it (kernel.yama.ptrace_scope?)",
                     true => "another program traces it",
                 };

@@ -5,7 +5,7 @@
 
 use std::os::unix::ffi::OsStrExt as _;
 
-use super::chain::Link;
+use super::interpreter_chain::Link;
 use crate::kernel::resolved_path;
 use crate::plan::{Grant, Plan};
 

@@ -10,9 +10,9 @@ use rustix::io::Errno;
 use rustix::path::DecInt;
 
 use super::decide;
-use super::places::Places;
-use super::program::Program;
+use super::file_format::Program;
 use super::rules::File;
+use super::trusted_dirs::Places;
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::original_shell;

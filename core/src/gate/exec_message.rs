@@ -1,6 +1,6 @@
 //! What people are told of an exec that did not run.
 
-use super::words;
+use super::argv_text;
 use crate::journal::event::exec::{self, Decided, Outcome};
 
 impl Decided {
@@ -14,7 +14,7 @@ impl Decided {
         };
         let mut line = match &self.argv[..] {
             [] => self.exe.clone(),
-            argv => words::joined(exec::words(argv)),
+            argv => argv_text::joined(exec::words(argv)),
         };
         if line.len() > SHOWN {
             line.truncate(SHOWN);

@@ -10,8 +10,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use sha2::{Digest as _, Sha256};
 
-use super::chain::{self, Broken, Entry, Known, Link, Start};
-use super::places::Places;
+use super::interpreter_chain::{self, Broken, Entry, Known, Link, Start};
+use super::trusted_dirs::Places;
 use crate::journal::event::exec::{Process, words};
 use crate::kernel::calling_process::{Caller, Standing, in_proc};
 use crate::kernel::process_memory::Memory;
@@ -122,7 +122,13 @@ impl Expected {
         let mut links = Vec::with_capacity(1);
         let followed = open(&caller, &asked, &path).and_then(|file| {
             let start = Start { named: named.clone(), file, by_descriptor };
-            chain::follow(start, &|path| caller.open(libc::AT_FDCWD, path, PATH), places, &mut sight.known, &mut links)
+            interpreter_chain::follow(
+                start,
+                &|path| caller.open(libc::AT_FDCWD, path, PATH),
+                places,
+                &mut sight.known,
+                &mut links,
+            )
         });
         let entry = match followed {
             Ok(entry) => entry,
@@ -241,7 +247,7 @@ fn open(caller: &Caller, asked: &Asked, path: &[u8]) -> Result<OwnedFd, Broken> 
         return Ok(caller.own("exe", PATH)?);
     }
     let flags = if asked.flags & libc::AT_SYMLINK_NOFOLLOW == 0 { PATH } else { PATH | OFlags::NOFOLLOW };
-    caller.open(asked.dir, path, flags).map_err(chain::through_descriptor(path))
+    caller.open(asked.dir, path, flags).map_err(interpreter_chain::through_descriptor(path))
 }
 
 fn status(thread: u32) -> Result<Vec<u8>, Errno> {
