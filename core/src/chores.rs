@@ -22,7 +22,7 @@ use crate::kernel::mount;
 use crate::kernel::stderr::{self, Live};
 use crate::limits::watchdog::Watch;
 use crate::namespaces::{Inside, Overlaid};
-use crate::network::outlet::{Heard, Outlet};
+use crate::network::supervisor::relay_process::{Heard, Outlet};
 use crate::observe::Observer;
 use crate::plan::wire::bytes::AbsPath;
 use crate::supervise::{CHORES, Chores, Due};

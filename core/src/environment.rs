@@ -4,7 +4,7 @@
 use std::ffi::CString;
 use std::net::SocketAddr;
 
-use crate::network::token::{self, Token};
+use crate::network::supervisor::proxy_password::{self, Token};
 use crate::plan::wire::bytes::Text;
 use crate::plan::{Environment, PLACEHOLDER_TOKEN, TMP_TOKEN};
 
@@ -55,7 +55,7 @@ pub fn with_proxy(
         !names().any(|name| own.eq_ignore_ascii_case(name.as_bytes()))
             || set.iter().any(|(set, _)| set.as_bytes() == own)
     });
-    let proxy = format!("http://{}:{token}@{}", token::USER, address);
+    let proxy = format!("http://{}:{token}@{}", proxy_password::USER, address);
     for name in PROXIES.into_iter().chain([EXCEPTIONS]).filter(|name| !is_set(name)) {
         let value = if name == EXCEPTIONS { DIRECT } else { &proxy };
         entries.extend(CString::new(format!("{name}={value}")));
@@ -203,7 +203,7 @@ mod tests {
             let inherited: Vec<CString> = inherited.iter().map(|entry| CString::new(*entry).unwrap()).collect();
             let set: Vec<_> =
                 set.iter().map(|(name, value)| (texts(&[name])[0].clone(), texts(&[value])[0].clone())).collect();
-            let entries = with_proxy(inherited, &set, (crate::network::inside::PROXY, &token));
+            let entries = with_proxy(inherited, &set, (crate::network::namespace::PROXY, &token));
             entries.into_iter().map(|entry| entry.into_string().unwrap()).collect::<Vec<_>>()
         };
         let proxy = format!("http://paddock:{token}@127.255.255.254:1");

@@ -14,8 +14,7 @@ use crate::channel::{self, Word};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys::{self, Instruction, SignalMask};
 use crate::landlock;
-use crate::network::NetworkError;
-use crate::pin;
+use crate::network::{NetworkError, supervised_connect};
 use crate::plan::syscalls::Arch;
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{Plan, Tier};
@@ -170,7 +169,7 @@ impl Fence {
         if self.filters.get().is_some() {
             return Ok(());
         }
-        let reach = pin::reach_of(plan, sockets);
+        let reach = supervised_connect::reach_of(plan, sockets);
         let filter = match &plan.seccomp {
             Some(requested) => {
                 let (shared_group, gated) = (!keeps_signals_in(plan), plan.gate.is_some());
@@ -179,9 +178,9 @@ impl Fence {
             None => None,
         };
         let mut notified = Vec::new();
-        notified.extend(pin::calls(reach));
+        notified.extend(supervised_connect::calls(reach));
         if !notified.is_empty() {
-            pin::check().map_err(NetworkError::Pin)?;
+            supervised_connect::check().map_err(NetworkError::Pin)?;
         }
         notified.extend(&self.answered);
         let notifying = match &notified[..] {

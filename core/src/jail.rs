@@ -20,7 +20,7 @@ use crate::kernel::resolved_path::{Identity, Place};
 use crate::kernel::sys::{self, SignalMask};
 use crate::limits::{Limits, LimitsError};
 use crate::namespaces::{self, Attend, Furnish, Furnished, InitError, Payload, Started};
-use crate::network::inside::{self, InsideError};
+use crate::network::namespace::{self, InsideError};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{Container, Grant, Namespaces, Plan};
 use crate::privileges;
@@ -330,7 +330,7 @@ impl Interior<'_, '_> {
         sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWCGROUP as u64, 0, 0, 0])
             .map_err(step("no cgroup namespace can be made"))?;
         if container.loopback {
-            inside::bring_loopback_up()?;
+            namespace::bring_loopback_up()?;
         }
         let root = root::Stage::find()?.put(tree)?;
         let root = root.as_fd();

@@ -32,7 +32,6 @@ mod namespaces;
 mod network;
 mod observe;
 mod overlay;
-mod pin;
 pub mod plan;
 mod plan_fd;
 mod preflight;

@@ -23,8 +23,8 @@ use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::Listener;
 use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{mount, socket_pair};
-use crate::network::callers::Callers;
-use crate::network::inside::{self, InsideError};
+use crate::network::namespace::{self, InsideError};
+use crate::network::supervisor::socket_processes::Callers;
 use crate::overlay;
 use crate::privileges::Privileges;
 use crate::processors;
@@ -157,7 +157,7 @@ impl Furnish for Blueprint<'_> {
     fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, InitError> {
         if let Some(network) = &self.plan.network {
             // None of them stays here: where nobody listens, connections are refused.
-            let sockets = inside::enter(network)?;
+            let sockets = namespace::enter(network)?;
             let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
             for some in sockets.chunks(channel::DESCRIPTORS) {
                 let told = channel::send(channel, &Word::Network, some);

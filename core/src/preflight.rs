@@ -7,7 +7,7 @@ use crate::jail::Jail;
 use crate::journal::Journal;
 use crate::journal::event::Enforcement;
 use crate::landlock::{self, Files};
-use crate::network::outside::Outside;
+use crate::network::supervisor::prepare::Outside;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Grant, Level, Plan};
 use crate::sandbox_error::SandboxError;

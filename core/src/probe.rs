@@ -19,8 +19,7 @@ use crate::bpf;
 use crate::kernel::errno_names;
 use crate::kernel::random::random_name;
 use crate::kernel::sys::{self, Instruction, trace};
-use crate::network::inside;
-use crate::pin;
+use crate::network::{namespace, supervised_connect};
 use crate::plan::rights::{self, Rights};
 use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::bytes::{AbsPath, Text};
@@ -362,7 +361,7 @@ fn landlock_ports(_: &Scene) -> Verdict {
 
 /// By it the supervisor connects for the command where no namespace keeps the network in. Filters of containers may refuse it.
 fn pinned_socket(_: &Scene) -> Verdict {
-    match pin::check() {
+    match supervised_connect::check() {
         Ok(()) => Verdict { held: true, detail: "a descriptor was taken by its number".to_owned() },
         Err(errno) => Verdict { held: false, detail: format!("pidfd_getfd: {}", errno_names::errno(errno)) },
     }
@@ -443,5 +442,5 @@ fn own_network(mode: plan::Mode) -> Result<Vec<OwnedFd>, Errno> {
         published,
         http,
     };
-    inside::enter(&network).map_err(|error| error.errno)
+    namespace::enter(&network).map_err(|error| error.errno)
 }

@@ -3,8 +3,8 @@
 use rustix::io::Errno;
 
 use super::PublishError;
-use super::http::HttpError;
-use super::table::TableError;
+use super::rules::host_table::TableError;
+use super::supervisor::http_helper::HttpError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {

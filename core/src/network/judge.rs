@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::table::{Table, Verdict};
+use super::rules::host_table::{Table, Verdict};
 use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;

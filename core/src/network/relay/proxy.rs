@@ -2,9 +2,9 @@
 
 use std::os::fd::OwnedFd;
 
-use super::super::connection::{Connection, Turn};
-use super::super::forward::Asked;
-use super::super::told::{Decision, Layer};
+use super::super::parse::proxy_request::Asked;
+use super::super::relay::connection::{Connection, Turn};
+use super::super::relay::decision_log::{Decision, Layer};
 use super::{CLIENT, Relay, event};
 
 impl<'t> Relay<'t> {

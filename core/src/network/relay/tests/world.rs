@@ -22,9 +22,9 @@ use serde_json::{Value, json};
 
 use super::super::{Sockets, run_with};
 use crate::kernel::sys;
-use crate::network::line::LONGEST;
-use crate::network::resolve::Sources;
-use crate::network::token::Token;
+use crate::network::relay::host_resolver::Sources;
+use crate::network::relay::relay_messages::LONGEST;
+use crate::network::supervisor::proxy_password::Token;
 use crate::plan::Network;
 
 /// Of every server, and the one that is listened at inside.
