@@ -6,16 +6,16 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
-use crate::enclosure::Enclosure;
-use crate::fence::{self, Fence};
 use crate::kernel::{errno_names, sys};
-use crate::landlock::Files;
-use crate::namespaces::{self, Attend, Started};
 use crate::plan::Plan;
 use crate::plan::wire::writer::{self, Invalid};
-use crate::preflight::Preflight;
 use crate::refusal::Refusal;
-use crate::sandbox_error::SandboxError;
+use crate::sandbox::enter::{self, Fence};
+use crate::sandbox::error::SandboxError;
+use crate::sandbox::full_tier::Enclosure;
+use crate::sandbox::init::{self, Attend, Started};
+use crate::sandbox::landlock::Files;
+use crate::sandbox::preflight::Preflight;
 use crate::supervise::SuperviseError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ fn in_child(fence: &Fence, operation: Operation, path: &CStr) -> Result<Result<(
     let mut fenced = Ok(());
     let mut result = Ok(());
     let child = sys::spawn_sharing_memory(|| {
-        fenced = fence::become_command(None, None).and_then(|()| fence.bound()).and_then(|()| fence.enter(None));
+        fenced = enter::become_command(None, None).and_then(|()| fence.bound()).and_then(|()| fence.enter(None));
         if fenced.is_ok() {
             result = operation.try_on(path);
         }
@@ -126,7 +126,7 @@ fn enclosed<'f>(
         Started::NotExecuted(0) => Ok(Ok(())),
         Started::NotExecuted(errno) => Ok(Err(Errno::from_raw_os_error(errno))),
         Started::Running(sandbox) => {
-            namespaces::bury(sandbox.init);
+            init::bury(sandbox.init);
             Err(Refusal::Scene(Errno::PROTO))
         }
     }

@@ -21,10 +21,10 @@ use crate::kernel::errno_names::errno_text;
 use crate::kernel::mount;
 use crate::kernel::stderr::{self, Live};
 use crate::limits::watchdog::Watch;
-use crate::namespaces::{Inside, Overlaid};
 use crate::network::supervisor::relay_process::{Heard, Outlet};
 use crate::observe::Observer;
 use crate::plan::wire::bytes::AbsPath;
+use crate::sandbox::init::{Inside, Overlaid};
 use crate::supervise::{CHORES, Chores, Due};
 
 /// More lines than this about names that were taken away say nothing new.

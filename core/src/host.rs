@@ -6,9 +6,9 @@ use rustix::io::Errno;
 use rustix::thread::SecureComputingMode;
 
 use crate::kernel::{errno_names, sys};
-use crate::namespaces;
 use crate::plan::syscalls::Arch;
 use crate::plan::wire::writer::{self, Invalid};
+use crate::sandbox::init;
 
 const SECCOMP_RET_ERRNO: u32 = 0x0005_0000;
 const SECCOMP_RET_USER_NOTIF: u32 = 0x7FC0_0000;
@@ -39,7 +39,7 @@ pub fn report() -> String {
         rustix::thread::no_new_privs().is_ok(),
         rustix::process::getuid().as_raw(),
     );
-    let usable = namespaces::try_out();
+    let usable = init::try_out();
     let (step, errno) = match usable.namespaces {
         Ok(()) => (None, None),
         Err((step, errno)) => (Some(step), Some(errno)),

@@ -7,48 +7,29 @@
 mod approve;
 mod attempt;
 mod attend;
-mod bpf;
 mod calls;
-mod channel;
 mod chores;
-mod command;
-mod cover_mount;
-mod enclosure;
-mod environment;
-mod fence;
 mod files;
 mod gate;
 mod holder;
 mod host;
-mod identity;
-mod jail;
 mod journal;
 mod judge_exec;
-mod keeper;
 pub mod kernel;
-mod landlock;
 mod limits;
-mod namespaces;
 mod network;
 mod observe;
-mod overlay;
 pub mod plan;
 mod plan_fd;
-mod preflight;
-mod privileges;
 mod probe;
-mod processors;
 mod record;
 mod refusal;
 mod rename;
-mod root;
 mod run;
-mod sandbox_error;
-mod seccomp;
+mod sandbox;
 mod shell;
 mod standard;
 mod supervise;
-mod temp;
 mod unfinished;
 mod unreached;
 mod vigil;
@@ -70,6 +51,9 @@ use crate::network::{Given, Within};
 use crate::plan::PlanError;
 use crate::plan::exit_codes::EXIT_REFUSED;
 use crate::refusal::Refusal;
+use crate::sandbox::full_tier;
+use crate::sandbox::init;
+use crate::sandbox::preflight;
 
 /// Called by the C library's start code, through `bin/paddock_core.rs`.
 pub fn start(words: Vec<CString>) -> i32 {
@@ -136,7 +120,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
             let (plan, _) = plan_fd::read(&plan_fd, uid)?;
-            print(&enclosure::report(&plan)?)
+            print(&full_tier::report(&plan)?)
         }
         Some(b"attempt") => {
             let plan_fd = arguments.plan_fd()?;
@@ -170,7 +154,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         }
         Some(b"namespaces") => {
             arguments.end()?;
-            Ok(i32::from(namespaces::try_out().namespaces.is_err()))
+            Ok(i32::from(init::try_out().namespaces.is_err()))
         }
         Some(b"finish") => {
             let sessions = unfinished::sessions(arguments.path()?.as_bytes());

@@ -15,7 +15,6 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use crate::bpf;
 use crate::kernel::errno_names;
 use crate::kernel::random::random_name;
 use crate::kernel::sys::{self, Instruction, trace};
@@ -26,8 +25,8 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, SocketAccess};
 use crate::refusal::Refusal;
-use crate::seccomp::Filter;
-use crate::temp::Temp;
+use crate::sandbox::seccomp::{Filter, bpf};
+use crate::sandbox::temp_dir::Temp;
 
 /// A mechanism, and the kernel that brought it.
 struct Mechanism {

@@ -12,10 +12,10 @@ use crate::journal::Journal;
 use crate::journal::event::Event;
 use crate::journal::event::tool::Record;
 use crate::kernel::random::random_name;
-use crate::landlock;
 use crate::plan::Plan;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::refusal::Refusal;
+use crate::sandbox::landlock;
 
 /// Of a message.
 const LONGEST: usize = 64 * 1024;

@@ -2,27 +2,27 @@
 
 use rustix::io::Errno;
 
-use crate::bpf::BpfError;
-use crate::fence::FenceError;
 use crate::files::guard::GuardError;
 use crate::files::patterns::NamesError;
 use crate::files::unfinished_scans::UnfinishedError;
 use crate::files::workspace::session_dir::SessionError;
 use crate::gate::rules::RuleError;
 use crate::host;
-use crate::jail::JailError;
 use crate::journal::JournalError;
-use crate::landlock::FilesError;
 use crate::limits::LimitsError;
-use crate::namespaces::NamespacesError;
 use crate::network::NetworkError;
 use crate::network::rules::host_table::TableError;
 use crate::network::supervisor::http_helper::HttpError;
 use crate::observe::ObserveError;
 use crate::plan::PlanError;
-use crate::sandbox_error::SandboxError;
+use crate::sandbox::container::JailError;
+use crate::sandbox::enter::FenceError;
+use crate::sandbox::error::SandboxError;
+use crate::sandbox::init::NamespacesError;
+use crate::sandbox::landlock::FilesError;
+use crate::sandbox::seccomp::bpf::BpfError;
+use crate::sandbox::temp_dir::TempError;
 use crate::supervise::SuperviseError;
-use crate::temp::TempError;
 use crate::unreached::UnreachedError;
 
 const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | unreached --plan-fd N -- COMMAND… | \

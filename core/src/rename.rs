@@ -19,14 +19,14 @@ use rustix::fs::{FileType, Mode, OFlags, RenameFlags, ResolveFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
-use crate::fence::Fence;
 use crate::files::workspace::move_tree::{self, Name};
 use crate::kernel::calling_process::{Caller, in_proc, mount_of, open_in, open_start};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::kernel::sys;
 use crate::limits::Limits;
-use crate::namespaces::Inside;
 use crate::plan::wire::bytes::AbsPath;
+use crate::sandbox::enter::Fence;
+use crate::sandbox::init::Inside;
 
 /// landlock_restrict_self(2) only tells us that somebody puts himself behind more rules.
 pub const CALLS: [&str; 4] = ["rename", "renameat", "renameat2", "landlock_restrict_self"];

@@ -11,19 +11,13 @@ use rustix::io::Errno;
 use crate::approve::approver_process::Companion;
 use crate::approve::open_questions::Desk;
 use crate::calls::{self, Attendants, Calls};
-use crate::channel;
 use crate::chores::{self, Copied, Duties, Finished};
-use crate::command::Command;
-use crate::enclosure::{self, Enclosure};
-use crate::environment;
-use crate::fence::{self, Fence};
 use crate::files::guard::Guard;
 use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Veil;
 use crate::gate::Gate;
 use crate::holder::Holder;
-use crate::jail::Jail;
 use crate::journal::event::exec::Decided;
 use crate::journal::event::limits::Exceeded;
 use crate::journal::event::{Event, Start};
@@ -31,10 +25,8 @@ use crate::journal::{self, Journal, JournalError};
 use crate::kernel::random::random_name;
 use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{ancestry, errno_names, stderr};
-use crate::landlock::{self, Files};
 use crate::limits::Limits;
 use crate::limits::process_usage::Tree;
-use crate::namespaces::{self, Attend, Overlaid};
 use crate::network::NetworkError;
 use crate::network::supervised_connect::Pin;
 use crate::network::supervisor::host_questions::Asker;
@@ -45,13 +37,20 @@ use crate::observe::Observer;
 use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED};
 use crate::plan::{Level, Plan, Tier};
 use crate::plan_fd;
-use crate::preflight::Preflight;
 use crate::refusal::Refusal;
 use crate::rename::Renames;
-use crate::sandbox_error::SandboxError;
+use crate::sandbox::command::Command;
+use crate::sandbox::container::Jail;
+use crate::sandbox::enter::{self, Fence};
+use crate::sandbox::error::SandboxError;
+use crate::sandbox::full_tier::{self, Enclosure};
+use crate::sandbox::init::{self, Attend, Overlaid};
+use crate::sandbox::landlock::{self, Files};
+use crate::sandbox::preflight::Preflight;
+use crate::sandbox::temp_dir::Temp;
+use crate::sandbox::{environment, init_channel};
 use crate::standard;
 use crate::supervise::{self, Subject, SuperviseError};
-use crate::temp::Temp;
 use crate::unfinished;
 
 /// Of Paddock itself: nothing was run, or the guard did not finish its work.
@@ -160,7 +159,7 @@ fn fenced(
         // Nothing has to be done afterwards, so nobody has to wait: the command takes this process over.
         drop(preflight);
         let command = command(&plan, argv, None, None)?;
-        fence::become_command(None, None)?;
+        enter::become_command(None, None)?;
         fence.bound()?;
         fence.enter(None)?;
         let errno = command.exec();
@@ -216,7 +215,7 @@ fn fenced(
             Ok(preflight.files)
         };
         let enclosure =
-            Enclosure::prepare(&plan, namespaces, requested, Some(enclosure::Run { id: session, plan: plan_bytes }))?;
+            Enclosure::prepare(&plan, namespaces, requested, Some(full_tier::Run { id: session, plan: plan_bytes }))?;
         let (chatty, terminal, bundle) = (is_chatty(&plan, quiet), terminal.as_deref(), bundle.as_ref());
         start_enclosed(enclosure, &fence, look, &command, sha256, terminal, bundle, &limits, &mask, attend, chatty)
     })();
@@ -356,7 +355,7 @@ impl Running {
             (None, Subject::Sandbox(sandbox)) => left.extend(sandbox.mounts()),
             (None, Subject::Child(_) | Subject::Kept(_)) => {}
         }
-        channel::abandon(left);
+        init_channel::abandon(left);
         let exit_code = if is_closed { end.exit_code() } else { EXIT_REFUSED };
         Ok(Outcome { exit_code, signal: end.signal(), not_executed: None, exceeded })
     }
@@ -413,10 +412,10 @@ fn start_enclosed<'f>(
     );
     let Enclosure { session, veil, guard, mark, .. } = enclosure;
     Ok(match started {
-        Ok(namespaces::Started::Running(sandbox)) => {
+        Ok(init::Started::Running(sandbox)) => {
             Ok(Running { guard, session, veil, mark, ..Running::of(Subject::Sandbox(sandbox)) })
         }
-        Ok(namespaces::Started::NotExecuted(errno)) => {
+        Ok(init::Started::NotExecuted(errno)) => {
             session.map(Session::close);
             unmark(mark);
             Err(Errno::from_raw_os_error(errno))
@@ -452,8 +451,8 @@ fn start_jailed(
     let payload = || command.exec().raw_os_error();
     let started = jail.start(fence, &payload, mask, terminal, limits, attend)?;
     Ok(match started? {
-        namespaces::Started::Running(sandbox) => Ok(Running::of(Subject::Sandbox(sandbox))),
-        namespaces::Started::NotExecuted(errno) => Err(Errno::from_raw_os_error(errno)),
+        init::Started::Running(sandbox) => Ok(Running::of(Subject::Sandbox(sandbox))),
+        init::Started::NotExecuted(errno) => Err(Errno::from_raw_os_error(errno)),
     })
 }
 

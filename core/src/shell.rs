@@ -16,14 +16,10 @@ use rustix::fs::{Access, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::bpf;
-use crate::environment;
-use crate::fence::Fence;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys::{self, ExecStrings, Instruction};
 use crate::kernel::{proc_text, stderr};
-use crate::landlock::Files;
 use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
 use crate::plan::rights::Rights;
 use crate::plan::syscalls::{self, Arch};
@@ -31,7 +27,11 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::reader;
 use crate::plan::{OnFailure, Shell, present};
 use crate::refusal::Refusal;
-use crate::root::shells::{COMPILED, NAMES, PLACE};
+use crate::sandbox::enter::Fence;
+use crate::sandbox::environment;
+use crate::sandbox::landlock::Files;
+use crate::sandbox::root::shells::{COMPILED, NAMES, PLACE};
+use crate::sandbox::seccomp::bpf;
 use crate::standard;
 
 /// Where real shells lie if nothing else is said. Builds may choose another place.

@@ -10,16 +10,16 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
-use crate::channel::{self, Word};
-use crate::command::Command;
-use crate::fence::{self, Fence, FenceError, Step};
-use crate::keeper;
 use crate::kernel::seccomp_notify::Listener;
 use crate::kernel::sys::{self, Arrival, SignalMask};
 use crate::kernel::{ancestry, socket_pair};
 use crate::limits::Limits;
 use crate::limits::descendants::{REAP_PAUSE, end_descendants};
-use crate::namespaces::{self, Attend, Handed, Sandbox};
+use crate::sandbox::command::Command;
+use crate::sandbox::enter::{self, Fence, FenceError, Step};
+use crate::sandbox::init::{self, Attend, Handed, Sandbox};
+use crate::sandbox::init_channel::{self, Word};
+use crate::sandbox::landlock_init;
 use crate::vigil::Vigil;
 
 /// How long a command that somebody else continued is taken for stopped: nothing wakes us for that.
@@ -83,7 +83,7 @@ pub fn start(
     let become_command = |parent: Pid, channel: Option<BorrowedFd<'_>>| {
         let admitted = limits.admit_self().map_err(|error| FenceError { step: Step::Limits, errno: error.errno() });
         admitted?;
-        fence::become_command(Some(parent), Some(mask))?;
+        enter::become_command(Some(parent), Some(mask))?;
         fence.bound()?;
         fence.enter(channel)
     };
@@ -122,21 +122,21 @@ fn start_kept(become_command: Become<'_>, command: &Command, attend: Attend<'_>)
         supervisors_end = None;
         let Some(channel) = keepers_end.take() else { return 125 };
         let Ok(spoken) = channel.try_clone() else { return 125 };
-        keeper::keep(&|keeper| become_command(keeper, Some(spoken.as_fd())), command, channel, failure)
+        landlock_init::keep(&|keeper| become_command(keeper, Some(spoken.as_fd())), command, channel, failure)
     })
     .map_err(SuperviseError::Spawn)?;
     drop(keepers_end);
     let Some(channel) = supervisors_end else { return Err(SuperviseError::Spawn(Errno::PROTO)) };
     let mut handed = Handed::default();
-    let heard = namespaces::hear(&channel, attend, &mut handed);
+    let heard = init::hear(&channel, attend, &mut handed);
     if let Ok(Some((Word::Started, descriptors))) = heard {
         if let Some(command) = descriptors.into_iter().next() {
             return Ok(Started::Kept(Kept { keeper, channel, command, listener: handed.listener }));
         }
-        namespaces::bury(keeper);
+        init::bury(keeper);
         return Err(SuperviseError::Wait(Errno::PROTO));
     }
-    namespaces::bury(keeper);
+    init::bury(keeper);
     let failed = failure.load(Ordering::SeqCst);
     match FenceError::of_code(failed) {
         Some(error) => Err(error.into()),
@@ -250,12 +250,12 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
     match subject {
         Subject::Child(_) => end_descendants(),
         Subject::Kept(kept) => {
-            namespaces::bury(kept.keeper);
+            init::bury(kept.keeper);
             // What it had adopted is ours now.
             end_descendants();
         }
         Subject::Sandbox(sandbox) => {
-            namespaces::bury(sandbox.init);
+            init::bury(sandbox.init);
             // A shell inside can not give the terminal back: its owner has no number there.
             if started_in_foreground {
                 take_terminal_back();
@@ -394,8 +394,8 @@ impl Subject {
     pub fn pid(&self) -> Option<Pid> {
         match self {
             Subject::Child(command) => Some(*command),
-            Subject::Kept(kept) => namespaces::pid_of(&kept.command),
-            Subject::Sandbox(sandbox) => namespaces::pid_of(&sandbox.command),
+            Subject::Kept(kept) => init::pid_of(&kept.command),
+            Subject::Sandbox(sandbox) => init::pid_of(&sandbox.command),
         }
     }
 
@@ -447,7 +447,7 @@ enum Status {
 
 /// What init or the keeper says of the command.
 fn told(channel: &OwnedFd) -> Result<Option<Status>, Errno> {
-    match channel::receive(channel, false) {
+    match init_channel::receive(channel, false) {
         Ok(Some((Word::Exited(code), _))) => Ok(Some(Status::Ended(End::Exited(code)))),
         Ok(Some((Word::Killed(signal), _))) => Ok(Some(Status::Ended(End::Killed(signal)))),
         Ok(Some((Word::Stopped(signal), _))) => Ok(Some(Status::Stopped(signal))),

@@ -15,16 +15,15 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::chores;
-use crate::enclosure;
 use crate::files::guard::{Away, Guard, GuardError, GuardEvent};
 use crate::files::patterns::NamesError;
 use crate::files::unfinished_scans::{Note, UnfinishedError, VERSION, directory, open_dir, write_all};
 use crate::journal::Journal;
 use crate::journal::event::Event;
-use crate::landlock;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::reader;
 use crate::plan::{Plan, PlanError};
+use crate::sandbox::{full_tier, landlock};
 
 /// A plan has 16 MiB at most; the memory of a guard grows with the locked names.
 const SIZE_LIMIT: u64 = 256 << 20;
@@ -153,8 +152,8 @@ fn finish(
         opened.inspect_err(|error| say(error)).ok()
     });
     let known = |error: NamesError| scan(GuardError::Walk(error.into()));
-    let names = enclosure::names_of(requested, &requested.protect, &requested.flagged).map_err(known)?;
-    let taken = enclosure::taken_dir(&plan, &session).map_err(|_| damaged())?;
+    let names = full_tier::names_of(requested, &requested.protect, &requested.flagged).map_err(known)?;
+    let taken = full_tier::taken_dir(&plan, &session).map_err(|_| damaged())?;
     let (mut guard, away) = Guard::recall(names, &note.memory, note.waiting.as_deref(), taken).map_err(scan)?;
     let (mut count, mut left) = (0, None);
     let append = |event: &Event<'_>, say: &mut dyn FnMut(&str)| {

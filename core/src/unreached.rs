@@ -14,14 +14,14 @@ use ::landlock::AccessFs;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::fence::{FenceError, Step};
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::resolved_path::{self, Place};
 use crate::kernel::sys::{self, ExecStrings};
-use crate::landlock::{self, FilesError};
 use crate::plan::rights::{self, Rights};
 use crate::plan::{self, Plan};
 use crate::refusal::Refusal;
+use crate::sandbox::enter::{FenceError, Step};
+use crate::sandbox::landlock::{self, FilesError};
 
 /// The ABI that knows of renames between directories. Every ruleset refuses these unless a rule allows them.
 const REFER_SINCE: i32 = 2;

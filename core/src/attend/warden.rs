@@ -20,9 +20,9 @@ use rustix::pty::OpenptFlags;
 use rustix::termios::Winsize;
 
 use super::Request;
-use crate::command::Command;
 use crate::kernel::sys;
 use crate::plan::wire::bytes::Text;
+use crate::sandbox::command::Command;
 
 /// How a warden ends that leaves nobody behind; and one that may.
 pub const ALL_GONE: i32 = 0;

@@ -11,11 +11,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
-use crate::channel::{self, Word};
-use crate::command::Command;
-use crate::fence::FenceError;
 use crate::kernel::sys;
 use crate::limits::descendants::end_descendants;
+use crate::sandbox::command::Command;
+use crate::sandbox::enter::FenceError;
+use crate::sandbox::init_channel::{self, Word};
 
 /// The life of a keeper, in the process that became one. What goes wrong before the command runs is left in `failure`: a filter may refuse
 /// every other way to say it.
@@ -54,7 +54,7 @@ fn start(
         return Err(Errno::CANCELED);
     }
     let handle = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
-    channel::send(channel, &Word::Started, &[handle.as_fd()])?;
+    init_channel::send(channel, &Word::Started, &[handle.as_fd()])?;
     Ok(child)
 }
 
@@ -72,7 +72,7 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
             }
             let Some(word) = Word::of_status(status) else { continue };
             let last = !matches!(word, Word::Stopped(_));
-            if channel::send(&channel, &word, &[]).is_ok() && last {
+            if init_channel::send(&channel, &word, &[]).is_ok() && last {
                 return 0;
             }
         }

@@ -9,7 +9,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 use crate::files::workspace::session_dir::{Above, make_dir};
 use crate::files::workspace::whiteouts::Veil;
 use crate::kernel::mount::{self, PLAIN};
-use crate::root::Stage;
+use crate::sandbox::root::Stage;
 
 /// What the overlay is made of.
 pub struct Layers {

@@ -38,7 +38,7 @@ pub enum Word {
     Network,
     /// A copy as the command sees it, and the layer that hides names in it.
     Copied,
-    /// From the supervisor: a part of where the grants lie ([`crate::landlock::grant_location`]).
+    /// From the supervisor: a part of where the grants lie ([`crate::sandbox::landlock::grant_location`]).
     Placed(Vec<u8>),
     /// From the supervisor: names that a copy does not show, relative to it, with a NUL between two.
     Hide(Vec<u8>),

@@ -9,8 +9,6 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::channel::Word;
-use crate::fence::Fence;
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::guard::{Guard, GuardError};
 use crate::files::patterns::{Names, NamesError, Rule};
@@ -23,14 +21,16 @@ use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::LONGEST_PATH;
 use crate::kernel::sys::SignalMask;
-use crate::landlock::{Files, FilesError, Placed, grant_location};
-use crate::namespaces::{self, Attend, Payload, Started, Tell};
 use crate::plan::wire::bytes::{self, AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Namespaces, Plan};
-use crate::preflight::Preflight;
-use crate::root::Blueprint;
-use crate::sandbox_error::SandboxError;
+use crate::sandbox::enter::Fence;
+use crate::sandbox::error::SandboxError;
+use crate::sandbox::init::{self, Attend, Payload, Started, Tell};
+use crate::sandbox::init_channel::Word;
+use crate::sandbox::landlock::{Files, FilesError, Placed, grant_location};
+use crate::sandbox::preflight::Preflight;
+use crate::sandbox::root::Blueprint;
 
 pub struct Enclosure<'p> {
     plan: &'p Plan,
@@ -176,7 +176,7 @@ impl<'p> Enclosure<'p> {
             kept = (guard, veil);
             Ok(())
         };
-        let started = namespaces::start(&blueprint, fence, payload, mask, admit, meanwhile, attend);
+        let started = init::start(&blueprint, fence, payload, mask, admit, meanwhile, attend);
         (self.guard, self.veil) = kept;
         self.mark = mark;
         started

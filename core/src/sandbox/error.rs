@@ -2,18 +2,18 @@
 
 use rustix::io::Errno;
 
-use crate::bpf::BpfError;
-use crate::fence::FenceError;
 use crate::files::guard::GuardError;
 use crate::files::patterns::NamesError;
 use crate::files::unfinished_scans::UnfinishedError;
 use crate::files::workspace::session_dir::SessionError;
-use crate::jail::JailError;
 use crate::journal::JournalError;
-use crate::landlock::FilesError;
-use crate::namespaces::NamespacesError;
 use crate::network::NetworkError;
-use crate::temp::TempError;
+use crate::sandbox::container::JailError;
+use crate::sandbox::enter::FenceError;
+use crate::sandbox::init::NamespacesError;
+use crate::sandbox::landlock::FilesError;
+use crate::sandbox::seccomp::bpf::BpfError;
+use crate::sandbox::temp_dir::TempError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {

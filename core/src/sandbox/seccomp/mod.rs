@@ -5,13 +5,14 @@
 //! and networks that nothing else here watches. clone3 keeps its flags behind a pointer, where no filter can look, so it is
 //! ENOSYS, on which every libc falls back to clone (EPERM would break threads).
 
+pub mod bpf;
 mod sockets;
 
 use self::sockets::Sockets;
-use crate::bpf::{self, Action, BpfError, Look, Range, Test};
 use crate::kernel::sys::Instruction;
 use crate::plan::syscalls::{self, Arch, Finder, Syscall};
 use crate::plan::{self, SocketAccess};
+use crate::sandbox::seccomp::bpf::{Action, BpfError, Look, Range, Test};
 
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;

@@ -2,7 +2,7 @@
 //!
 //! Everything that can be wrong is found before anything is made ([`Jail::prepare`]). The supervisor then gives the new
 //! namespaces their users and their control groups ([`Jail::admit`]), and init furnishes the root and leaves the old one
-//! ([`Furnish`]). Who the command is in there, the fence decides last ([`crate::privileges`]).
+//! ([`Furnish`]). Who the command is in there, the fence decides last ([`crate::sandbox::capabilities`]).
 
 use std::collections::BTreeSet;
 use std::ffi::{CStr, CString};
@@ -13,19 +13,19 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::LinkNameSpaceType;
 
-use crate::fence::Fence;
-use crate::identity::{self, IdentityError};
 use crate::kernel::mount::{self, PLAIN};
 use crate::kernel::resolved_path::{Identity, Place};
 use crate::kernel::sys::{self, SignalMask};
 use crate::limits::{Limits, LimitsError};
-use crate::namespaces::{self, Attend, Furnish, Furnished, InitError, Payload, Started};
 use crate::network::namespace::{self, InsideError};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{Container, Grant, Namespaces, Plan};
-use crate::privileges;
-use crate::root::{self, Masks, RootError};
-use crate::sandbox_error::SandboxError;
+use crate::sandbox::capabilities;
+use crate::sandbox::enter::Fence;
+use crate::sandbox::error::SandboxError;
+use crate::sandbox::id_map::{self, IdentityError};
+use crate::sandbox::init::{self, Attend, Furnish, Furnished, InitError, Payload, Started};
+use crate::sandbox::root::{self, Masks, RootError};
 
 /// linux/magic.h.
 const CGROUP_SUPER_MAGIC: u64 = 0x0027_E0EB;
@@ -159,7 +159,7 @@ impl<'p> Jail<'p> {
                 Errno::CANCELED
             })
         };
-        let started = namespaces::start(&interior, fence, payload, mask, admit, |_| Ok(()), attend);
+        let started = init::start(&interior, fence, payload, mask, admit, |_| Ok(()), attend);
         match refused {
             Some(error) => Err(error),
             None => Ok(started),
@@ -168,7 +168,7 @@ impl<'p> Jail<'p> {
 
     /// Users and control groups, before anything of the container runs.
     fn admit(&self, init: Pid, mask: &SignalMask) -> Result<(), JailError> {
-        identity::map(init, self.container, self.plan.user.uid, mask)?;
+        id_map::map(init, self.container, self.plan.user.uid, mask)?;
         for (path, dir) in &self.cgroups {
             enter_cgroup(dir.as_fd(), init).map_err(|source| JailError::Cgroup { path: (*path).clone(), source })?;
         }
@@ -323,8 +323,8 @@ impl Interior<'_, '_> {
         let devices = root::take_devices(self.terminal)?;
         if !container.maps_caller(self.jail.plan.user.uid) {
             // Nobody in here is our caller: what is made by us would have no owner.
-            privileges::become_group_and_user(0, 0).map_err(step("the root of the container can not be taken on"))?;
-            namespaces::follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
+            capabilities::become_group_and_user(0, 0).map_err(step("the root of the container can not be taken on"))?;
+            init::follow_supervisor(channel).map_err(step("init can not be tied to its supervisor"))?;
         }
         // After the control groups were entered: they are the top of what can be seen of them.
         sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWCGROUP as u64, 0, 0, 0])

@@ -13,23 +13,21 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
 
-use crate::channel::{self, Word};
-use crate::cover_mount;
-use crate::fence::{self, Fence, FenceError};
 use crate::files::cover::{Cover, CoverKind, Placed};
 use crate::files::host_sockets::{self, SocketFile};
-use crate::jail::JailError;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::Listener;
 use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{mount, socket_pair};
 use crate::network::namespace::{self, InsideError};
 use crate::network::supervisor::socket_processes::Callers;
-use crate::overlay;
-use crate::privileges::Privileges;
-use crate::processors;
-use crate::root::{self, Blueprint, RootError, Stage};
-use crate::sandbox_error::SandboxError;
+use crate::sandbox::capabilities::Privileges;
+use crate::sandbox::container::JailError;
+use crate::sandbox::enter::{self, Fence, FenceError};
+use crate::sandbox::error::SandboxError;
+use crate::sandbox::init_channel::{self, Word};
+use crate::sandbox::root::{self, Blueprint, RootError, Stage};
+use crate::sandbox::{cover_mount, cpu_affinity, overlay};
 
 /// What init is born into, and what it makes itself, while the supervisor goes on.
 const BIRTH: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;
@@ -159,8 +157,8 @@ impl Furnish for Blueprint<'_> {
             // None of them stays here: where nobody listens, connections are refused.
             let sockets = namespace::enter(network)?;
             let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
-            for some in sockets.chunks(channel::DESCRIPTORS) {
-                let told = channel::send(channel, &Word::Network, some);
+            for some in sockets.chunks(init_channel::DESCRIPTORS) {
+                let told = init_channel::send(channel, &Word::Network, some);
                 told.map_err(|errno| InitError::Step { what: "the sockets can not be handed out", errno })?;
             }
         }
@@ -191,13 +189,13 @@ pub fn start(
         inits_end.take().map_or(125, |channel| init(interior, fence, payload, mask, channel))
     })
     .map_err(NamespacesError::Enter)?;
-    let aside = processors::send_aside(init);
+    let aside = cpu_affinity::send_aside(init);
     drop(inits_end);
     let Some(channel) = supervisors_end else { return Err(NamespacesError::Lost.into()) };
-    let admitted = aside.and_then(|()| admit(init)).and_then(|()| channel::send(&channel, &Word::Started, &[]));
+    let admitted = aside.and_then(|()| admit(init)).and_then(|()| init_channel::send(&channel, &Word::Started, &[]));
     let mut told = admitted;
     let done = match told {
-        Ok(()) => meanwhile(&mut |word| told = told.and_then(|()| channel::send(&channel, word, &[]))),
+        Ok(()) => meanwhile(&mut |word| told = told.and_then(|()| init_channel::send(&channel, word, &[]))),
         Err(_) => Ok(()),
     };
     let told = done.map(|()| told);
@@ -218,7 +216,8 @@ pub fn start(
     };
     while let Ok(Some((Word::Moved, _))) = heard {
         let mut told = Ok(());
-        if let Err(refusal) = meanwhile(&mut |word| told = told.and_then(|()| channel::send(&channel, word, &[]))) {
+        if let Err(refusal) = meanwhile(&mut |word| told = told.and_then(|()| init_channel::send(&channel, word, &[])))
+        {
             bury(init);
             return Err(refusal);
         }
@@ -260,7 +259,7 @@ pub struct Handed {
 /// What became of the start.
 pub fn hear(channel: &OwnedFd, attend: Attend<'_>, handed: &mut Handed) -> Result<Option<(Word, Vec<OwnedFd>)>, Errno> {
     loop {
-        match channel::receive(channel, true)? {
+        match init_channel::receive(channel, true)? {
             Some((Word::Listening, descriptors)) => {
                 let fd = descriptors.into_iter().next().ok_or(Errno::PROTO)?;
                 attend(handed.listener.insert(Listener::new(fd)), channel.as_fd())?;
@@ -459,12 +458,12 @@ fn init(interior: &dyn Furnish, fence: &Fence, payload: Payload<'_>, mask: &Sign
     match set_up(interior, fence, payload, mask, &channel) {
         Ok(Ok(command)) => sys::go_on_alone(mourn, command, channel),
         Ok(Err(errno)) => {
-            let _ = channel::send(&channel, &Word::NotExecuted(errno), &[]);
+            let _ = init_channel::send(&channel, &Word::NotExecuted(errno), &[]);
             125
         }
         Err(error) => {
             let word = Word::Refused { error: error.to_string(), hint: error.hint().to_owned() };
-            let _ = channel::send(&channel, &word, &[]);
+            let _ = init_channel::send(&channel, &word, &[]);
             125
         }
     }
@@ -490,7 +489,7 @@ fn set_up(
     let user = namespace("user").map_err(step("the user namespace can not be opened"))?;
     let mount = namespace("mnt").map_err(step("the mount namespace can not be opened"))?;
     // The supervisor puts us under limits first.
-    channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
+    init_channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
     let Furnished { proc, volatile } = interior.furnish(channel, fence.ruleset())?;
     if !interior.hostname().is_empty() {
         rustix::system::sethostname(interior.hostname()).map_err(step("the host name can not be set"))?;
@@ -504,7 +503,7 @@ fn set_up(
     let mut fence_failure = None;
     let mut exec_failure = None;
     // Until it is executed the command has our channel, to say who answers for it.
-    let become_command = || fence::become_command(None, Some(mask)).and_then(|()| fence.enter(Some(channel.as_fd())));
+    let become_command = || enter::become_command(None, Some(mask)).and_then(|()| fence.enter(Some(channel.as_fd())));
     let child = if fence.listens() {
         // The supervisor has to see what it asks for, and must not see us: so its memory is a copy, and it leaves there what went wrong.
         let failure = sys::shared_number().map_err(step("no process can be started"))?;
@@ -543,7 +542,7 @@ fn set_up(
         .map_err(step("the network namespace can not be opened"))?;
     let mut descriptors = vec![handle.as_fd(), user.as_fd(), mount.as_fd(), network.as_fd(), proc.as_fd()];
     descriptors.extend(volatile.iter().map(OwnedFd::as_fd));
-    channel::send(channel, &Word::Started, &descriptors).map_err(step("the supervisor is gone"))?;
+    init_channel::send(channel, &Word::Started, &descriptors).map_err(step("the supervisor is gone"))?;
     Ok(Ok(child))
 }
 
@@ -584,7 +583,7 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
         }
         let Some(word) = Word::of_status(status) else { continue };
         let last = !matches!(word, Word::Stopped(_));
-        if channel::send(&channel, &word, &[]).is_err() || last {
+        if init_channel::send(&channel, &word, &[]).is_err() || last {
             return 0;
         }
     }

@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_was_placed_is_read_as_it_was_spelled() {
-        let plan: Value = serde_json::from_str(include_str!("../../../schema/examples/plan.json")).unwrap();
+        let plan: Value = serde_json::from_str(include_str!("../../../../schema/examples/plan.json")).unwrap();
         let plan = Plan::parse(plan.to_string().as_bytes(), 1000).unwrap();
         let requested = plan.files.as_ref().unwrap();
         assert!(requested.grants.len() > 2, "too few to skip one");

@@ -6,7 +6,7 @@
 //! what a copy hides, and what is to be covered.
 
 mod covers;
-mod made;
+mod private_dirs;
 pub mod shells;
 
 use std::ffi::{CStr, CString};
@@ -17,22 +17,22 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
-use crate::channel::{self, Word};
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Veil;
 use crate::kernel::mount::{self, NO_EXEC, PLAIN, READ_ONLY};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys;
-use crate::landlock::{Placed, grant_location};
-use crate::namespaces::Furnished;
-use crate::overlay::Layers;
 use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Namespaces, Plan};
+use crate::sandbox::init::Furnished;
+use crate::sandbox::init_channel::{self, Word};
+use crate::sandbox::landlock::{Placed, grant_location};
+use crate::sandbox::overlay::Layers;
 
 pub use covers::cover;
-use made::{BUNDLE, is_own_device, make_tmp, take_device};
-pub use made::{Devices, Masks, make_dev, make_proc, new_tmpfs, take_devices};
+use private_dirs::{BUNDLE, is_own_device, make_tmp, take_device};
+pub use private_dirs::{Devices, Masks, make_dev, make_proc, new_tmpfs, take_devices};
 use shells::Interception;
 
 #[derive(Debug, thiserror::Error)]
@@ -285,7 +285,8 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
     if let (Some(session), Some(veil)) = (blueprint.session, &veil) {
         let path = session.workspace().as_bytes();
         let view = mount::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
-        channel::send(channel, &Word::Copied, &[view.as_fd(), veil.as_fd()]).map_err(failed("can not show", path))?;
+        init_channel::send(channel, &Word::Copied, &[view.as_fd(), veil.as_fd()])
+            .map_err(failed("can not show", path))?;
     }
     let Base { root, tmp, shm, proc, devices } = base;
     // Each file system once.
@@ -298,7 +299,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
 /// What the supervisor tells until it says that this is all. `take` says whether the word is one of those.
 fn hear(channel: &OwnedFd, mut take: impl FnMut(Word) -> bool) -> std::result::Result<(), Errno> {
     loop {
-        match channel::receive(channel, true)? {
+        match init_channel::receive(channel, true)? {
             Some((Word::All, _)) => return Ok(()),
             Some((word, _)) => {
                 if !take(word) {

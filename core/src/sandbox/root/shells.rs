@@ -16,10 +16,10 @@ use crate::kernel::mount::{self, PLAIN, READ_ONLY};
 use crate::kernel::random::random_name;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys;
-use crate::landlock::Placed;
 use crate::plan::rights::Rights;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell};
+use crate::sandbox::landlock::Placed;
 
 /// Programs that are intercepted.
 pub const NAMES: [&str; 4] = ["bash", "dash", "sh", "zsh"];

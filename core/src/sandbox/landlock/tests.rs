@@ -12,7 +12,7 @@ fn text(path: &Path) -> AbsPath {
 
 /// A plan that stands where this process does, reads `granted` and keeps its journal in `journal`.
 fn plan(granted: &Path, journal: &Path) -> Box<Plan> {
-    let mut plan: Value = serde_json::from_str(include_str!("../../../schema/examples/plan-landlock.json")).unwrap();
+    let mut plan: Value = serde_json::from_str(include_str!("../../../../schema/examples/plan-landlock.json")).unwrap();
     let grant =
         json!({"access": "read", "except": [], "optional": false, "paths": [[granted, null]], "source": "test"});
     plan["cwd"] = json!(std::env::current_dir().unwrap());

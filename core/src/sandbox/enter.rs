@@ -10,17 +10,17 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::SecureComputingMode;
 
-use crate::channel::{self, Word};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys::{self, Instruction, SignalMask};
-use crate::landlock;
 use crate::network::{NetworkError, supervised_connect};
 use crate::plan::syscalls::Arch;
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{Plan, Tier};
-use crate::privileges::{Privileges, Service};
-use crate::sandbox_error::SandboxError;
-use crate::seccomp::{self, Filter};
+use crate::sandbox::capabilities::{Privileges, Service};
+use crate::sandbox::error::SandboxError;
+use crate::sandbox::init_channel::{self, Word};
+use crate::sandbox::landlock;
+use crate::sandbox::seccomp::{self, Filter};
 
 pub struct Fence {
     /// None: as an ordinary user we have nothing to give up.
@@ -242,7 +242,7 @@ impl Fence {
         if let Some(program) = notifying {
             let listener = sys::seccomp_listener(program).map_err(at(Step::Listener))?;
             let supervisor = supervisor.ok_or(FenceError { step: Step::Listener, errno: Errno::NOTCONN })?;
-            channel::send(supervisor, &Word::Listening, &[listener.as_fd()]).map_err(at(Step::Listener))?;
+            init_channel::send(supervisor, &Word::Listening, &[listener.as_fd()]).map_err(at(Step::Listener))?;
         }
         if let Some(mark) = &self.mark {
             sys::seccomp_install(mark).map_err(at(Step::Seccomp))?;

@@ -12,10 +12,10 @@ use rustix::mount::MountAttrFlags;
 
 use super::shells::Interception;
 use super::{Blueprint, Result, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file, relative};
-use crate::cover_mount;
 use crate::kernel::mount::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
 use crate::kernel::{proc_text, sys};
 use crate::plan::wire::bytes::AbsPath;
+use crate::sandbox::cover_mount;
 
 const DEVICES: [&CStr; 6] = [c"/dev/null", c"/dev/zero", c"/dev/full", c"/dev/random", c"/dev/urandom", c"/dev/tty"];
 

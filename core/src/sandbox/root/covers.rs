@@ -6,14 +6,14 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::made::put_names;
+use super::private_dirs::put_names;
 use super::{Blueprint, Result, RootError, failed, hear};
-use crate::channel::{self, Word};
-use crate::cover_mount;
 use crate::files::cover::Cover;
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
+use crate::sandbox::cover_mount;
+use crate::sandbox::init_channel::{self, Word};
 
 /// For names to be covered, while others move and remove them.
 const MOST_LOOKS: usize = 5;
@@ -28,7 +28,8 @@ pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
         let covers = told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
         match covers.iter().try_for_each(|cover| put_cover(root.as_fd(), blueprint, cover)) {
             Err(RootError { errno: Errno::STALE, .. }) if more_looks.next().is_some() => {
-                channel::send(channel, &Word::Moved, &[]).map_err(failed("can not ask what to cover below", b"/"))?;
+                init_channel::send(channel, &Word::Moved, &[])
+                    .map_err(failed("can not ask what to cover below", b"/"))?;
             }
             done => break done?,
         }
