@@ -16,7 +16,7 @@ use crate::sandbox::full_tier::Enclosure;
 use crate::sandbox::init::{self, Attend, Started};
 use crate::sandbox::landlock::Files;
 use crate::sandbox::preflight::Preflight;
-use crate::supervise::SuperviseError;
+use crate::supervisor::event_loop::SuperviseError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {

@@ -7,32 +7,25 @@
 mod approve;
 mod attempt;
 mod attend;
-mod calls;
-mod chores;
 mod files;
 mod gate;
-mod holder;
 mod host;
 mod journal;
 mod judge_exec;
 pub mod kernel;
 mod limits;
 mod network;
-mod observe;
 pub mod plan;
 mod plan_fd;
 mod probe;
 mod record;
 mod refusal;
-mod rename;
 mod run;
 mod sandbox;
 mod shell;
 mod standard;
-mod supervise;
-mod unfinished;
+mod supervisor;
 mod unreached;
-mod vigil;
 
 #[cfg(not(test))]
 pub use kernel::sys::Allocator;
@@ -45,15 +38,14 @@ use rustix::net::SocketType;
 
 use crate::approve::approver_process::Companion;
 use crate::attempt::Operation;
-use crate::holder::Holder;
 use crate::kernel::{proc_text, stderr, sys};
 use crate::network::{Given, Within};
 use crate::plan::PlanError;
 use crate::plan::exit_codes::EXIT_REFUSED;
 use crate::refusal::Refusal;
-use crate::sandbox::full_tier;
-use crate::sandbox::init;
-use crate::sandbox::preflight;
+use crate::sandbox::{full_tier, init, preflight};
+use crate::supervisor::finish_scans;
+use crate::supervisor::session_owner::Holder;
 
 /// Called by the C library's start code, through `bin/paddock_core.rs`.
 pub fn start(words: Vec<CString>) -> i32 {
@@ -157,10 +149,10 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
             Ok(i32::from(init::try_out().namespaces.is_err()))
         }
         Some(b"finish") => {
-            let sessions = unfinished::sessions(arguments.path()?.as_bytes());
+            let sessions = finish_scans::sessions(arguments.path()?.as_bytes());
             arguments.end()?;
             let sessions = sessions.ok_or(Refusal::Usage("finish takes the directory of the sessions"))?;
-            print(&unfinished::report(&sessions, uid)?)
+            print(&finish_scans::report(&sessions, uid)?)
         }
         Some(b"--version") => {
             let verbose = arguments.flag(b"--verbose");

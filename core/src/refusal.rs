@@ -13,7 +13,6 @@ use crate::limits::LimitsError;
 use crate::network::NetworkError;
 use crate::network::rules::host_table::TableError;
 use crate::network::supervisor::http_helper::HttpError;
-use crate::observe::ObserveError;
 use crate::plan::PlanError;
 use crate::sandbox::container::JailError;
 use crate::sandbox::enter::FenceError;
@@ -22,7 +21,8 @@ use crate::sandbox::init::NamespacesError;
 use crate::sandbox::landlock::FilesError;
 use crate::sandbox::seccomp::bpf::BpfError;
 use crate::sandbox::temp_dir::TempError;
-use crate::supervise::SuperviseError;
+use crate::supervisor::event_loop::SuperviseError;
+use crate::supervisor::observer::ObserveError;
 use crate::unreached::UnreachedError;
 
 const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | unreached --plan-fd N -- COMMAND… | \

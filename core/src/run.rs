@@ -10,14 +10,11 @@ use rustix::io::Errno;
 
 use crate::approve::approver_process::Companion;
 use crate::approve::open_questions::Desk;
-use crate::calls::{self, Attendants, Calls};
-use crate::chores::{self, Copied, Duties, Finished};
 use crate::files::guard::Guard;
 use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Veil;
 use crate::gate::Gate;
-use crate::holder::Holder;
 use crate::journal::event::exec::Decided;
 use crate::journal::event::limits::Exceeded;
 use crate::journal::event::{Event, Start};
@@ -33,12 +30,10 @@ use crate::network::supervisor::host_questions::Asker;
 use crate::network::supervisor::http_helper::Http;
 use crate::network::supervisor::prepare::Outside;
 use crate::network::supervisor::proxy_password::Token;
-use crate::observe::Observer;
 use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED};
 use crate::plan::{Level, Plan, Tier};
 use crate::plan_fd;
 use crate::refusal::Refusal;
-use crate::rename::Renames;
 use crate::sandbox::command::Command;
 use crate::sandbox::container::Jail;
 use crate::sandbox::enter::{self, Fence};
@@ -50,8 +45,13 @@ use crate::sandbox::preflight::Preflight;
 use crate::sandbox::temp_dir::Temp;
 use crate::sandbox::{environment, init_channel};
 use crate::standard;
-use crate::supervise::{self, Subject, SuperviseError};
-use crate::unfinished;
+use crate::supervisor::call_handlers::{self, Attendants, Calls};
+use crate::supervisor::event_loop::{self, Subject, SuperviseError};
+use crate::supervisor::finish_scans;
+use crate::supervisor::observer::Observer;
+use crate::supervisor::rename_handler::Renames;
+use crate::supervisor::session_owner::Holder;
+use crate::supervisor::tasks::{self, Copied, Duties, Finished};
 
 /// Of Paddock itself: nothing was run, or the guard did not finish its work.
 pub fn run(
@@ -133,14 +133,14 @@ fn fenced(
     companion: Companion,
     holder: Option<Holder>,
 ) -> Result<Outcome, Refusal> {
-    unfinished::finish_all(&plan.sessions, plan.user.uid, &mut |line| stderr::say("paddock", line))?;
+    finish_scans::finish_all(&plan.sessions, plan.user.uid, &mut |line| stderr::say("paddock", line))?;
     let http = Http::start(&plan, plan_fd)?;
     let gate = Gate::of(&plan)?;
     standard::check_sockets(&plan)?;
     let limits = Limits::prepare(&plan.limits, plan.tier == Tier::Full, session)?;
     plan.files.as_ref().map_or(Ok(()), |files| limits.check_unwritable(files))?;
     let outside = Outside::prepare(plan.network.as_ref(), plan.tier, http)?;
-    let fence = Fence::prepare(&plan, limits.rlimits(), calls::answered(&plan))?;
+    let fence = Fence::prepare(&plan, limits.rlimits(), call_handlers::answered(&plan))?;
     let look = || {
         let preflight = Preflight::prepare(&plan, &fence, journal)?;
         announce(&plan, &preflight, &limits, quiet);
@@ -331,7 +331,7 @@ impl Running {
         let mut duties = Duties::new(self.guard, inside, watch, calls, outlet, journal, quiet);
         duties.holder = holder;
         sys::give_back_memory();
-        let end = supervise::wait(&self.subject, &mut duties)?;
+        let end = event_loop::wait(&self.subject, &mut duties)?;
         let Finished { exceeded: ended_by, watches, is_closed, is_scanned } = duties.finish();
         if is_scanned {
             unmark(self.mark);
@@ -371,10 +371,10 @@ fn start_as_child(
     mask: &SignalMask,
     attend: Attend<'_>,
 ) -> Result<Attempt, Refusal> {
-    Ok(match supervise::start(fence, command, limits, mask, attend)? {
-        supervise::Started::Running(pid) => Ok(Running::of(Subject::Child(pid))),
-        supervise::Started::Kept(kept) => Ok(Running::of(Subject::Kept(kept))),
-        supervise::Started::NotExecuted(errno) => Err(errno),
+    Ok(match event_loop::start(fence, command, limits, mask, attend)? {
+        event_loop::Started::Running(pid) => Ok(Running::of(Subject::Child(pid))),
+        event_loop::Started::Kept(kept) => Ok(Running::of(Subject::Kept(kept))),
+        event_loop::Started::NotExecuted(errno) => Err(errno),
     })
 }
 
@@ -423,7 +423,7 @@ fn start_enclosed<'f>(
         Err(refusal) => {
             session.map(Session::close);
             // It may have run for a moment.
-            let mut say = |event| chores::telling(&event).0.iter().for_each(|line| stderr::say("paddock", line));
+            let mut say = |event| tasks::telling(&event).0.iter().for_each(|line| stderr::say("paddock", line));
             if guard.is_none_or(|mut guard| guard.finish(&mut say).is_ok()) {
                 unmark(mark);
             }

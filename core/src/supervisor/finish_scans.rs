@@ -14,7 +14,6 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::chores;
 use crate::files::guard::{Away, Guard, GuardError, GuardEvent};
 use crate::files::patterns::NamesError;
 use crate::files::unfinished_scans::{Note, UnfinishedError, VERSION, directory, open_dir, write_all};
@@ -24,6 +23,7 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::reader;
 use crate::plan::{Plan, PlanError};
 use crate::sandbox::{full_tier, landlock};
+use crate::supervisor::tasks;
 
 /// A plan has 16 MiB at most; the memory of a guard grows with the locked names.
 const SIZE_LIMIT: u64 = 256 << 20;
@@ -162,7 +162,7 @@ fn finish(
         }
     };
     let finished = guard.finish(&mut |event| {
-        let (line, told) = chores::telling(&event);
+        let (line, told) = tasks::telling(&event);
         line.iter().for_each(|line| say(line));
         append(&told, say);
         match event {

@@ -7,12 +7,10 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
-use crate::calls::Calls;
 use crate::files::cover::{Cover, CoverKind, Placed};
 use crate::files::guard::{Guard, GuardError, GuardEvent};
 use crate::files::workspace::whiteouts::{self, Veil};
 use crate::gate::Gate;
-use crate::holder::Holder;
 use crate::journal::Journal;
 use crate::journal::event::Event;
 use crate::journal::event::limits::Exceeded;
@@ -22,10 +20,12 @@ use crate::kernel::mount;
 use crate::kernel::stderr::{self, Live};
 use crate::limits::watchdog::Watch;
 use crate::network::supervisor::relay_process::{Heard, Outlet};
-use crate::observe::Observer;
 use crate::plan::wire::bytes::AbsPath;
 use crate::sandbox::init::{Inside, Overlaid};
-use crate::supervise::{CHORES, Chores, Due};
+use crate::supervisor::call_handlers::Calls;
+use crate::supervisor::event_loop::{CHORES, Chores, Due};
+use crate::supervisor::observer::Observer;
+use crate::supervisor::session_owner::Holder;
 
 /// More lines than this about names that were taken away say nothing new.
 const MOST_LINES: usize = 20;

@@ -20,7 +20,7 @@ use crate::sandbox::enter::{self, Fence, FenceError, Step};
 use crate::sandbox::init::{self, Attend, Handed, Sandbox};
 use crate::sandbox::init_channel::{self, Word};
 use crate::sandbox::landlock_init;
-use crate::vigil::Vigil;
+use crate::supervisor::spin_wait::Vigil;
 
 /// How long a command that somebody else continued is taken for stopped: nothing wakes us for that.
 const STOP_BELIEF: Duration = Duration::from_millis(100);

@@ -11,10 +11,10 @@ use crate::gate::{self, Gate};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener, Next};
 use crate::kernel::sys;
 use crate::network::supervised_connect::Pin;
-use crate::observe::{self, Observer};
 use crate::plan::Plan;
-use crate::rename::{self, Renames};
-use crate::supervise::Due;
+use crate::supervisor::event_loop::Due;
+use crate::supervisor::observer::{self, Observer};
+use crate::supervisor::rename_handler::{self, Renames};
 
 /// So long calls are answered before everything else gets its turn: a path of many links takes long to follow.
 const CALLS_TURN: Duration = Duration::from_millis(2);
@@ -22,10 +22,10 @@ const CALLS_TURN: Duration = Duration::from_millis(2);
 /// The calls of a plan that wait for our answer, besides those of sockets.
 pub fn answered(plan: &Plan) -> Vec<&'static str> {
     let mut calls = Vec::new();
-    calls.extend(plan.workspace.iter().flat_map(|_| rename::CALLS));
+    calls.extend(plan.workspace.iter().flat_map(|_| rename_handler::CALLS));
     calls.extend(plan.gate.iter().flat_map(|_| gate::CALLS));
     calls.extend(open_questions::CALLS.into_iter().filter(|_| open_questions::is_needed(plan)));
-    calls.extend(observe::calls(plan.tier).filter(|_| plan.observe));
+    calls.extend(observer::calls(plan.tier).filter(|_| plan.observe));
     calls
 }
 

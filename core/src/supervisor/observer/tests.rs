@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::*;
 
-const GOLDEN: &str = include_str!("../../../schema/examples/companion.json");
+const GOLDEN: &str = include_str!("../../../../schema/examples/companion.json");
 
 fn golden(kind: &str) -> Vec<Value> {
     let all: Value = serde_json::from_str(&GOLDEN.replace("\\udcff", "\\u00ff")).unwrap();
