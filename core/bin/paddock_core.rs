@@ -7,7 +7,7 @@ mod entry {
     use std::ffi::{CStr, c_char, c_int};
 
     #[global_allocator]
-    static ALLOCATOR: paddock_core::Allocator = paddock_core::Allocator;
+    static ALLOCATOR: paddock_core::kernel::Allocator = paddock_core::kernel::Allocator;
 
     /// The C library starts us, without Rust's own runtime: that would read /proc/self/maps and make an alternate signal stack,
     /// a tenth of what a launch may cost, for a message on stack overflow.
@@ -16,7 +16,7 @@ mod entry {
     extern "C" fn main(argc: c_int, argv: *const *const c_char) -> c_int {
         // SAFETY: argv holds argc NUL-terminated strings.
         let word = |index| unsafe { CStr::from_ptr(*argv.add(index)) };
-        paddock_core::start((0..argc as usize).map(|index| word(index).to_owned()).collect())
+        paddock_core::commands::start((0..argc as usize).map(|index| word(index).to_owned()).collect())
     }
 }
 

@@ -26,7 +26,6 @@
 //! ```
 
 mod error;
-pub mod judge;
 pub mod namespace;
 pub mod parse;
 #[cfg(test)]

@@ -209,8 +209,8 @@ fn a_client_of_socks_is_refused_in_its_own_words() {
         let (_, Step::Refused(found, Some(_))) = greet(&socks(wish)) else { panic!("{}", wish.escape_ascii()) };
         assert_eq!(found, reply(code), "{}", wish.escape_ascii());
     }
-    assert_eq!(Form::Socks.refusal(Vec::new(), no::DENIED), reply(NOT_ALLOWED));
-    assert_eq!(Form::Socks.refusal(Vec::new(), no::UNREACHABLE), reply(UNREACHABLE));
+    assert_eq!(Form::Socks.refusal(Vec::new(), refusal_response::DENIED), reply(NOT_ALLOWED));
+    assert_eq!(Form::Socks.refusal(Vec::new(), refusal_response::UNREACHABLE), reply(UNREACHABLE));
 }
 
 #[test]

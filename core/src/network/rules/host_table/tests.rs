@@ -321,7 +321,7 @@ fn a_route_has_a_name_and_its_upstream_is_for_nobody_else() {
     assert_eq!((handed("seen.example"), handed("told.example")), (Some(Handed::Inspect), Some(Handed::Inspect)));
     assert_eq!((handed("open.example"), handed("other.example")), (None, None));
 
-    let host = |text: &str| ways::read(text.as_bytes()).unwrap();
+    let host = |text: &str| http_hosts::read(text.as_bytes()).unwrap();
     for (text, port, may) in [
         ("open.example", 443, true),
         ("shut.example", 443, true),
@@ -350,7 +350,7 @@ fn an_inspected_host_that_is_asked_about_is_called_when_it_was_allowed() {
     let http = json!({ "routes": [], "inspect": [{ "host": "told.example", "source": "p.toml:4" }] });
     let table = with_http("ask", http, json!([]));
     assert_eq!(of_name(&table, "told.example", Some(443)).0, "ask");
-    let host = |text: &str| ways::read(text.as_bytes()).unwrap();
+    let host = |text: &str| http_hosts::read(text.as_bytes()).unwrap();
     for (text, agreed, may) in
         [("told.example", true, true), ("told.example", false, false), ("other.example", true, false)]
     {

@@ -7,6 +7,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
 
+use crate::commands::error::Refusal;
 use crate::gate::argv_text;
 use crate::gate::decide::decide;
 use crate::gate::interpreter_chain::{self, Broken, Entry, Known, Link, Start};
@@ -17,7 +18,6 @@ use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Action, Gate, Plan, PlanError, Rule};
-use crate::refusal::Refusal;
 
 /// What a process would ask the kernel for, as JSON. Its parent is not known beforehand.
 #[derive(Deserialize)]

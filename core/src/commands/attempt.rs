@@ -6,10 +6,10 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
+use crate::commands::error::Refusal;
 use crate::kernel::{errno_names, sys};
 use crate::plan::Plan;
 use crate::plan::wire::writer::{self, Invalid};
-use crate::refusal::Refusal;
 use crate::sandbox::enter::{self, Fence};
 use crate::sandbox::error::SandboxError;
 use crate::sandbox::full_tier::Enclosure;

@@ -15,6 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 
+use crate::commands::error::Refusal;
 use crate::kernel::errno_names;
 use crate::kernel::random::random_name;
 use crate::kernel::sys::{self, Instruction, trace};
@@ -24,7 +25,6 @@ use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, SocketAccess};
-use crate::refusal::Refusal;
 use crate::sandbox::seccomp::{Filter, bpf};
 use crate::sandbox::temp_dir::Temp;
 

@@ -16,6 +16,8 @@ use rustix::fs::{Access, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use serde::Deserialize;
 
+use crate::commands::error::Refusal;
+use crate::commands::standard_fds;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys::{self, ExecStrings, Instruction};
@@ -26,13 +28,11 @@ use crate::plan::syscalls::{self, Arch};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::reader;
 use crate::plan::{OnFailure, Shell, present};
-use crate::refusal::Refusal;
 use crate::sandbox::enter::Fence;
 use crate::sandbox::environment;
 use crate::sandbox::landlock::Files;
 use crate::sandbox::root::shells::{COMPILED, NAMES, PLACE};
 use crate::sandbox::seccomp::bpf;
-use crate::standard;
 
 /// Where real shells lie if nothing else is said. Builds may choose another place.
 pub const DEFAULT_DIR: &str = match option_env!("PADDOCK_DEFAULT_SHELL_DIR") {
@@ -252,9 +252,9 @@ impl Compiled {
 
     /// From here on this process is inside. Returns its environment.
     fn enter(&self, dir: &[u8], inherited: &[CString]) -> Result<Vec<CString>, Refusal> {
-        standard::check_descriptors()?;
+        standard_fds::check_descriptors()?;
         let plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
-        standard::check_sockets(&plan)?;
+        standard_fds::check_sockets(&plan)?;
         let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE));
         let (Some(number), Some(token)) = (number, self.token()) else {
             return Err(Refusal::Usage("the plan for shells has no token"));

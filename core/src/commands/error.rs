@@ -2,12 +2,13 @@
 
 use rustix::io::Errno;
 
+use crate::commands::host;
+use crate::commands::unreached::UnreachedError;
 use crate::files::guard::GuardError;
 use crate::files::patterns::NamesError;
 use crate::files::unfinished_scans::UnfinishedError;
 use crate::files::workspace::session_dir::SessionError;
 use crate::gate::rules::RuleError;
-use crate::host;
 use crate::journal::JournalError;
 use crate::limits::LimitsError;
 use crate::network::NetworkError;
@@ -23,7 +24,6 @@ use crate::sandbox::seccomp::bpf::BpfError;
 use crate::sandbox::temp_dir::TempError;
 use crate::supervisor::event_loop::SuperviseError;
 use crate::supervisor::observer::ObserveError;
-use crate::unreached::UnreachedError;
 
 const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | unreached --plan-fd N -- COMMAND… | \
                  attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | judge --plan-fd N | finish SESSIONS | regexes | exactly | host | probe";

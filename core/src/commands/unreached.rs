@@ -14,12 +14,12 @@ use ::landlock::AccessFs;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
+use crate::commands::error::Refusal;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::resolved_path::{self, Place};
 use crate::kernel::sys::{self, ExecStrings};
 use crate::plan::rights::{self, Rights};
 use crate::plan::{self, Plan};
-use crate::refusal::Refusal;
 use crate::sandbox::enter::{FenceError, Step};
 use crate::sandbox::landlock::{self, FilesError};
 

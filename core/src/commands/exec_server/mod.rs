@@ -5,7 +5,7 @@
 //! It has no more rights than what it starts, and is not believed in anything that matters to the fence: the supervisor outside answers
 //! for the execs of all of them, and its end is the end of them all.
 
-mod warden;
+mod command_reaper;
 
 use std::collections::HashSet;
 use std::io::IoSliceMut;
@@ -20,11 +20,11 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
 use serde::Deserialize;
 
+use crate::commands::error::Refusal;
 use crate::kernel::sys;
 use crate::limits::process_usage::{Census, Tree};
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
-use crate::refusal::Refusal;
 
 /// What is to be started. It lies in a file in memory: arguments may be megabytes.
 #[derive(Debug, Deserialize)]
@@ -98,7 +98,7 @@ fn bury(wardens: &mut HashSet<Pid>) -> bool {
     let mut has_orphans = false;
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
         if status.stopping_signal().is_none() {
-            has_orphans |= wardens.remove(&pid) && status.exit_status() != Some(warden::ALL_GONE);
+            has_orphans |= wardens.remove(&pid) && status.exit_status() != Some(command_reaper::ALL_GONE);
         } else if wardens.contains(&pid) {
             // Nobody but a command stops its warden.
             let _ = rustix::process::kill_process(pid, Signal::CONT);
@@ -143,12 +143,12 @@ fn serve(wardens: &mut HashSet<Pid>) -> Result<bool, Refusal> {
     let standard: Vec<OwnedFd> = given.collect();
     // Reading what may be long, and whatever goes wrong from here on, is not for the one that all others wait for.
     let warden = sys::fork(|| match read(&request) {
-        Some(request) => warden::look_after(&request, standard, &line),
-        None => warden::refuse(&line, "request", Errno::INVAL),
+        Some(request) => command_reaper::look_after(&request, standard, &line),
+        None => command_reaper::refuse(&line, "request", Errno::INVAL),
     });
     match warden {
         Ok(warden) => drop(wardens.insert(warden)),
-        Err(errno) => drop(warden::refuse(&line, "fork", errno)),
+        Err(errno) => drop(command_reaper::refuse(&line, "fork", errno)),
     }
     Ok(true)
 }

@@ -5,8 +5,8 @@ use std::os::fd::{BorrowedFd, IntoRawFd as _};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
+use crate::commands::error::Refusal;
 use crate::plan::{Plan, Tier};
-use crate::refusal::Refusal;
 
 /// Whoever starts us without a standard descriptor gets /dev/null there: otherwise the next file opened would be it. A directory
 /// is refused: openat(2) relative to one needs no path from the root, and Landlock judges only what is opened later.

@@ -2,13 +2,13 @@
 
 use serde::Deserialize;
 
-use super::rules::host_table::{Table, Verdict};
+use crate::commands::error::Refusal;
+use crate::network::rules::host_table::{Table, Verdict};
 use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{Action, Network, PlanError};
-use crate::refusal::Refusal;
 
 const ODD: &str = "it is not a name that everybody reads in the same way";
 

@@ -8,13 +8,13 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::commands::error::Refusal;
 use crate::journal::Journal;
 use crate::journal::event::Event;
 use crate::journal::event::tool::Record;
 use crate::kernel::random::random_name;
 use crate::plan::Plan;
 use crate::plan::wire::writer::{self, Invalid};
-use crate::refusal::Refusal;
 use crate::sandbox::landlock;
 
 /// Of a message.

@@ -28,7 +28,7 @@ pub fn read(plan_fd: &OwnedFd, uid: u32) -> Result<(Box<Plan>, &'static [u8]), P
 mod tests {
     use super::*;
 
-    const GOLDEN: &str = include_str!("../../schema/examples/plan-landlock.json");
+    const GOLDEN: &str = include_str!("../../../schema/examples/plan-landlock.json");
     const UID: u32 = 1000;
 
     #[test]
