@@ -30,14 +30,15 @@ _HARMLESS = frozenset(
 # Expansions that only look. Not ":": the numbers behind it are arithmetic.
 _LOOKS = frozenset({"${", "}", "-", ":-", "+", ":+", "?", ":?", "#", "##", "%", "%%"})
 # A name in arithmetic stands for the arithmetic that is in the variable, which may set others.
-_NUMBERS = re.compile(r"\$\(\([\s0-9+*/%()<>=&|^~!?:,-]*\)\)")
+_NUMBERS = re.compile(r"\$\(\([\s0-9+*/%()<>=&|^~!?:,-]*\)\)", re.ASCII)
 # Others compare by arithmetic (-eq), or look into a subscript (-v), which is arithmetic too.
 _OPERAND = r'(?:\$?[\w./][\w./-]*|"\$?[\w./][\w./-]*")'
 _TEST = re.compile(
-    rf"(\[\[?)\s+(?:!\s+)?(?:(?:-[defhnrswxzL]\s+)?{_OPERAND}|{_OPERAND}\s+(?:==?|!=)\s+{_OPERAND})\s+\]\]?"
+    rf"(\[\[?)\s+(?:!\s+)?(?:(?:-[defhnrswxzL]\s+)?{_OPERAND}|{_OPERAND}\s+(?:==?|!=)\s+{_OPERAND})\s+\]\]?",
+    re.ASCII,
 )
 _EXPANSION = re.compile(r"\$[\[({]|`")
-_DESCRIPTOR = re.compile(r"\{[^\s{}]+\}[<>]")  # {NAME}>file puts its number there
+_DESCRIPTOR = re.compile(r"\{[^\s{}]+\}[<>]", re.ASCII)  # {NAME}>file puts its number there
 # Of the shell itself: they set variables or options, name other programs, or run text in the same shell.
 _BUILTINS = frozenset(
     (

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 _BLANKS = re.compile(rb"(?:\\\n)*[ \t](?:[ \t]|\\\n)*")  # a continued line alone parts no words
 _DESCRIPTOR = re.compile(rb"[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\}")
+_NUMBERED = re.compile(rb"(?:^|[ \t\n;&|()<>`])(?:[0-9]+|\{[A-Za-z_][A-Za-z0-9_]*\})$")
 _DASH = re.compile(rb"[ \t]+-[ \t]+")
-_CLOSES = re.compile(rb"[<>]&-[^ \t\n;&|()<>`]")
+_CLOSES = re.compile(rb"[<>]&(?:[ \t]|\\\n)*-[^ \t\n;&|()<>`]")
 _LINES = re.compile(rb"(?:[ \t\n]|\\\n)*")
 _EXPANDED = re.compile(rb"[$`]")
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
@@ -70,6 +71,8 @@ def unaccounted(data: bytes, found: Iterable[Node], is_verbatim: Callable[[Node]
             data[: node.start_byte][-1:] in _EDGES and _DESCRIPTOR.fullmatch(node.text or b"")
         ):
             return "a number belongs to a redirection for the grammar and to a word for a shell"
+        if node.type.endswith("_redirect") and _NUMBERED.search(data[max(0, node.start_byte - 80) : node.start_byte]):
+            return "a number belongs to a word for the grammar and to a redirection for a shell"
         if _takes_a_word(data, node):
             return "a word behind <&- or >&- is a target for the grammar and an argument for a shell"
         if node.child_count and not _fits(data, node, is_verbatim):

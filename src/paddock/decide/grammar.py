@@ -16,6 +16,7 @@ from tree_sitter import Language, Node, Parser
 from paddock.decide.calls import Dialect
 from paddock.decide.gaps import unaccounted
 from paddock.decide.posix import beyond_posix
+from paddock.decide.structure import is_known
 
 LONGEST = 128 * 1024  # what the kernel takes as one argument (MAX_ARG_STRLEN): no shell is ever given more
 DEEPEST = 200  # what nobody writes by hand, and no recursion here survives much more of
@@ -97,7 +98,7 @@ def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
         raise Unparsed(f"it is nested more than {DEEPEST} deep")
     if (lost := unaccounted(plain, nodes(root), is_verbatim)) is not None:
         raise Unparsed(lost, text.replace(_CONTINUED, ""))
-    if any(_misread(node) for node in leaves(root)):
+    if not is_known(nodes(root)) or any(_misread(node) for node in leaves(root)):
         raise Unparsed("a part of it means something else to a shell than to the grammar")
     if any(node.type == "command_name" and text_of(node) == "coproc" for node in nodes(root)):
         raise Unparsed("the grammar does not know coproc")

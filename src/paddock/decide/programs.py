@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from paddock.decide.words import MOST_WAYS, SOMETHING, UNKNOWN
+from paddock.decide.words import MOST_WAYS, SOMETHING, UNKNOWN, parted
 from paddock.decide.wrappers import Wrapper
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[.*\])?\+?=")
-_PLAIN = re.compile(r"[\w\s./=:,@%+-]*")
+_PLAIN = re.compile(r"[\w \t\n./=:,@%+-]*")
 _REPLACE = re.compile(r"(?:-[0optrx]*(?P<short>[iI])|--r[a-z]*=?)(?P<mark>.*)", re.DOTALL)
 _BATCH = re.compile(r"-[0-9a-zA-Z]*[nLlsP]|--max")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "rbash", "fish"})
@@ -145,7 +145,7 @@ def unwrap(wrapper: Wrapper, words: Sequence[str]) -> Unwrapped:
     at, script, cwd = own.at, own.script, own.cwd
     if script is not None and wrapper.splits:  # its words stand before the others, options of the wrapper among them
         if _PLAIN.fullmatch(script):
-            return Unwrapped(words=(words[0], *script.split(), *words[at:]), cwd=cwd)
+            return Unwrapped(words=(words[0], *parted(script), *words[at:]), cwd=cwd)
         return Unwrapped(text=" ".join((script, *words[at:], UNKNOWN)))
     settings: list[str] = []
     while wrapper.assigns and at < len(words) and (_NAME.match(words[at]) or (wrapper.any_name and "=" in words[at])):
@@ -229,7 +229,7 @@ def appended(rest: tuple[str, ...], words: Sequence[str], stdin: Stream | None) 
         rest, given = rest[:at], rest[at + 1 :]
         lines = given
     elif known is not None:
-        given, lines = (tuple(map(_read, pieces)) for pieces in (known.split(), known.splitlines()))
+        given, lines = (tuple(map(_read, pieces)) for pieces in (parted(known), known.removesuffix("\n").split("\n")))
     else:
         given = lines = (stdin.places if stdin is not None else ()) or (SOMETHING,)
     mark = next(filter(None, map(_mark, words[1:], (*words[2:], ""))), "")

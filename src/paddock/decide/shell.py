@@ -386,7 +386,7 @@ class _Walk(Expansion):
                 self._obeyed(name, value)
             elif name in _HANDED_ON and value:
                 self._again(value, None, Dialect.SH)
-            elif name == "IFS" and value.strip() and command.program in _DECLARING:
+            elif name == "IFS" and value.strip(" \t\n") and command.program in _DECLARING:
                 self.line.doubts.append("words are parted by other letters than blanks")
 
     def _obeyed(self, name: str, value: str) -> None:

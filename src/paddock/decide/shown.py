@@ -11,9 +11,10 @@ from paddock.journal.redact import Redactor
 
 def shown_command(text: str, redactor: Redactor, *, cwd: str) -> str:
     shown = redactor.command(text)
-    if shown == text or _started(shown, cwd) == _started(text, cwd):
+    if shown == text:
         return shown
-    return redactor.known(text)
+    started = _started(text, cwd)
+    return shown if started is not None and _started(shown, cwd) == started else redactor.known(text)
 
 
 def _started(text: str, cwd: str) -> tuple[str, ...] | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = "\ud800"  # any text, also none; no surrogate escape looks like this
 SOMETHING = "\ud801"  # any text, not empty
+_BLANKS = re.compile(r"[ \t\n]+")
 _OPEN, _COMMA, _CLOSE = "\ud802", "\ud803", "\ud804"  # braces that a shell would expand
 _BRACES = str.maketrans({"{": _OPEN, ",": _COMMA, "}": _CLOSE})
 _PLAIN = str.maketrans({_OPEN: "{", _COMMA: ",", _CLOSE: "}"})
@@ -99,8 +100,12 @@ def guarded(piece: Piece) -> str:
 def fields_of(way: Piece) -> Iterator[str]:
     if not way.text:
         yield ""
-    for word in way.text.split():
-        yield shown(word)
+    yield from map(shown, parted(way.text))
+
+
+def parted(text: str) -> list[str]:
+    """By the blanks of a shell. ``str.split`` parts by those of Unicode too, which are letters to a shell."""
+    return [word for word in _BLANKS.split(text) if word]
 
 
 def braces(text: str) -> list[str]:

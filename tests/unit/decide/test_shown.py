@@ -47,3 +47,9 @@ def test_a_program_is_no_secret(line: str) -> None:
 def test_secrets_go() -> None:
     assert shown_command("git clone https://a:hunter2@b", Redactor(), cwd="/w") == f"git clone https://a:{MARK}@b"
     assert shown_command("exec -a token: ./x hunter2", Redactor(["hunter2"]), cwd="/w") == f"exec -a token: ./x {MARK}"
+
+
+def test_a_program_is_shown_in_a_command_that_can_not_be_read() -> None:
+    line = "exec -a token: ./evil1; coproc true"
+    assert started(line) is None
+    assert shown_command(line, Redactor(), cwd="/w") == line

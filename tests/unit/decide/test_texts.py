@@ -41,7 +41,7 @@ FRAGMENTS = (
     "do ", "done", "in", "case x in ", "x) ", ";; ", "esac", "case a in a);;esac", "function f ", "f()", "f(){ :;}",
     "function g { :;}", "declare a=1", "export a", "unset a", "time ", "eval ", "bash -c ", "sh -c ", "exec ",
     "command ",
-    "env ", "env -S", "--split-s=", "xargs ", "nice ", "é",
+    "env ", "env -S", "--split-s=", "xargs ", "nice ", "é", "\u00a0", "\u2003", "== ", "=~ ",
 )  # fmt: skip
 GOALS = ("pwn", ";pwn", "\npwn", " pwn ", "pwn z", "ok z", ";ok z", " ok z")
 # Texts that were once read otherwise than bash reads them.
@@ -65,6 +65,10 @@ OTHERWISE = (
     "2>f|&\npwn -c2>&1", "nice \nE\n ok z<(:)env -S<<-E\n\tE\n1", ",;ok z{ \"\"~", ">&- pwn", "ok <&- pwn",
     "!-c\\\n\nF\n ok z{=$1",
     "env -Sok z--split-s=", "env -S'-u x' pwn", "\\ok zexec { {",
+    "(ok == a\npwn\n)", "(ok == a;pwn)", "{ ok =~ a|pwn; }", "<& -pwn ok f", "1>& -pwn ok", "<&\\\n -pwn ok",
+    "ok <<< \"${x-'$(pwn)'}\"", "ok <<< \"${x-$'$(pwn)'}\"", "ok <<E\n${x-'$(pwn)'}\nE", "ok \"${x-${y-'$(pwn)'}}\"",
+    "ok `ok \\\\\"\npwn\n\"`", 'ok "`ok "\\`pwn\\`"`"', "bash 0<<<pwn", "ok\u00a0z", "pwn\u00a0ok",
+    "ok z\u2003z", "ok `ok&&2>\u00a0`", "env -S 'ok\u00a0z'", "echo 'ok\u00a0z' | xargs ok", "bash 0<<E\npwn\nE",
 )  # fmt: skip
 _PROCESS = re.compile(r"/dev/fd/[0-9]+(-[0-9]+)?")
 _GLOB = re.compile(r"[*?]|\[.*\]")
@@ -171,3 +175,12 @@ def test_an_honest_text_is_read(text: str) -> None:
     reading = read(text, cwd="/w", home="/h")
     assert reading.line is not None, reading.error
     assert not reading.line.doubts
+
+
+@pytest.mark.parametrize("text", ["ok $(>f)", 'ok "$(>f)"', "ok $(2>f)", "ok $(>&f)"])
+def test_a_file_that_a_substitution_writes_is_not_overlooked(shell: tuple[Ground, Dialect], text: str) -> None:
+    ground, dialect = shell
+    assert read(text, cwd=str(ground.cwd), home="/dev/null/nowhere", dialect=dialect).line is None
+    assert read("ok $(<f)", cwd=str(ground.cwd), home="/dev/null/nowhere").line is not None
+    subprocess.run([*ground.words, text], env=ground.environment, cwd=ground.cwd, stderr=subprocess.DEVNULL)
+    assert (ground.cwd / "f").exists() or ">&" in text, "the control: the shell writes it"
