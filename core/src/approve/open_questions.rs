@@ -1,7 +1,7 @@
 //! Where people are asked: the companion, whatever the questions are about, and the terminal for as long as one is open on it.
 //!
 //! Whoever asks here looks for the answers to its own questions. A change of the terminal while a person is asked on it could answer, or show
-//! something else: so these calls come by here (notify.rs), and wait.
+//! something else: so these calls come by here (kernel/seccomp_notify.rs), and wait.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Called by the name of a shell: goes behind what the policy has for shells (`[shell]`), and becomes the real one.
 //!
-//! In a run that intercepts shells this program lies over each of them (root/shells.rs), the real ones lie in a directory whose path is at
+//! In a run that intercepts shells this program lies over each of them (sandbox/root/shells.rs), the real ones lie in a directory whose path is at
 //! [`PLACE`], by the paths that they had, and beside them what is to be applied. Elsewhere it is found by PATH as a link, and what is
 //! to be applied lies beside the link.
 //!

@@ -28,7 +28,7 @@ use crate::sandbox::{full_tier, init, preflight};
 use crate::supervisor::finish_scans;
 use crate::supervisor::session_owner::Holder;
 
-/// Called by the C library's start code, through `bin/paddock_core.rs`.
+/// Called by the C library's start code, through `core/bin/paddock_core.rs`.
 pub fn start(words: Vec<CString>) -> i32 {
     if let Some(called) = intercepted_shell::called(&words) {
         return intercepted_shell::start(called, words);

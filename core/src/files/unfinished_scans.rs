@@ -1,4 +1,4 @@
-//! Marks of last scans that are still to be done (`unfinished.rs` does them).
+//! Marks of last scans that are still to be done (`supervisor/finish_scans.rs` does them).
 //!
 //! Before a command starts that can write to a tree as the host does, the supervisor leaves a mark: a file in Paddock's own state,
 //! which no command can write. It holds the plan and the memory of the guard. The supervisor holds a lock on it, and removes it after

@@ -1,7 +1,7 @@
 //! What an exec is about to do, worked out before it does it: which file, by which interpreters, with which arguments.
 //!
 //! All of it is read from memory and names that others can change meanwhile. So this is an expectation, good for judging; whether it came
-//! true is seen at the exec stop (verify.rs), before the new program runs.
+//! true is seen at the exec stop (gate/verify.rs), before the new program runs.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

@@ -1,9 +1,9 @@
 //! The exec gate: which programs may be started, with which arguments.
 //!
-//! Every exec of the command and of all it starts waits here for an answer (notify.rs). What it is about to do is worked out (expect.rs) and
-//! judged (rules.rs); a person may be asked (companion.rs). What is let through is traced for as long as the exec takes, because the
+//! Every exec of the command and of all it starts waits here for an answer (kernel/seccomp_notify.rs). What it is about to do is worked out (gate/expected_exec.rs) and
+//! judged (gate/rules.rs); a person may be asked (approve/approver_process.rs). What is let through is traced for as long as the exec takes, because the
 //! kernel reads path and arguments once more, and they may have been changed: before the new program runs its first instruction it is
-//! compared with what was judged (verify.rs), and killed if it differs.
+//! compared with what was judged (gate/verify.rs), and killed if it differs.
 //!
 //! Nothing here waits: whoever is asked about stays parked while all others are served.
 

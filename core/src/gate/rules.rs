@@ -34,7 +34,7 @@ pub struct Exec<'a> {
     pub uid: u32,
     /// None: it has ended, or can not be read.
     pub parent: Option<Parent<'a>>,
-    /// Every file of the chain lies where programs are granted and the command can not write (places.rs).
+    /// Every file of the chain lies where programs are granted and the command can not write (gate/trusted_dirs.rs).
     pub granted: bool,
     /// The SHA-256 of a file of the chain, by its index: asked only by rules that need it.
     pub digest: &'a dyn Fn(usize) -> Result<[u8; 32], String>,

@@ -25,7 +25,7 @@ const OWN: [IpAddr; 2] =
 /// Where connections arrive. Nobody inside may bind a port below 1024.
 const LISTENERS: [SocketAddr; 2] = [PROXY, SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 1)];
 
-/// Whoever dials the listener itself wants a proxy (forward.rs). No server inside can stand in its way.
+/// Whoever dials the listener itself wants a proxy (network/parse/proxy_request.rs). No server inside can stand in its way.
 pub const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 255, 255, 254)), 1);
 
 /// Whatever server is asked for a name, it is here.

@@ -1,4 +1,4 @@
-//! The network of a plan: which hosts may be reached. What the rules mean is in network/table.rs.
+//! The network of a plan: which hosts may be reached. What the rules mean is in network/rules/host_table.rs.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Does the last scans that earlier runs left: see `marks.rs`.
+//! Does the last scans that earlier runs left: see `files/unfinished_scans.rs`.
 //!
 //! A marked tree that is not at its path (unmounted, renamed) can not be scanned, and is not taken for one that was removed: the mark
 //! stays for it, each start says so, and the first start that finds the tree again scans it. Meanwhile commands run.

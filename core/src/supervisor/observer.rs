@@ -1,5 +1,5 @@
 //! Seeing what the fence refuses. The kernel tells nobody whom it has refused a file, so every call with a path comes by here on its way
-//! (notify.rs), and each distinct one is told to the Python half, which judges it with the reasoning behind `paddock why`.
+//! (kernel/seccomp_notify.rs), and each distinct one is told to the Python half, which judges it with the reasoning behind `paddock why`.
 //!
 //! This only looks. Every call goes on, whatever is thought of it, and no safety rests on anything here: what was read of a caller may be
 //! changed by others before the kernel reads it. Nothing here waits, and what is remembered has its limits, which are told when they are met.

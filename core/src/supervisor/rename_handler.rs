@@ -2,7 +2,7 @@
 //!
 //! The overlay refuses to rename a directory that the workspace has (EXDEV): it would have to remember where it came from. So
 //! rename(2) and its like come to us in such a run. All but directories of the overlay go on to the kernel at once. A directory is
-//! moved by a child of ours (`carry.rs`), which stands in the sandbox's mounts behind the same rules and limits as the command, so
+//! moved by a child of ours (`files/workspace/move_tree.rs`), which stands in the sandbox's mounts behind the same rules and limits as the command, so
 //! that it can do nothing the command could not do by itself; only one at a time, while we go on waiting for everything else.
 //!
 //! No safety rests on what is read of a caller: a path that changes meanwhile, a link that is swapped or a number that is given to

@@ -1,4 +1,4 @@
-//! Who holds a session: a program outside, for which the attendant starts commands (attend.rs). By one socket it is told what was refused to
+//! Who holds a session: a program outside, for which the attendant starts commands (commands/exec_server/mod.rs). By one socket it is told what was refused to
 //! them, and the end of that socket is the end of the run. The attendant hears of its end as well, but a command can stop the attendant.
 
 use std::fmt::Write as _;

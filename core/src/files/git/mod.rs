@@ -1,6 +1,6 @@
 //! One model of what git reads, follows and executes, and what of it may appear while a command runs.
 //!
-//! `table.rs` says which parts of a git directory count, `known.rs` which directories are git's, `config.rs` and `obeyed.rs` what a
+//! `files/git/git_table.rs` says which parts of a git directory count, `files/git/known_dirs.rs` which directories are git's, `files/git/config.rs` and `files/git/trusted_paths.rs` what a
 //! configuration says. `git init`, `clone` and `worktree add` create names that are protected, because git trusts them. With what
 //! these commands themselves write into them they are harmless and stay; with anything else they do not. Content that was judged
 //! once is judged again whenever it is written.

@@ -1,4 +1,4 @@
-//! What a guard has to remember so that another process can do its last scan: see `unfinished.rs`.
+//! What a guard has to remember so that another process can do its last scan: see `supervisor/finish_scans.rs`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -3,7 +3,7 @@
 //! Patterns are matched on the way down: a directory has a state, and one look at an entry's name gives what the entry is and the
 //! state of what lies below it. A plan has hundreds of patterns and a tree has thousands of names, nearly all of which are in none
 //! of them; those are done with after one look into a table of words. Patterns that begin alike share their beginning
-//! (`stems.rs`): hundreds of them stand at a handful of places.
+//! (`files/patterns/prefix_tree.rs`): hundreds of them stand at a handful of places.
 
 pub mod case_fold;
 mod glob;

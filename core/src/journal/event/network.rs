@@ -1,4 +1,4 @@
-//! What the supervisor is told of the network, as it is read: by the relay (`network/told.rs`) and by what speaks HTTP
+//! What the supervisor is told of the network, as it is read: by the relay (`network/relay/decision_log.rs`) and by what speaks HTTP
 //! (src/paddock/network/exchange.py).
 
 use std::net::SocketAddr;

@@ -83,7 +83,7 @@ pub enum Asked {
 /// One question, class IN.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Query {
-    /// None: odd (name.rs).
+    /// None: odd (plan/host_name.rs).
     pub name: Option<Name>,
     pub kind: Kind,
     header: Header,

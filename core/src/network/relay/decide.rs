@@ -1,4 +1,4 @@
-//! From what somebody wants to what becomes of it: judged, and from there on its way (way.rs) or in doubt (doubt.rs).
+//! From what somebody wants to what becomes of it: judged, and from there on its way (network/relay/connect_upstream.rs) or in doubt (network/relay/pending.rs).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -10,7 +10,7 @@ use super::{CLIENT, Entrance, Relay, event};
 use crate::plan::host_name::Host;
 use crate::plan::{Action, Published};
 
-/// The namespace's own addresses (inside.rs).
+/// The namespace's own addresses (network/namespace.rs).
 const OWN: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 255, 255, 1)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0x5a, 0, 0, 0, 0, 0, 1))];
 

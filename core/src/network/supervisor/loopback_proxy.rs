@@ -1,5 +1,5 @@
 //! Where no namespace keeps the network in, the proxy takes connections on the host's loopback, which everybody on the machine can call.
-//! It serves nobody but the command: the supervisor makes the command's connections itself (pin.rs), so it knows where each of them
+//! It serves nobody but the command: the supervisor makes the command's connections itself (network/supervised_connect.rs), so it knows where each of them
 //! comes from, takes it here, and hands it to the relay. Whoever else calls is hung up on.
 //!
 //! The port stays ours until the run ends, whatever becomes of the relay: nobody else can stand there and be taken for the proxy.

@@ -39,7 +39,7 @@ struct Kept {
 
 /// Makes the strings of this plan, when it is parsed, parts of it.
 pub fn keep(plan: &'static [u8]) {
-    // Of one that is not written in printable ASCII not even one string is read (canonical.rs): none of its parts has to be looked at
+    // Of one that is not written in printable ASCII not even one string is read (plan/wire/reader.rs): none of its parts has to be looked at
     // for NUL and for surrogates.
     let _ = KEPT.set(Kept { plan, plain: !holds_odd(plan) });
 }

@@ -1,7 +1,7 @@
 //! The root directory that the command sees: what is granted, at its own place, and nothing else.
 //!
 //! An empty tmpfs; on it a copy of the mount of each grant, read-only unless the grant writes, and places of its own for /tmp,
-//! /dev and /proc (`made.rs`). Then the old root is left for good. What is denied inside a grant is covered last (`covers.rs`), so that nothing mounted later
+//! /dev and /proc (`sandbox/root/private_dirs.rs`). Then the old root is left for good. What is denied inside a grant is covered last (`sandbox/root/covers.rs`), so that nothing mounted later
 //! uncovers it. All of it happens in the first process of the new namespaces, while the supervisor finds out, in this order, where the grants lie,
 //! what a copy hides, and what is to be covered.
 

@@ -1,5 +1,5 @@
 //! Shells of a run that puts them behind more than the run itself: this program lies over each of them, and they lie on a file system of their
-//! own, by the paths they had, beside what this program has to know when it is called as one of them (`shell.rs`).
+//! own, by the paths they had, beside what this program has to know when it is called as one of them (`commands/intercepted_shell.rs`).
 //!
 //! The name of that directory is another one in every run. Nothing rests on that: whoever starts a real shell from there is in the fence
 //! like everybody, and with exec rules he is refused.

@@ -1,6 +1,6 @@
 //! What sockets may be made, and what may be asked of them.
 //!
-//! In the landlock tier no namespace keeps a fenced network in: the supervisor connects every socket (pin.rs), and what remains here is to
+//! In the landlock tier no namespace keeps a fenced network in: the supervisor connects every socket (network/supervised_connect.rs), and what remains here is to
 //! leave no socket that reaches somebody without connect(2), and no option that leads a connection astray.
 
 use crate::plan::{Mode, SocketAccess};
