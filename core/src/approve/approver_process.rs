@@ -25,7 +25,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions};
 use rustix::termios::{OptionalActions, Termios};
 use serde::Deserialize;
 
-use crate::approve::approvals_server;
+use super::approvals_server;
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::wire::reader;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::approve::approver_process::{self, Companion, Heard, Question};
+use super::approver_process::{self, Companion, Heard, Question};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::plan::{self, Action, Plan};
 

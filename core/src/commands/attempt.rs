@@ -6,7 +6,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::WaitOptions;
 
-use crate::commands::error::Refusal;
+use super::error::Refusal;
 use crate::kernel::{errno_names, sys};
 use crate::plan::Plan;
 use crate::plan::wire::writer::{self, Invalid};

@@ -2,8 +2,8 @@
 
 use rustix::io::Errno;
 
-use crate::commands::host;
-use crate::commands::unreached::UnreachedError;
+use super::host;
+use super::unreached::UnreachedError;
 use crate::files::guard::GuardError;
 use crate::files::patterns::NamesError;
 use crate::files::unfinished_scans::UnfinishedError;

@@ -16,8 +16,8 @@ use rustix::fs::{Access, FileType, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::commands::error::Refusal;
-use crate::commands::standard_fds;
+use super::error::Refusal;
+use super::standard_fds;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys::{self, ExecStrings, Instruction};

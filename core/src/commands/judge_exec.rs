@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use serde::Deserialize;
 
-use crate::commands::error::Refusal;
+use super::error::Refusal;
 use crate::gate::argv_text;
 use crate::gate::decide::decide;
 use crate::gate::interpreter_chain::{self, Broken, Entry, Known, Link, Start};

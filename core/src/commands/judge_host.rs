@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use crate::commands::error::Refusal;
+use super::error::Refusal;
 use crate::network::rules::host_table::{Table, Verdict};
 use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::Text;

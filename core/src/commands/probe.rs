@@ -15,7 +15,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use crate::commands::error::Refusal;
+use super::error::Refusal;
 use crate::kernel::errno_names;
 use crate::kernel::random::random_name;
 use crate::kernel::sys::{self, Instruction, trace};

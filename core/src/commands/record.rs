@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use crate::commands::error::Refusal;
+use super::error::Refusal;
 use crate::journal::Journal;
 use crate::journal::event::Event;
 use crate::journal::event::tool::Record;

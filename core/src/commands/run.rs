@@ -8,10 +8,10 @@ use std::time::Instant;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use super::error::Refusal;
+use super::{plan_fd, standard_fds};
 use crate::approve::approver_process::Companion;
 use crate::approve::open_questions::Desk;
-use crate::commands::error::Refusal;
-use crate::commands::{plan_fd, standard_fds};
 use crate::files::guard::Guard;
 use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::Session;

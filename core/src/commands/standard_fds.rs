@@ -5,7 +5,7 @@ use std::os::fd::{BorrowedFd, IntoRawFd as _};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::commands::error::Refusal;
+use super::error::Refusal;
 use crate::plan::{Plan, Tier};
 
 /// Whoever starts us without a standard descriptor gets /dev/null there: otherwise the next file opened would be it. A directory

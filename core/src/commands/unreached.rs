@@ -14,7 +14,7 @@ use ::landlock::AccessFs;
 use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::commands::error::Refusal;
+use super::error::Refusal;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::resolved_path::{self, Place};
 use crate::kernel::sys::{self, ExecStrings};

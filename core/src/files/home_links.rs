@@ -4,11 +4,11 @@
 //! which is somebody's workspace. What such a name leads to is protected as the name itself would be, and so is every link on the
 //! way. Names that are no links are found by the patterns for the home directory.
 
-use crate::files::home_listing::{Glance, Seen};
-use crate::files::patterns::{Names, Rule};
-use crate::files::symlink;
-use crate::files::tree_roots::Tree;
-use crate::files::walk::WalkError;
+use super::home_listing::{Glance, Seen};
+use super::patterns::{Names, Rule};
+use super::symlink;
+use super::tree_roots::Tree;
+use super::walk::WalkError;
 use crate::plan::Protected;
 use crate::plan::wire::bytes::{AbsPath, Text};
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::files::cover::{Cover, CoverKind};
+use super::cover::{Cover, CoverKind};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};

@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 
-use crate::files::walk::WalkError;
+use super::walk::WalkError;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// As many as the kernel follows in one path.

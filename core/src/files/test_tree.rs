@@ -5,8 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::files::patterns::Names;
-use crate::files::tree_roots::Tree;
+use super::patterns::Names;
+use super::tree_roots::Tree;
 use crate::plan::Protected;
 use crate::plan::wire::bytes::{AbsPath, Text};
 

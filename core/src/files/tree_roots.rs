@@ -5,8 +5,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::files::patterns::{Names, StateId};
-use crate::files::walk::WalkError;
+use super::patterns::{Names, StateId};
+use super::walk::WalkError;
 use crate::kernel::open_beneath;
 use crate::plan::wire::bytes::{AbsPath, Text};
 

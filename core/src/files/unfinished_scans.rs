@@ -16,8 +16,8 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use serde::Deserialize;
 
-use crate::files::guard::{Guard, GuardError, Memory};
-use crate::files::workspace::session_dir;
+use super::guard::{Guard, GuardError, Memory};
+use super::workspace::session_dir;
 use crate::kernel::errno_names::errno_text;
 use crate::plan::wire::bytes::AbsPath;
 

@@ -21,7 +21,7 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 
-use crate::journal::event::{BODY_LIMIT, Event};
+use self::event::{BODY_LIMIT, Event};
 use crate::kernel::clock::Utc;
 use crate::kernel::{errno_names, stderr};
 use crate::plan;

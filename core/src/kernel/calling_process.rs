@@ -7,7 +7,7 @@ use std::rc::Rc;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::kernel::resolved_path::Identity;
+use super::resolved_path::Identity;
 
 const FOLLOWED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const PATH_DIR: OFlags = FOLLOWED.union(OFlags::DIRECTORY);

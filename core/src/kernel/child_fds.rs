@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::io::{Errno, FdFlags};
 
-use crate::kernel::sys;
+use super::sys;
 
 /// In a new process, before it executes its program. `standard` is its stdin, stdout and stderr.
 pub fn keep_only(standard: &OwnedFd, kept: &[&OwnedFd]) -> Result<(), Errno> {

@@ -3,7 +3,7 @@
 
 use rustix::io::Errno;
 
-use crate::kernel::sys;
+use super::sys;
 
 /// Read at once. More would be slower: the kernel brings every page in first, also those that nobody asked for.
 const WINDOW: usize = 4096;

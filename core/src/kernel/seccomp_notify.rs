@@ -9,8 +9,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
-use crate::kernel::process_memory::Memory;
-use crate::kernel::sys::{self, Notification, Response};
+use super::process_memory::Memory;
+use super::sys::{self, Notification, Response};
 
 /// With its NUL (PATH_MAX).
 pub const LONGEST_PATH: usize = 4096;

@@ -7,8 +7,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 
+use super::process_usage::{Census, Tree};
 use crate::kernel::{ancestry, sys};
-use crate::limits::process_usage::{Census, Tree};
 
 /// Descendants get this long to die of SIGKILL; only one stuck inside the kernel takes longer.
 const REAP_LIMIT: Duration = Duration::from_secs(30);

@@ -24,11 +24,11 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource};
 
+use self::cgroup::{Cgroups, Version, Wanted};
+use self::process_usage::Tree;
+use self::watchdog::Watch;
 use crate::journal::event::limits::{Exceeded, Limit, Means};
 use crate::kernel::proc_text;
-use crate::limits::cgroup::{Cgroups, Version, Wanted};
-use crate::limits::process_usage::Tree;
-use crate::limits::watchdog::Watch;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, RequestedLimits};
 

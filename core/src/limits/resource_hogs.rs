@@ -16,8 +16,8 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::process_usage::Tree;
 use super::{Exceeded, Held, Limit, Limits, Means, RequestedLimits};
-use crate::limits::process_usage::Tree;
 
 const NOBODY: u32 = 65534;
 const NONE: RequestedLimits = RequestedLimits {

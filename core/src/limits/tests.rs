@@ -1,4 +1,4 @@
-use super::*;
+use crate::limits::*;
 
 const ALL: RequestedLimits = RequestedLimits {
     memory_mb: Some(512),

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::process_usage::{Census, Columns, Tree};
+use super::{Held, Limits};
 use crate::journal::event::limits::{Exceeded, Limit, Means};
-use crate::limits::process_usage::{Census, Columns, Tree};
-use crate::limits::{Held, Limits};
 
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_millis(500);

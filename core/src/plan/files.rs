@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 
 use super::values::present;
-use crate::plan::wire::bytes::{AbsPath, Text};
+use super::wire::bytes::{AbsPath, Text};
 
 /// What the command may reach, whatever holds it.
 #[derive(Debug, Deserialize)]

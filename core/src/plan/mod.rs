@@ -20,11 +20,11 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 use serde::Deserialize;
 
+use self::rights::{Rights, Scopes};
+use self::syscalls::Syscall;
 use self::values::{family_set, right_set, rlimits, scope_set, syscall_set, unique};
-use crate::plan::rights::{Rights, Scopes};
-use crate::plan::syscalls::Syscall;
-use crate::plan::wire::bytes::{AbsPath, Text};
-use crate::plan::wire::reader::{self, CanonicalError};
+use self::wire::bytes::{AbsPath, Text};
+use self::wire::reader::{self, CanonicalError};
 
 pub use container::{Container, IdRange};
 pub use files::{Files, Grant, Protected, Reached, TEMP_PARENT, is_made_anew, temp_name_prefix, temp_path_prefix};

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::gate::Action;
+use super::wire::bytes::Text;
 use super::{Plan, PlanError, Tier, present};
-use crate::plan::wire::bytes::Text;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

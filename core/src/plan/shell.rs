@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
+use super::wire::bytes::Text;
 use super::{Mode, Plan, PlanError, Tier};
-use crate::plan::wire::bytes::Text;
 
 /// Where the real shells of a run are kept: in `/dev`, before twelve digits.
 pub const REAL_SHELLS_PREFIX: &[u8] = b"/dev/.shells_";

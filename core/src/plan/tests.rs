@@ -1,4 +1,4 @@
-use super::*;
+use crate::plan::*;
 use serde_json::{Value, json};
 
 const GOLDEN: &str = include_str!("../../../schema/examples/plan-landlock.json");

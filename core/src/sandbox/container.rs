@@ -13,6 +13,12 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::LinkNameSpaceType;
 
+use super::capabilities;
+use super::enter::Fence;
+use super::error::SandboxError;
+use super::id_map::{self, IdentityError};
+use super::init::{self, Attend, Furnish, Furnished, InitError, Payload, Started};
+use super::root::{self, Masks, RootError};
 use crate::kernel::mount::{self, PLAIN};
 use crate::kernel::resolved_path::{Identity, Place};
 use crate::kernel::sys::{self, SignalMask};
@@ -20,12 +26,6 @@ use crate::limits::{Limits, LimitsError};
 use crate::network::namespace::{self, InsideError};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{Container, Grant, Namespaces, Plan};
-use crate::sandbox::capabilities;
-use crate::sandbox::enter::Fence;
-use crate::sandbox::error::SandboxError;
-use crate::sandbox::id_map::{self, IdentityError};
-use crate::sandbox::init::{self, Attend, Furnish, Furnished, InitError, Payload, Started};
-use crate::sandbox::root::{self, Masks, RootError};
 
 /// linux/magic.h.
 const CGROUP_SUPER_MAGIC: u64 = 0x0027_E0EB;

@@ -10,17 +10,17 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 use rustix::thread::SecureComputingMode;
 
+use super::capabilities::{Privileges, Service};
+use super::error::SandboxError;
+use super::init_channel::{self, Word};
+use super::landlock;
+use super::seccomp::{self, Filter};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys::{self, Instruction, SignalMask};
 use crate::network::{NetworkError, supervised_connect};
 use crate::plan::syscalls::Arch;
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{Plan, Tier};
-use crate::sandbox::capabilities::{Privileges, Service};
-use crate::sandbox::error::SandboxError;
-use crate::sandbox::init_channel::{self, Word};
-use crate::sandbox::landlock;
-use crate::sandbox::seccomp::{self, Filter};
 
 pub struct Fence {
     /// None: as an ordinary user we have nothing to give up.

@@ -2,18 +2,18 @@
 
 use rustix::io::Errno;
 
+use super::container::JailError;
+use super::enter::FenceError;
+use super::init::NamespacesError;
+use super::landlock::FilesError;
+use super::seccomp::bpf::BpfError;
+use super::temp_dir::TempError;
 use crate::files::guard::GuardError;
 use crate::files::patterns::NamesError;
 use crate::files::unfinished_scans::UnfinishedError;
 use crate::files::workspace::session_dir::SessionError;
 use crate::journal::JournalError;
 use crate::network::NetworkError;
-use crate::sandbox::container::JailError;
-use crate::sandbox::enter::FenceError;
-use crate::sandbox::init::NamespacesError;
-use crate::sandbox::landlock::FilesError;
-use crate::sandbox::seccomp::bpf::BpfError;
-use crate::sandbox::temp_dir::TempError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SandboxError {

@@ -9,6 +9,13 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use rustix::io::Errno;
 use rustix::process::Pid;
 
+use super::enter::Fence;
+use super::error::SandboxError;
+use super::init::{self, Attend, Payload, Started, Tell};
+use super::init_channel::Word;
+use super::landlock::{Files, FilesError, Placed, grant_location};
+use super::preflight::Preflight;
+use super::root::Blueprint;
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::guard::{Guard, GuardError};
 use crate::files::patterns::{Names, NamesError, Rule};
@@ -24,13 +31,6 @@ use crate::kernel::sys::SignalMask;
 use crate::plan::wire::bytes::{self, AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Namespaces, Plan};
-use crate::sandbox::enter::Fence;
-use crate::sandbox::error::SandboxError;
-use crate::sandbox::init::{self, Attend, Payload, Started, Tell};
-use crate::sandbox::init_channel::Word;
-use crate::sandbox::landlock::{Files, FilesError, Placed, grant_location};
-use crate::sandbox::preflight::Preflight;
-use crate::sandbox::root::Blueprint;
 
 pub struct Enclosure<'p> {
     plan: &'p Plan,

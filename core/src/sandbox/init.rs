@@ -13,6 +13,13 @@ use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, Pid, PidfdFlags, Signal, WaitOptions};
 use rustix::thread::LinkNameSpaceType;
 
+use super::capabilities::Privileges;
+use super::container::JailError;
+use super::enter::{self, Fence, FenceError};
+use super::error::SandboxError;
+use super::init_channel::{self, Word};
+use super::root::{self, Blueprint, RootError, Stage};
+use super::{cover_mount, cpu_affinity, overlay};
 use crate::files::cover::{Cover, CoverKind, Placed};
 use crate::files::host_sockets::{self, SocketFile};
 use crate::kernel::resolved_path::Identity;
@@ -21,13 +28,6 @@ use crate::kernel::sys::{self, SignalMask};
 use crate::kernel::{mount, socket_pair};
 use crate::network::namespace::{self, InsideError};
 use crate::network::supervisor::socket_processes::Callers;
-use crate::sandbox::capabilities::Privileges;
-use crate::sandbox::container::JailError;
-use crate::sandbox::enter::{self, Fence, FenceError};
-use crate::sandbox::error::SandboxError;
-use crate::sandbox::init_channel::{self, Word};
-use crate::sandbox::root::{self, Blueprint, RootError, Stage};
-use crate::sandbox::{cover_mount, cpu_affinity, overlay};
 
 /// What init is born into, and what it makes itself, while the supervisor goes on.
 const BIRTH: i32 = libc::CLONE_NEWUSER | libc::CLONE_NEWPID;

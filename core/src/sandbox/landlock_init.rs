@@ -11,11 +11,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
+use super::command::Command;
+use super::enter::FenceError;
+use super::init_channel::{self, Word};
 use crate::kernel::sys;
 use crate::limits::descendants::end_descendants;
-use crate::sandbox::command::Command;
-use crate::sandbox::enter::FenceError;
-use crate::sandbox::init_channel::{self, Word};
 
 /// The life of a keeper, in the process that became one. What goes wrong before the command runs is left in `failure`: a filter may refuse
 /// every other way to say it.

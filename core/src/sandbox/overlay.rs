@@ -6,10 +6,10 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
+use super::root::Stage;
 use crate::files::workspace::session_dir::{Above, make_dir};
 use crate::files::workspace::whiteouts::Veil;
 use crate::kernel::mount::{self, PLAIN};
-use crate::sandbox::root::Stage;
 
 /// What the overlay is made of.
 pub struct Layers {

@@ -2,15 +2,15 @@
 
 use std::fmt::Write as _;
 
+use super::container::Jail;
+use super::enter::Fence;
+use super::error::SandboxError;
+use super::landlock::{self, Files};
 use crate::journal::Journal;
 use crate::journal::event::Enforcement;
 use crate::network::supervisor::prepare::Outside;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Grant, Level, Plan};
-use crate::sandbox::container::Jail;
-use crate::sandbox::enter::Fence;
-use crate::sandbox::error::SandboxError;
-use crate::sandbox::landlock::{self, Files};
 
 pub struct Preflight<'p> {
     pub files: Option<Files<'p>>,

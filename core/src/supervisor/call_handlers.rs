@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 
+use super::event_loop::Due;
+use super::observer::{self, Observer};
+use super::rename_handler::{self, Renames};
 use crate::approve::open_questions::{self, Desk};
 use crate::gate::{self, Gate};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener, Next};
 use crate::kernel::sys;
 use crate::network::supervised_connect::Pin;
 use crate::plan::Plan;
-use crate::supervisor::event_loop::Due;
-use crate::supervisor::observer::{self, Observer};
-use crate::supervisor::rename_handler::{self, Renames};
 
 /// So long calls are answered before everything else gets its turn: a path of many links takes long to follow.
 const CALLS_TURN: Duration = Duration::from_millis(2);

@@ -10,6 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 
+use super::spin_wait::Vigil;
 use crate::kernel::seccomp_notify::Listener;
 use crate::kernel::sys::{self, Arrival, SignalMask};
 use crate::kernel::{ancestry, socket_pair};
@@ -20,7 +21,6 @@ use crate::sandbox::enter::{self, Fence, FenceError, Step};
 use crate::sandbox::init::{self, Attend, Handed, Sandbox};
 use crate::sandbox::init_channel::{self, Word};
 use crate::sandbox::landlock_init;
-use crate::supervisor::spin_wait::Vigil;
 
 /// How long a command that somebody else continued is taken for stopped: nothing wakes us for that.
 const STOP_BELIEF: Duration = Duration::from_millis(100);

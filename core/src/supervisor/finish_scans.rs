@@ -14,6 +14,7 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags};
 
+use super::tasks;
 use crate::files::guard::{Away, Guard, GuardError, GuardEvent};
 use crate::files::patterns::NamesError;
 use crate::files::unfinished_scans::{Note, UnfinishedError, VERSION, directory, open_dir, write_all};
@@ -23,7 +24,6 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::reader;
 use crate::plan::{Plan, PlanError};
 use crate::sandbox::{full_tier, landlock};
-use crate::supervisor::tasks;
 
 /// A plan has 16 MiB at most; the memory of a guard grows with the locked names.
 const SIZE_LIMIT: u64 = 256 << 20;

@@ -7,6 +7,10 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 
+use super::call_handlers::Calls;
+use super::event_loop::{CHORES, Chores, Due};
+use super::observer::Observer;
+use super::session_owner::Holder;
 use crate::files::cover::{Cover, CoverKind, Placed};
 use crate::files::guard::{Guard, GuardError, GuardEvent};
 use crate::files::workspace::whiteouts::{self, Veil};
@@ -22,10 +26,6 @@ use crate::limits::watchdog::Watch;
 use crate::network::supervisor::relay_process::{Heard, Outlet};
 use crate::plan::wire::bytes::AbsPath;
 use crate::sandbox::init::{Inside, Overlaid};
-use crate::supervisor::call_handlers::Calls;
-use crate::supervisor::event_loop::{CHORES, Chores, Due};
-use crate::supervisor::observer::Observer;
-use crate::supervisor::session_owner::Holder;
 
 /// More lines than this about names that were taken away say nothing new.
 const MOST_LINES: usize = 20;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::*;
+use crate::approve::approver_process::*;
 
 const GOLDEN: &str = include_str!("../../../../schema/examples/companion.json");
 

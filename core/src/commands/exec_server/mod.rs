@@ -20,7 +20,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
 use serde::Deserialize;
 
-use crate::commands::error::Refusal;
+use super::error::Refusal;
 use crate::kernel::sys;
 use crate::limits::process_usage::{Census, Tree};
 use crate::plan::wire::bytes::Text;

@@ -17,9 +17,9 @@ use rustix::buffer::spare_capacity;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use crate::files::patterns::Names;
-use crate::files::tree_roots::Ground;
-use crate::files::walk::{Dir, GitParts};
+use super::patterns::Names;
+use super::tree_roots::Ground;
+use super::walk::{Dir, GitParts};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};

@@ -26,12 +26,12 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
-use crate::files::cover::{Cover, CoverKind, Placed};
-use crate::files::patterns::Names;
-use crate::files::quarantine::Store;
-use crate::files::scan;
-use crate::files::tree_roots::{Ground, Rooted, Tree};
-use crate::files::walk::{Below, WalkError, Walker};
+use super::cover::{Cover, CoverKind, Placed};
+use super::patterns::Names;
+use super::quarantine::Store;
+use super::scan;
+use super::tree_roots::{Ground, Rooted, Tree};
+use super::walk::{Below, WalkError, Walker};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;

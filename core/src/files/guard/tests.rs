@@ -10,7 +10,7 @@ use std::process::Command;
 
 use rustix::fs::{AtFlags, FileType};
 
-use super::*;
+use crate::files::guard::*;
 use crate::files::test_tree::{self, DENIED, PROTECTED, Scene, absolute};
 use crate::files::walk;
 

@@ -14,7 +14,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use crate::files::git;
+use super::git;
 use crate::plan::Protected;
 use crate::plan::wire::bytes::Text;
 

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::*;
+use crate::files::patterns::*;
 use crate::files::test_tree::{names, text};
 
 #[derive(Deserialize)]

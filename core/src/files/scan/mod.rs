@@ -16,12 +16,12 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::files::cover::{Cover, CoverKind};
-use crate::files::git::{self, Obeyed, Role, Unread};
-use crate::files::patterns::{Look, Names, Rule, StateId, StemId};
-use crate::files::symlink;
-use crate::files::tree_roots::{Ground, Rooted};
-use crate::files::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
+use super::cover::{Cover, CoverKind};
+use super::git::{self, Obeyed, Role, Unread};
+use super::patterns::{Look, Names, Rule, StateId, StemId};
+use super::symlink;
+use super::tree_roots::{Ground, Rooted};
+use super::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use shut_dirs::Lent;

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixListener;
 
-use super::*;
+use crate::files::scan::*;
 use crate::files::test_tree::{self, DENIED, PROTECTED, Scene, absolute};
 use crate::files::tree_roots::Tree;
 

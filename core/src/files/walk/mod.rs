@@ -22,9 +22,9 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
-use crate::files::git::{self, Unread};
-use crate::files::patterns::{Look, Names, NamesError, StateId, StemId};
-use crate::files::tree_roots::Rooted;
+use super::git::{self, Unread};
+use super::patterns::{Look, Names, NamesError, StateId, StemId};
+use super::tree_roots::Rooted;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 

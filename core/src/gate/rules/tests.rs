@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::*;
+use crate::gate::rules::*;
 
 fn gate(default: &str, rules: Value) -> Gate {
     gate_with(default, rules, json!([]))

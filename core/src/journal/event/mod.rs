@@ -16,7 +16,7 @@ use self::files::Refused;
 use self::limits::Exceeded;
 use self::network::Told;
 use self::tool::Record;
-use crate::journal::redact;
+use super::redact;
 use crate::kernel::errno_names;
 use crate::plan::Mode;
 use crate::plan::wire::writer::{self, Invalid};

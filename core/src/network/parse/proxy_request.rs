@@ -10,7 +10,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::network::parse::http_request::{self, FRAMING, HEAD_LIMIT, RequestError, Requests, Step as Framing};
+use super::http_request::{self, FRAMING, HEAD_LIMIT, RequestError, Requests, Step as Framing};
 use crate::network::relay::refusal_response;
 use crate::network::supervisor::proxy_password::{Token, USER};
 use crate::plan::host_name::Host;

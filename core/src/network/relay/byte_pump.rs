@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use rustix::pipe::SpliceFlags;
 
-use crate::network::relay::sniffer::{Refusal, Seen, Sight};
-use crate::network::relay::splice_pipes::{Pipe, Pipes};
+use super::sniffer::{Refusal, Seen, Sight};
+use super::splice_pipes::{Pipe, Pipes};
 use crate::network::supervisor::proxy_password::Token;
 
 /// What a read that brought so much asks for next goes through a pipe: below that, copying is cheaper than moving pages.

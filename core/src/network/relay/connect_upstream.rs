@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::super::relay::connection::{Connection, Dialled, Origin, Turn, Way};
-use super::super::relay::decision_log::{Decision, Outcome};
-use super::super::relay::host_resolver::{self, Addresses, Failure};
-use super::super::relay::refusal_response::{self, DENIED, UNREACHABLE, Verdict};
-use super::super::rules::http_hosts::Kind as Handed;
+use super::connection::{Connection, Dialled, Origin, Turn, Way};
+use super::decision_log::{Decision, Outcome};
+use super::host_resolver::{self, Addresses, Failure};
+use super::refusal_response::{self, DENIED, UNREACHABLE, Verdict};
 use super::{CLIENT, LOOKUP, Relay, SERVER, event};
+use crate::network::rules::http_hosts::Kind as Handed;
 
 /// Why a host that the Python half speaks for is not reached.
 const NOBODY: &str = "what speaks HTTP for it is gone, or has too much to do";

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use super::super::relay::connection::{Connection, Doubt, Subject, Turn, Way};
-use super::super::rules::host_table::Verdict;
+use super::connection::{Connection, Doubt, Subject, Turn, Way};
 use super::{CLIENT, Entrance, Relay, event};
+use crate::network::rules::host_table::Verdict;
 use crate::plan::host_name::Host;
 use crate::plan::{Action, Published};
 

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 
-use crate::network::relay::relay_messages::{LONGEST, Process, Reply, Request};
+use super::relay_messages::{LONGEST, Process, Reply, Request};
 use crate::network::supervisor::loopback_proxy::{self, Received};
 use crate::plan::wire::reader;
 use crate::plan::wire::writer::{self, Invalid};

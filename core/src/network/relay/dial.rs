@@ -8,7 +8,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::network::relay::host_resolver::Addresses;
+use super::host_resolver::Addresses;
 use crate::network::rules::address::{self, Kind};
 
 /// For all addresses of a host together, and for one that is not the last.

@@ -8,10 +8,10 @@ use rustix::event::epoll::{self, EventFlags};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
+use super::dial::{self, Dial, Next, is_own};
+use super::host_resolver::{self, Addresses, Failure};
+use super::http_handover::Wanted;
 use super::{LOOKUP, Peer, Relay, SERVER, SWEEP, Slot, event};
-use crate::network::relay::dial::{self, Dial, Next, is_own};
-use crate::network::relay::host_resolver::{self, Addresses, Failure};
-use crate::network::relay::http_handover::Wanted;
 use crate::plan::host_name::{Host, Name};
 
 /// One that is being looked up or dialled.

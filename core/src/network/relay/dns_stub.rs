@@ -9,10 +9,10 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::byte_pump::End;
+use super::decision_log::{Decision, Layer, Told};
+use super::synthetic_addresses::Synthetic;
 use crate::network::parse::dns_message::{self, Answer, Asked, Kind, Query};
-use crate::network::relay::byte_pump::End;
-use crate::network::relay::decision_log::{Decision, Layer, Told};
-use crate::network::relay::synthetic_addresses::Synthetic;
 use crate::network::rules::host_table::Table;
 use crate::plan::Action;
 

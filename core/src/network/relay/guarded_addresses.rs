@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use crate::network::relay::host_resolver::{Addresses, Failure};
+use super::host_resolver::{Addresses, Failure};
 use crate::network::rules::address;
 use crate::plan::host_name::{Host, Name};
 

@@ -7,10 +7,10 @@
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::super::relay::connection::{Connection, Doubt, Turn};
-use super::super::relay::decision_log::{Asked, Outcome};
-use super::super::relay::relay_messages::{Process, Reply, Request};
-use super::super::relay::socket_owner::Owner;
+use super::connection::{Connection, Doubt, Turn};
+use super::decision_log::{Asked, Outcome};
+use super::relay_messages::{Process, Reply, Request};
+use super::socket_owner::Owner;
 use super::{CLIENT, Peer, Relay, event};
 use crate::approve::approver_process::Answer;
 use crate::plan::host_name::Name;

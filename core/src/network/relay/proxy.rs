@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
-use super::super::parse::proxy_request::Asked;
-use super::super::relay::connection::{Connection, Turn};
-use super::super::relay::decision_log::{Decision, Layer};
+use super::connection::{Connection, Turn};
+use super::decision_log::{Decision, Layer};
 use super::{CLIENT, Relay, event};
+use crate::network::parse::proxy_request::Asked;
 
 impl<'t> Relay<'t> {
     pub(super) fn begin_greeting(&mut self, client: OwnedFd, generation: u16, index: usize) {

@@ -1,8 +1,8 @@
 //! What the first bytes of a connection, and each request of HTTP on it, have to say: the name that the connection was allowed for.
 
+use super::decision_log::Layer;
 use crate::network::parse::http_request::{self, First, Requests, Step};
 use crate::network::parse::tls_client_hello::{self, Hello, Named, Next};
-use crate::network::relay::decision_log::Layer;
 use crate::plan::host_name::{Host, Name};
 
 /// Why a connection that was allowed does not go on.

@@ -10,9 +10,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::net::IpAddr;
 
+use super::address::{self, Block, Kind};
+use super::http_hosts::{self, Kind as Handed, NEVER, Way, Ways};
 use crate::network::relay::guarded_addresses::Guarded;
-use crate::network::rules::address::{self, Block, Kind};
-use crate::network::rules::http_hosts::{self, Kind as Handed, NEVER, Way, Ways};
 use crate::plan::host_name::{Host, Name};
 use crate::plan::wire::bytes::Text;
 use crate::plan::{self, Action};

@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
+use super::address::{self, Block, Kind as AddressKind};
+use super::host_table::TableError;
 use crate::network::relay::guarded_addresses::Guarded;
-use crate::network::rules::address::{self, Block, Kind as AddressKind};
-use crate::network::rules::host_table::TableError;
 use crate::plan;
 use crate::plan::host_name::{Host, Name};
 use crate::plan::wire::bytes::Text;

@@ -20,9 +20,9 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{PidfdFlags, Signal, WaitOptions};
 use serde::Deserialize;
 
+use super::relay_process::Partner;
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, python_helper, socket_pair};
-use crate::network::supervisor::relay_process::Partner;
 use crate::plan::wire::reader;
 use crate::plan::{self, CredentialKind, Plan, present};
 

@@ -7,13 +7,13 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::Pid;
 
-use crate::network::supervisor::host_questions::Asker;
-use crate::network::supervisor::http_helper::{Http, HttpError};
-use crate::network::supervisor::loopback_proxy::Door;
-use crate::network::supervisor::proxy_password::Token;
-use crate::network::supervisor::published_ports::{self, Within};
-use crate::network::supervisor::relay_process::Outlet;
-use crate::network::supervisor::socket_processes::Callers;
+use super::host_questions::Asker;
+use super::http_helper::{Http, HttpError};
+use super::loopback_proxy::Door;
+use super::proxy_password::Token;
+use super::published_ports::{self, Within};
+use super::relay_process::Outlet;
+use super::socket_processes::Callers;
 use crate::network::{NetworkError, namespace};
 use crate::plan::{Mode, Network, Tier};
 

@@ -17,19 +17,19 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
+pub use super::helper_process::Partner;
+use super::helper_process::{Said, is_ready};
+use super::host_questions::Asker;
+use super::http_helper::{self, Http, HttpError};
+use super::loopback_proxy::Door;
+use super::proxy_password::Token;
+use super::published_ports::Within;
+use super::socket_processes::Callers;
 use crate::approve::open_questions::Desk;
 use crate::journal::event::network::Told;
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, errno_names, socket_pair};
 use crate::network::relay::relay_messages::{Reply, Request};
-pub use crate::network::supervisor::helper_process::Partner;
-use crate::network::supervisor::helper_process::{Said, is_ready};
-use crate::network::supervisor::host_questions::Asker;
-use crate::network::supervisor::http_helper::{self, Http, HttpError};
-use crate::network::supervisor::loopback_proxy::Door;
-use crate::network::supervisor::proxy_password::Token;
-use crate::network::supervisor::published_ports::Within;
-use crate::network::supervisor::socket_processes::Callers;
 
 /// Who has more to say gets another turn.
 const MOST_HEARD: usize = 64;

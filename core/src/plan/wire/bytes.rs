@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 use serde::de::{self, Deserialize, Deserializer, Visitor};
 
-use crate::plan::wire::find_byte;
+use super::find_byte;
 
 /// A string of a plan: any bytes but NUL.
 #[derive(Clone)]

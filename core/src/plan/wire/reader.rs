@@ -11,7 +11,7 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use crate::plan::wire::find_byte;
+use super::find_byte;
 
 /// Is looked at in one go.
 const PART: usize = 256;

@@ -3,8 +3,8 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::*;
 use crate::plan;
+use crate::sandbox::landlock::*;
 
 fn text(path: &Path) -> AbsPath {
     absolute(path.to_owned()).unwrap()

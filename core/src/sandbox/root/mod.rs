@@ -17,6 +17,10 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
+use super::init::Furnished;
+use super::init_channel::{self, Word};
+use super::landlock::{Placed, grant_location};
+use super::overlay::Layers;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Veil;
 use crate::kernel::mount::{self, NO_EXEC, PLAIN, READ_ONLY};
@@ -25,10 +29,6 @@ use crate::kernel::sys;
 use crate::plan::rights::{self, Rights};
 use crate::plan::wire::bytes::AbsPath;
 use crate::plan::{self, Grant, Namespaces, Plan};
-use crate::sandbox::init::Furnished;
-use crate::sandbox::init_channel::{self, Word};
-use crate::sandbox::landlock::{Placed, grant_location};
-use crate::sandbox::overlay::Layers;
 
 pub use covers::cover;
 use private_dirs::{BUNDLE, is_own_device, make_tmp, take_device};

@@ -8,11 +8,11 @@
 pub mod bpf;
 mod sockets;
 
+use self::bpf::{Action, BpfError, Look, Range, Test};
 use self::sockets::Sockets;
 use crate::kernel::sys::Instruction;
 use crate::plan::syscalls::{self, Arch, Finder, Syscall};
 use crate::plan::{self, SocketAccess};
-use crate::sandbox::seccomp::bpf::{Action, BpfError, Look, Range, Test};
 
 const TIOCSTI: u32 = 0x5412;
 const TIOCLINUX: u32 = 0x541C;

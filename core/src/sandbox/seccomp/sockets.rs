@@ -3,8 +3,8 @@
 //! In the landlock tier no namespace keeps a fenced network in: the supervisor connects every socket (network/supervised_connect.rs), and what remains here is to
 //! leave no socket that reaches somebody without connect(2), and no option that leads a connection astray.
 
+use super::bpf::{Action, Look, Test};
 use crate::plan::{Mode, SocketAccess};
-use crate::sandbox::seccomp::bpf::{Action, Look, Test};
 
 const UNIX: u32 = libc::AF_UNIX as u32;
 const NETLINK: u32 = libc::AF_NETLINK as u32;

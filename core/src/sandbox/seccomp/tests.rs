@@ -1,11 +1,11 @@
 //! Filters run through a small BPF machine, for both architectures: every answer of every number is looked at.
 
-use super::*;
-use crate::plan::Family;
-use crate::sandbox::seccomp::bpf::{
+use super::bpf::{
     JUMP, JUMP_ANY_BIT, JUMP_AT_LEAST, JUMP_EQUAL, LOAD, MAX_LENGTH, OFFSET_ARCH, OFFSET_NR, RET_ALLOW, RET_ERRNO,
     RET_KILL_PROCESS, RET_USER_NOTIF, RETURN, offset_of_argument,
 };
+use crate::plan::Family;
+use crate::sandbox::seccomp::*;
 
 const ARCHES: [Arch; 2] = [Arch::X86_64, Arch::Aarch64];
 const EPERM: u32 = RET_ERRNO | libc::EPERM as u32;

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::*;
+use crate::supervisor::observer::*;
 
 const GOLDEN: &str = include_str!("../../../../schema/examples/companion.json");
 

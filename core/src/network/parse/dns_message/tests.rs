@@ -1,4 +1,4 @@
-use super::*;
+use crate::network::parse::dns_message::*;
 use crate::network::random_bytes::Noise;
 
 /// The header and the question for `www.Example.com`, A.

@@ -1,4 +1,4 @@
-use super::*;
+use crate::network::parse::http_request::*;
 use crate::network::random_bytes::Noise;
 
 /// What happens to a connection: each step in a few letters. Bytes come `at_once`.

@@ -1,4 +1,4 @@
-use super::*;
+use crate::network::parse::proxy_request::*;
 use crate::network::random_bytes::Noise;
 
 fn token() -> Token {

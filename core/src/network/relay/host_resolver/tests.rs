@@ -1,4 +1,4 @@
-use super::*;
+use crate::network::relay::host_resolver::*;
 
 fn name(text: &str) -> Name {
     Name::read(text.as_bytes()).unwrap()

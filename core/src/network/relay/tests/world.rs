@@ -20,10 +20,10 @@ use rustix::process::WaitOptions;
 use rustix::thread::LinkNameSpaceType;
 use serde_json::{Value, json};
 
-use super::super::{Sockets, run_with};
 use crate::kernel::sys;
 use crate::network::relay::host_resolver::Sources;
 use crate::network::relay::relay_messages::LONGEST;
+use crate::network::relay::{Sockets, run_with};
 use crate::network::supervisor::proxy_password::Token;
 use crate::plan::Network;
 

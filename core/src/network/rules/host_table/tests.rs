@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::*;
+use crate::network::rules::host_table::*;
 
 fn table(default: &str, denied: Value, allowed: Value) -> Result<Table, TableError> {
     let group = |hosts: Value, source: &str| json!([{ "source": source, "hosts": hosts }]);
