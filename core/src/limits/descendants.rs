@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use super::process_usage::{Census, Tree};
+use super::process_usage::{ProcessUsage, Tree};
 use crate::kernel::{ancestry, sys};
 
 /// Descendants get this long to die of SIGKILL; only one stuck inside the kernel takes longer.
@@ -19,7 +19,7 @@ pub fn end_descendants() {
     let deadline = Instant::now() + REAP_LIMIT;
     let proc = rustix::fs::open(c"/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
     let own = Tree::DescendantsOf(rustix::process::getpid());
-    let mut census = proc.as_ref().ok().and_then(|proc| Census::new(proc.as_fd(), own, &[]).ok());
+    let mut census = proc.as_ref().ok().and_then(|proc| ProcessUsage::new(proc.as_fd(), own, &[]).ok());
     loop {
         match rustix::process::wait(WaitOptions::NOHANG) {
             Ok(Some(_)) | Err(Errno::INTR) => continue,
@@ -27,7 +27,7 @@ pub fn end_descendants() {
             Err(_) => return, // ECHILD
         }
         // Stopped before it is killed, the whole tree at once: what makes new processes faster than we look would outlive us.
-        let ended = census.as_mut().map_or(Err(Errno::NOSYS), Census::kill_descendants);
+        let ended = census.as_mut().map_or(Err(Errno::NOSYS), ProcessUsage::kill_descendants);
         if ended.is_err() {
             // The children of those we kill become our children, and get their turn in the next round.
             for child in children() {

@@ -45,7 +45,7 @@ pub struct Count {
     pub cpu_time: Duration,
 }
 
-pub struct Census<'p> {
+pub struct ProcessUsage<'p> {
     proc: BorrowedFd<'p>,
     tree: Tree,
     /// File systems in memory that nobody but the tree has.
@@ -68,9 +68,9 @@ const NOTHING: Rlimit = Rlimit { current: Some(0), maximum: Some(0) };
 const PATH_ROOM: usize = 64;
 const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
-impl<'p> Census<'p> {
-    pub fn new(proc: BorrowedFd<'p>, tree: Tree, volatile: &'p [OwnedFd]) -> Result<Census<'p>, Errno> {
-        let mut census = Census {
+impl<'p> ProcessUsage<'p> {
+    pub fn new(proc: BorrowedFd<'p>, tree: Tree, volatile: &'p [OwnedFd]) -> Result<ProcessUsage<'p>, Errno> {
+        let mut census = ProcessUsage {
             proc,
             tree,
             volatile,
@@ -452,7 +452,7 @@ mod tests {
             "exec 3<&0; sh -c 'cat <&3 & wait' >/dev/null & cat <&3 >/dev/null & echo ready; exec >/dev/null; wait",
         );
         let proc = proc();
-        let mut census = Census::new(proc.as_fd(), script.tree(), &[]).unwrap();
+        let mut census = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
         // The innermost shell may still be on its way.
         let count = (0..1000).map(|_| census.count(ALL).unwrap()).find(|count| count.tasks == 3);
         let count = count.expect("three processes below the shell");
@@ -468,7 +468,7 @@ mod tests {
             "exec 3<&0; sh -c 'cat <&3 & echo ready; wait' & cat <&3 >/dev/null & exec >/dev/null; wait",
         );
         let proc = proc();
-        let mut census = Census::new(proc.as_fd(), script.tree(), &[]).unwrap();
+        let mut census = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
         assert!((0..1000).any(|_| census.signal_descendants(None).unwrap() == 3), "two below, and one below them");
         let mut children = Vec::with_capacity(8);
         super::children(census.proc, script.0.id() as i32, &mut children).unwrap();
@@ -495,7 +495,7 @@ mod tests {
              os.close(1); os.wait()",
         );
         let proc = proc();
-        let mut census = Census::new(proc.as_fd(), script.tree(), &[]).unwrap();
+        let mut census = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
         let count = census.count(ALL).unwrap();
         assert!(count.resident_bytes > 64 << 20, "{count:?}");
         assert!(census.proportional_bytes().unwrap() > 64 << 20);
@@ -504,7 +504,7 @@ mod tests {
     #[test]
     fn a_namespace_is_everybody_that_proc_shows() {
         let proc = proc();
-        let mut census = Census::new(proc.as_fd(), Tree::Namespace, &[]).unwrap();
+        let mut census = ProcessUsage::new(proc.as_fd(), Tree::Namespace, &[]).unwrap();
         assert!(census.count(ALL).unwrap().tasks >= 2);
     }
 

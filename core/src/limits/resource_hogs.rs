@@ -267,7 +267,7 @@ fn supervisor() {
         (open_proc("/proc"), Tree::DescendantsOf(own))
     };
     let mut watch = limits.watch(proc.as_fd(), tree, &[]).unwrap();
-    let mut census = crate::limits::process_usage::Census::new(proc.as_fd(), tree, &[]).unwrap();
+    let mut census = crate::limits::process_usage::ProcessUsage::new(proc.as_fd(), tree, &[]).unwrap();
     let main = Pid::from_raw(child.id() as i32).unwrap();
     let started = Instant::now();
     writeln!(child.stdin.take().unwrap(), "go").unwrap();

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::process_usage::{Census, Columns, Tree};
+use super::process_usage::{Columns, ProcessUsage, Tree};
 use super::{Held, Limits};
 use crate::journal::event::limits::{Exceeded, Limit, Means};
 
@@ -36,7 +36,7 @@ const MEBIBYTE: u64 = 1 << 20;
 
 pub struct Watch<'a> {
     limits: &'a Limits,
-    census: Census<'a>,
+    census: ProcessUsage<'a>,
     wall: Option<(Held, Option<Instant>)>,
     memory: Option<Memory>,
     /// Kept by the kernel, and only noticed here.
@@ -87,7 +87,7 @@ impl<'a> Watch<'a> {
         let cpu = limits.holding(Limit::Cpu);
         let mut watch = Watch {
             limits,
-            census: Census::new(proc, tree, volatile)?,
+            census: ProcessUsage::new(proc, tree, volatile)?,
             // Sleeping does not count: the run could do nothing in that time. A deadline beyond the clock never comes.
             wall: limits.holding(Limit::Wall).map(|held| (held, now.checked_add(Duration::from_secs(held.value)))),
             memory: memory.filter(|held| !in_group(held)).map(|held| Memory {

@@ -22,7 +22,7 @@ use serde::Deserialize;
 
 use super::error::Refusal;
 use crate::kernel::sys;
-use crate::limits::process_usage::{Census, Tree};
+use crate::limits::process_usage::{ProcessUsage, Tree};
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
 
@@ -111,7 +111,7 @@ fn bury(wardens: &mut HashSet<Pid>) -> bool {
 /// nobody wants to know of him any more. False: there are none.
 fn end_orphans(wardens: &HashSet<Pid>, is_time: bool) -> Result<bool, Errno> {
     let proc = rustix::fs::open(c"/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    let mut census = Census::new(proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()), &[])?;
+    let mut census = ProcessUsage::new(proc.as_fd(), Tree::DescendantsOf(rustix::process::getpid()), &[])?;
     census.spare(wardens.iter().copied());
     let found = if is_time { census.kill_descendants()? } else { census.signal_descendants(None)? };
     Ok(found > 0)
