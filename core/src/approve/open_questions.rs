@@ -29,7 +29,7 @@ pub fn is_needed(plan: &Plan) -> bool {
     gate || plan.network.as_ref().is_some_and(|network| network.default == Action::Ask)
 }
 
-pub struct Desk {
+pub struct OpenQuestions {
     companion: Companion,
     last: u64,
     given: Vec<Given>,
@@ -45,9 +45,9 @@ pub struct Given {
     pub by: String,
 }
 
-impl Desk {
-    pub fn new(companion: Companion) -> Desk {
-        Desk { companion, last: 0, given: Vec::new(), deserted: false, held: Vec::new() }
+impl OpenQuestions {
+    pub fn new(companion: Companion) -> OpenQuestions {
+        OpenQuestions { companion, last: 0, given: Vec::new(), deserted: false, held: Vec::new() }
     }
 
     /// Readable when the companion has something to say.

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::error::Refusal;
 use super::{plan_fd, standard_fds};
 use crate::approve::approver_process::Companion;
-use crate::approve::open_questions::Desk;
+use crate::approve::open_questions::OpenQuestions;
 use crate::files::guard::Guard;
 use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::Session;
@@ -177,7 +177,7 @@ fn fenced(
     let granted = preflight.as_ref().and_then(|preflight| preflight.files.as_ref());
     let sockets = granted.map_or_else(Vec::new, Files::sockets);
     let pin = Pin::new(&plan, &sockets, outside.door()).map_err(NetworkError::Pin)?;
-    let mut attendants = Attendants::new(&plan, gate, Desk::new(companion), observer, pin);
+    let mut attendants = Attendants::new(&plan, gate, OpenQuestions::new(companion), observer, pin);
     if let (Some(observer), Some(temp)) = (&mut attendants.observer, &temp) {
         observer.grant(temp.path().to_bytes());
     }

@@ -34,7 +34,7 @@ use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use self::shells::Shells;
 use self::trusted_dirs::Places;
 use crate::approve::approver_process;
-use crate::approve::open_questions::{Desk, Given};
+use crate::approve::open_questions::{Given, OpenQuestions};
 use crate::journal::event::exec::{self, Decided, Outcome, Process};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::kernel::sys::trace::{self, Traced};
@@ -175,7 +175,7 @@ impl Gate {
     }
 
     /// An exec arrived.
-    pub fn take(&mut self, listener: &Listener, call: Call, desk: &mut Desk) {
+    pub fn take(&mut self, listener: &Listener, call: Call, desk: &mut OpenQuestions) {
         let arrived = Instant::now();
         let closely = self.command.is_none() || self.rules.name_callers();
         let expected = Expected::of(&call, self.places.as_ref(), &mut self.sight, closely);
@@ -343,7 +343,7 @@ impl Gate {
         }
     }
 
-    fn ask(&mut self, listener: &Listener, call: Call, expected: Expected, verdict: Verdict, desk: &mut Desk) {
+    fn ask(&mut self, listener: &Listener, call: Call, expected: Expected, verdict: Verdict, desk: &mut OpenQuestions) {
         let asked = if self.asked.len() < MOST_ASKED {
             self.question(&expected, &verdict, desk)
         } else {
@@ -363,7 +363,7 @@ impl Gate {
         }
     }
 
-    fn question(&mut self, expected: &Expected, verdict: &Verdict, desk: &mut Desk) -> Result<u64, String> {
+    fn question(&mut self, expected: &Expected, verdict: &Verdict, desk: &mut OpenQuestions) -> Result<u64, String> {
         let command = self.command.unwrap_or_default();
         let parent = self.parent_of(expected.process(), command);
         let parent_argv = parent.as_ref().map(|(_, argv)| exec::words(argv)).unwrap_or_default();
@@ -387,7 +387,7 @@ impl Gate {
     }
 
     /// Looks after everybody who is on his way or waits.
-    pub fn turn(&mut self, listener: &Listener, desk: &mut Desk) {
+    pub fn turn(&mut self, listener: &Listener, desk: &mut OpenQuestions) {
         self.look_at_traced(listener);
         if self.asked.is_empty() {
             return;
@@ -433,7 +433,7 @@ impl Gate {
         }
     }
 
-    fn dismiss(&mut self, listener: &Listener, which: impl Fn(&Asked) -> bool, why: &str, desk: &mut Desk) {
+    fn dismiss(&mut self, listener: &Listener, which: impl Fn(&Asked) -> bool, why: &str, desk: &mut OpenQuestions) {
         let (dismissed, kept) = std::mem::take(&mut self.asked).into_iter().partition(which);
         self.asked = kept;
         let dismissed: Vec<Asked> = dismissed;

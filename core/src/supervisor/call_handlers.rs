@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::event_loop::Due;
 use super::observer::{self, Observer};
 use super::rename_handler::{self, Renames};
-use crate::approve::open_questions::{self, Desk};
+use crate::approve::open_questions::{self, OpenQuestions};
 use crate::gate::{self, Gate};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener, Next};
 use crate::kernel::sys;
@@ -33,7 +33,7 @@ pub fn answered(plan: &Plan) -> Vec<&'static str> {
 pub struct Attendants {
     pub gate: Option<Gate>,
     /// Where people are asked: about execs by the gate, about hosts by whoever hears the relay.
-    pub desk: Desk,
+    pub desk: OpenQuestions,
     pub observer: Option<Observer>,
     pub pin: Option<Pin>,
     /// Somebody will answer for renaming, who is not there yet; and calls for him.
@@ -45,7 +45,7 @@ impl Attendants {
     pub fn new(
         plan: &Plan,
         gate: Option<Gate>,
-        desk: Desk,
+        desk: OpenQuestions,
         observer: Option<Observer>,
         pin: Option<Pin>,
     ) -> Attendants {

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::approve::approver_process::{Answer, Host, Question};
-use crate::approve::open_questions::{Desk, Given};
+use crate::approve::open_questions::{Given, OpenQuestions};
 use crate::network::relay::relay_messages::{Process, Reply};
 use crate::plan;
 use crate::plan::wire::bytes::Text;
@@ -41,7 +41,7 @@ impl Asker {
         host: &str,
         port: u16,
         process: Option<&Process>,
-        desk: Option<&mut Desk>,
+        desk: Option<&mut OpenQuestions>,
     ) -> Option<Reply> {
         let process = process.map(|process| (process.pid, &*process.exe));
         let source = self.source.as_ref().map_or(&b""[..], Text::as_bytes);
@@ -62,14 +62,14 @@ impl Asker {
         }
     }
 
-    pub fn withdraw(&mut self, id: u64, desk: &mut Desk) {
+    pub fn withdraw(&mut self, id: u64, desk: &mut OpenQuestions) {
         if let Some(index) = self.asked.iter().position(|asked| asked.id == id) {
             desk.withdraw(self.asked.swap_remove(index).at_desk);
         }
     }
 
     /// Nobody is left to whom an answer could be told.
-    pub fn withdraw_all(&mut self, desk: &mut Desk) {
+    pub fn withdraw_all(&mut self, desk: &mut OpenQuestions) {
         self.asked.drain(..).for_each(|asked| desk.withdraw(asked.at_desk));
     }
 
@@ -78,7 +78,7 @@ impl Asker {
     }
 
     /// What was answered, and what will not be.
-    pub fn turn(&mut self, desk: &mut Desk) -> Vec<Reply> {
+    pub fn turn(&mut self, desk: &mut OpenQuestions) -> Vec<Reply> {
         let mut replies = Vec::new();
         for Given { id, answer, by } in desk.given(|id| self.asked.iter().any(|asked| asked.at_desk == id)) {
             let Some(index) = self.asked.iter().position(|asked| asked.at_desk == id) else { continue };

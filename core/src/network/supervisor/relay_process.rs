@@ -25,7 +25,7 @@ use super::loopback_proxy::Door;
 use super::proxy_password::Token;
 use super::published_ports::Within;
 use super::socket_processes::Callers;
-use crate::approve::open_questions::Desk;
+use crate::approve::open_questions::OpenQuestions;
 use crate::journal::event::network::Told;
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, errno_names, socket_pair};
@@ -170,14 +170,14 @@ impl<'a> Outlet<'a> {
     }
 
     /// Never waits. `desk`: where hosts can be asked about.
-    pub fn turn(&mut self, desk: Option<&mut Desk>) -> Vec<Heard> {
+    pub fn turn(&mut self, desk: Option<&mut OpenQuestions>) -> Vec<Heard> {
         let mut heard = Vec::new();
         self.turn_to_relay(desk, &mut heard);
         self.hear_http(&mut heard);
         heard
     }
 
-    fn turn_to_relay(&mut self, mut desk: Option<&mut Desk>, heard: &mut Vec<Heard>) {
+    fn turn_to_relay(&mut self, mut desk: Option<&mut OpenQuestions>, heard: &mut Vec<Heard>) {
         if let (State::Running(relay), Some(desk)) = (&mut self.state, desk.as_deref_mut()) {
             for reply in self.asker.turn(desk) {
                 relay.reply(&reply);
