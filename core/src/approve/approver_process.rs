@@ -98,7 +98,7 @@ impl Answer {
     }
 }
 
-pub struct Companion {
+pub struct ApproverProcess {
     state: State,
     open: Open,
 }
@@ -128,15 +128,15 @@ enum State {
     Gone,
 }
 
-impl Companion {
+impl ApproverProcess {
     /// `given`: the socket of whoever started us. Without one, a companion is started when the first question comes.
-    pub fn new(given: Option<OwnedFd>) -> Companion {
+    pub fn new(given: Option<OwnedFd>) -> ApproverProcess {
         let state = match given.map(|socket| Link::new(socket, None)) {
             None => State::NotStarted,
             Some(Ok(link)) => State::Running(link),
             Some(Err(_)) => State::Gone,
         };
-        Companion { state, open: Open::default() }
+        ApproverProcess { state, open: Open::default() }
     }
 
     /// Can be read when there is something to hear, or to send, or the companion is gone.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::approver_process::{self, Companion, Heard, Question};
+use super::approver_process::{self, ApproverProcess, Heard, Question};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::plan::{self, Action, Plan};
 
@@ -30,7 +30,7 @@ pub fn is_needed(plan: &Plan) -> bool {
 }
 
 pub struct OpenQuestions {
-    companion: Companion,
+    companion: ApproverProcess,
     last: u64,
     given: Vec<Given>,
     /// Who was asked has gone, with all that was open.
@@ -46,7 +46,7 @@ pub struct Given {
 }
 
 impl OpenQuestions {
-    pub fn new(companion: Companion) -> OpenQuestions {
+    pub fn new(companion: ApproverProcess) -> OpenQuestions {
         OpenQuestions { companion, last: 0, given: Vec::new(), deserted: false, held: Vec::new() }
     }
 
@@ -66,7 +66,7 @@ impl OpenQuestions {
 
     /// Nobody is left who could ask. A companion gives the terminal back before we go.
     pub fn dismiss_companion(&mut self) {
-        self.companion = Companion::new(None);
+        self.companion = ApproverProcess::new(None);
     }
 
     /// The number of the question. Err: nobody can be asked, and why.

@@ -19,7 +19,7 @@ use std::ffi::CString;
 
 use self::arguments::Arguments;
 use self::error::Refusal;
-use crate::approve::approver_process::Companion;
+use crate::approve::approver_process::ApproverProcess;
 use crate::kernel::stderr;
 use crate::network;
 use crate::plan::PlanError;
@@ -53,7 +53,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
     match arguments.next().as_deref() {
         Some(b"run") => {
             let plan_fd = arguments.plan_fd()?;
-            let companion = Companion::new(arguments.socket(b"--companion")?);
+            let companion = ApproverProcess::new(arguments.socket(b"--companion")?);
             let holder = arguments.socket(b"--holder")?.map(Holder::new);
             let quiet = arguments.flag(b"--quiet");
             let argv = arguments.command()?;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::error::Refusal;
 use super::{plan_fd, standard_fds};
-use crate::approve::approver_process::Companion;
+use crate::approve::approver_process::ApproverProcess;
 use crate::approve::open_questions::OpenQuestions;
 use crate::files::guard::Guard;
 use crate::files::unfinished_scans::Mark;
@@ -58,7 +58,7 @@ pub fn run(
     uid: u32,
     argv: Vec<CString>,
     quiet: bool,
-    companion: Companion,
+    companion: ApproverProcess,
     holder: Option<Holder>,
 ) -> Result<i32, Refusal> {
     sys::ignore_file_size_signal();
@@ -129,7 +129,7 @@ fn fenced(
     quiet: bool,
     journal: Option<&Journal>,
     session: &str,
-    companion: Companion,
+    companion: ApproverProcess,
     holder: Option<Holder>,
 ) -> Result<Outcome, Refusal> {
     finish_scans::finish_all(&plan.sessions, plan.user.uid, &mut |line| stderr::say("paddock", line))?;

@@ -12,9 +12,9 @@ fn golden(kind: &str) -> Vec<Value> {
 }
 
 /// (ours, the companion's end)
-fn pair() -> (Companion, OwnedFd) {
+fn pair() -> (ApproverProcess, OwnedFd) {
     let (ours, theirs) = socket_pair::pair().unwrap();
-    (Companion::new(Some(ours)), theirs)
+    (ApproverProcess::new(Some(ours)), theirs)
 }
 
 fn question() -> Question<'static> {
@@ -58,7 +58,7 @@ fn told(theirs: &OwnedFd) -> Vec<Value> {
     .collect()
 }
 
-fn is_ready(companion: &Companion) -> bool {
+fn is_ready(companion: &ApproverProcess) -> bool {
     let mut waiting = [PollFd::from_borrowed_fd(companion.fd().unwrap(), PollFlags::IN)];
     rustix::event::poll(&mut waiting, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
 }
