@@ -26,7 +26,7 @@ use crate::plan::PlanError;
 use crate::plan::exit_codes::EXIT_REFUSED;
 use crate::sandbox::{full_tier, init, preflight};
 use crate::supervisor::finish_scans;
-use crate::supervisor::session_owner::Holder;
+use crate::supervisor::session_owner::SessionOwner;
 
 /// Called by the C library's start code, through `core/bin/paddock_core.rs`.
 pub fn start(words: Vec<CString>) -> i32 {
@@ -54,7 +54,7 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"run") => {
             let plan_fd = arguments.plan_fd()?;
             let companion = ApproverProcess::new(arguments.socket(b"--companion")?);
-            let holder = arguments.socket(b"--holder")?.map(Holder::new);
+            let holder = arguments.socket(b"--holder")?.map(SessionOwner::new);
             let quiet = arguments.flag(b"--quiet");
             let argv = arguments.command()?;
             run::run(&plan_fd, uid, argv, quiet, companion, holder)

@@ -49,7 +49,7 @@ use crate::supervisor::event_loop::{self, Subject, SuperviseError};
 use crate::supervisor::finish_scans;
 use crate::supervisor::observer::Observer;
 use crate::supervisor::rename_handler::Renames;
-use crate::supervisor::session_owner::Holder;
+use crate::supervisor::session_owner::SessionOwner;
 use crate::supervisor::tasks::{self, Copied, Duties, Finished};
 
 /// Of Paddock itself: nothing was run, or the guard did not finish its work.
@@ -59,7 +59,7 @@ pub fn run(
     argv: Vec<CString>,
     quiet: bool,
     companion: ApproverProcess,
-    holder: Option<Holder>,
+    holder: Option<SessionOwner>,
 ) -> Result<i32, Refusal> {
     sys::ignore_file_size_signal();
     let (plan, plan_bytes) = plan_fd::read(plan_fd, uid)?;
@@ -130,7 +130,7 @@ fn fenced(
     journal: Option<&Journal>,
     session: &str,
     companion: ApproverProcess,
-    holder: Option<Holder>,
+    holder: Option<SessionOwner>,
 ) -> Result<Outcome, Refusal> {
     finish_scans::finish_all(&plan.sessions, plan.user.uid, &mut |line| stderr::say("paddock", line))?;
     let http = Http::start(&plan, plan_fd)?;
@@ -263,7 +263,7 @@ impl Running {
         journal: Option<&Journal>,
         plan_fd: &OwnedFd,
         quiet: bool,
-        holder: Option<Holder>,
+        holder: Option<SessionOwner>,
     ) -> Result<Outcome, Refusal> {
         if let Some(session) = &self.session {
             session.settle();

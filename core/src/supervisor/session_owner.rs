@@ -14,14 +14,14 @@ use crate::kernel::proc_text;
 /// For the attendant, which ends by itself unless somebody keeps it from that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub struct Holder {
+pub struct SessionOwner {
     line: OwnedFd,
     gone: Option<Instant>,
 }
 
-impl Holder {
-    pub fn new(line: OwnedFd) -> Holder {
-        Holder { line, gone: None }
+impl SessionOwner {
+    pub fn new(line: OwnedFd) -> SessionOwner {
+        SessionOwner { line, gone: None }
     }
 
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn the_last_question_is_answered_and_nonsense_is_none() {
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let mut holder = Holder::new(ours);
+        let mut holder = SessionOwner::new(ours);
         assert_eq!(holder.hear(), None);
         for word in [&b"1"[..], b"2", b"two"] {
             rustix::net::send(&theirs, word, SendFlags::empty()).unwrap();
@@ -101,7 +101,7 @@ mod tests {
     #[test]
     fn what_is_refused_is_told_with_whom_it_was_refused_to() {
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let holder = Holder::new(ours);
+        let holder = SessionOwner::new(ours);
         for warden in [Some(7), None] {
             holder.tell(&Event::Refused { error: "x" }, warden);
             let told: serde_json::Value = serde_json::from_str(&heard(&theirs)).unwrap();
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn its_end_is_the_end_of_the_run_a_moment_later() {
         let (ours, theirs) = socket_pair::pair().unwrap();
-        let mut holder = Holder::new(ours);
+        let mut holder = SessionOwner::new(ours);
         drop(theirs);
         assert_eq!(holder.hear(), None);
         assert!(holder.fd().is_none(), "it would be ready for ever");

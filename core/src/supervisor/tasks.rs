@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::call_handlers::Calls;
 use super::event_loop::{CHORES, Chores, Due};
 use super::observer::Observer;
-use super::session_owner::Holder;
+use super::session_owner::SessionOwner;
 use crate::files::cover::{Cover, CoverKind, Placed};
 use crate::files::guard::{Guard, GuardError, GuardEvent};
 use crate::files::workspace::whiteouts::{self, Veil};
@@ -59,7 +59,7 @@ pub struct Duties<'a> {
     /// Of a network that is filtered.
     pub outlet: Option<Outlet<'a>>,
     pub journal: Option<&'a Journal>,
-    pub holder: Option<Holder>,
+    pub holder: Option<SessionOwner>,
     pub exceeded: Option<Exceeded>,
     failure: Option<GuardError>,
     /// For the end: a terminal or a pipe that takes nothing more would keep us from our work, and the command can see to that.
@@ -369,7 +369,7 @@ impl Chores for Duties<'_> {
         let [listener, renames, gate, observer, pin] = self.calls.as_ref().map_or([None; 5], Calls::descriptors);
         let outlet = self.outlet.as_ref().and_then(Outlet::fd);
         let other = self.outlet.as_ref().and_then(Outlet::other_fd);
-        let holder = self.holder.as_ref().and_then(Holder::fd);
+        let holder = self.holder.as_ref().and_then(SessionOwner::fd);
         [self.guard.as_ref().map(Guard::fd), listener, renames, gate, observer, pin, outlet, other, holder]
     }
 
@@ -378,13 +378,13 @@ impl Chores for Duties<'_> {
         let guard = self.guard.as_ref().and_then(Guard::timeout).map(|left| Instant::now() + left);
         let calls = self.calls.as_ref().and_then(Calls::deadline);
         let outlet = self.outlet.as_ref().and_then(Outlet::deadline);
-        let holder = self.holder.as_ref().and_then(Holder::deadline);
+        let holder = self.holder.as_ref().and_then(SessionOwner::deadline);
         [limits, guard, calls, outlet, holder].into_iter().flatten().min()
     }
 
     fn turn(&mut self, due: Due) -> ControlFlow<()> {
-        let question = self.holder.as_mut().filter(|_| due == Due::All).and_then(Holder::hear);
-        if self.holder.as_ref().and_then(Holder::deadline).is_some_and(|deadline| Instant::now() >= deadline) {
+        let question = self.holder.as_mut().filter(|_| due == Due::All).and_then(SessionOwner::hear);
+        if self.holder.as_ref().and_then(SessionOwner::deadline).is_some_and(|deadline| Instant::now() >= deadline) {
             return ControlFlow::Break(());
         }
         if let Some(Err(errno)) = self.calls.as_mut().map(|calls| calls.turn(due)) {
