@@ -23,7 +23,7 @@ use crate::kernel::errno_names::errno_text;
 use crate::kernel::mount;
 use crate::kernel::stderr::{self, Live};
 use crate::limits::watchdog::Watch;
-use crate::network::supervisor::relay_process::{Heard, Outlet};
+use crate::network::supervisor::relay_process::{Heard, RelayProcess};
 use crate::plan::wire::bytes::AbsPath;
 use crate::sandbox::init::{Inside, Overlaid};
 
@@ -57,7 +57,7 @@ pub struct Duties<'a> {
     pub limits: Option<Watch<'a>>,
     pub calls: Option<Calls<'a>>,
     /// Of a network that is filtered.
-    pub outlet: Option<Outlet<'a>>,
+    pub outlet: Option<RelayProcess<'a>>,
     pub journal: Option<&'a Journal>,
     pub holder: Option<SessionOwner>,
     pub exceeded: Option<Exceeded>,
@@ -75,7 +75,7 @@ impl<'a> Duties<'a> {
         inside: Option<(&'a Inside, Option<Copied<'a>>)>,
         limits: Option<Watch<'a>>,
         calls: Option<Calls<'a>>,
-        outlet: Option<Outlet<'a>>,
+        outlet: Option<RelayProcess<'a>>,
         journal: Option<&'a Journal>,
         quiet: bool,
     ) -> Duties<'a> {
@@ -367,8 +367,8 @@ impl Copied<'_> {
 impl Chores for Duties<'_> {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES] {
         let [listener, renames, gate, observer, pin] = self.calls.as_ref().map_or([None; 5], Calls::descriptors);
-        let outlet = self.outlet.as_ref().and_then(Outlet::fd);
-        let other = self.outlet.as_ref().and_then(Outlet::other_fd);
+        let outlet = self.outlet.as_ref().and_then(RelayProcess::fd);
+        let other = self.outlet.as_ref().and_then(RelayProcess::other_fd);
         let holder = self.holder.as_ref().and_then(SessionOwner::fd);
         [self.guard.as_ref().map(Guard::fd), listener, renames, gate, observer, pin, outlet, other, holder]
     }
@@ -377,7 +377,7 @@ impl Chores for Duties<'_> {
         let limits = self.limits.as_ref().and_then(Watch::next_check);
         let guard = self.guard.as_ref().and_then(Guard::timeout).map(|left| Instant::now() + left);
         let calls = self.calls.as_ref().and_then(Calls::deadline);
-        let outlet = self.outlet.as_ref().and_then(Outlet::deadline);
+        let outlet = self.outlet.as_ref().and_then(RelayProcess::deadline);
         let holder = self.holder.as_ref().and_then(SessionOwner::deadline);
         [limits, guard, calls, outlet, holder].into_iter().flatten().min()
     }
@@ -424,7 +424,7 @@ impl Chores for Duties<'_> {
     fn look(&mut self) -> bool {
         self.calls.as_ref().is_some_and(Calls::are_due)
             || self.guard.as_ref().is_some_and(Guard::is_due)
-            || self.outlet.as_ref().is_some_and(Outlet::is_due)
+            || self.outlet.as_ref().is_some_and(RelayProcess::is_due)
             || self.limits.as_mut().is_some_and(|watch| watch.check().is_some())
     }
 
@@ -445,7 +445,7 @@ impl Chores for Duties<'_> {
             calls.attendants.desk.dismiss_companion();
         }
         // Among the descendants that are killed next it is one.
-        if self.outlet.as_ref().is_some_and(Outlet::is_at_door) {
+        if self.outlet.as_ref().is_some_and(RelayProcess::is_at_door) {
             self.hear_last_words();
         }
     }

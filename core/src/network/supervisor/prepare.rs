@@ -12,7 +12,7 @@ use super::http_helper::{Http, HttpError};
 use super::loopback_proxy::Door;
 use super::proxy_password::Token;
 use super::published_ports::{self, Within};
-use super::relay_process::Outlet;
+use super::relay_process::RelayProcess;
 use super::socket_processes::Callers;
 use crate::network::{NetworkError, namespace};
 use crate::plan::{Mode, Network, Tier};
@@ -53,9 +53,9 @@ impl Outside {
     }
 
     /// Of a command that no namespace keeps in.
-    pub fn outlet_at_door(self, plan: &OwnedFd, top: Pid, asker: Asker) -> Result<Option<Outlet<'_>>, Errno> {
+    pub fn outlet_at_door(self, plan: &OwnedFd, top: Pid, asker: Asker) -> Result<Option<RelayProcess<'_>>, Errno> {
         let Some(door) = self.door else { return Ok(None) };
-        Outlet::at_door(door, self.token, plan, Callers::of(top), asker).map(Some)
+        RelayProcess::at_door(door, self.token, plan, Callers::of(top), asker).map(Some)
     }
 
     /// `sockets` are those of [`crate::network::namespace::enter`]; `user` is the namespace that its network belongs to.
@@ -66,7 +66,7 @@ impl Outside {
         plan: &'a OwnedFd,
         init: Pid,
         asker: Asker,
-    ) -> Result<Option<Outlet<'a>>, Errno> {
+    ) -> Result<Option<RelayProcess<'a>>, Errno> {
         if sockets.is_empty() {
             return Ok(None);
         }
@@ -76,6 +76,6 @@ impl Outside {
             within = Some(Within { user: rustix::io::fcntl_dupfd_cloexec(user, 3)?, network });
             sockets.extend(self.listeners);
         }
-        Outlet::new(sockets, within, self.token, plan, Callers::of(init), asker, self.http).map(Some)
+        RelayProcess::new(sockets, within, self.token, plan, Callers::of(init), asker, self.http).map(Some)
     }
 }

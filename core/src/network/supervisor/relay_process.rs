@@ -47,7 +47,7 @@ pub enum Heard {
     Mute(String),
 }
 
-pub struct Outlet<'a> {
+pub struct RelayProcess<'a> {
     plan: &'a OwnedFd,
     /// For its proxy; None: there is none.
     token: Option<Token>,
@@ -76,7 +76,7 @@ enum State {
     Gone,
 }
 
-impl<'a> Outlet<'a> {
+impl<'a> RelayProcess<'a> {
     /// Most commands call nobody, so a relay is not started with them: connections wait in the kernel until it is.
     pub fn new(
         sockets: Vec<OwnedFd>,
@@ -86,7 +86,7 @@ impl<'a> Outlet<'a> {
         callers: Callers,
         asker: Asker,
         http: Option<Http>,
-    ) -> Result<Outlet<'a>, Errno> {
+    ) -> Result<RelayProcess<'a>, Errno> {
         let called = epoll::create(CreateFlags::CLOEXEC)?;
         for socket in &sockets {
             epoll::add(&called, socket, EventData::new_u64(0), EventFlags::IN)?;
@@ -97,7 +97,7 @@ impl<'a> Outlet<'a> {
         };
         let silent_until = silent.then(|| Instant::now() + http_helper::SILENT);
         let state = State::Waiting { sockets, within, handover, called };
-        Ok(Outlet { plan, token, state, callers, asker, http, silent_until, denied: BTreeSet::new(), door: None })
+        Ok(RelayProcess { plan, token, state, callers, asker, http, silent_until, denied: BTreeSet::new(), door: None })
     }
 
     /// Of a command that no namespace keeps in.
@@ -107,10 +107,13 @@ impl<'a> Outlet<'a> {
         plan: &'a OwnedFd,
         callers: Callers,
         asker: Asker,
-    ) -> Result<Outlet<'a>, Errno> {
+    ) -> Result<RelayProcess<'a>, Errno> {
         let ready = epoll::create(CreateFlags::CLOEXEC)?;
         epoll::add(&ready, door.fd(), EventData::new_u64(0), EventFlags::IN)?;
-        Ok(Outlet { door: Some((door, ready)), ..Outlet::new(Vec::new(), None, token, plan, callers, asker, None)? })
+        Ok(RelayProcess {
+            door: Some((door, ready)),
+            ..RelayProcess::new(Vec::new(), None, token, plan, callers, asker, None)?
+        })
     }
 
     pub fn tell_apart(&mut self, command: Pid) {
