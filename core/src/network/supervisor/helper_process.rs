@@ -18,7 +18,7 @@ use crate::plan::wire::reader;
 /// For what it still has to say when everything inside has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-pub struct Partner {
+pub struct HelperProcess {
     process: OwnedFd,
     pub line: OwnedFd,
     /// Replies that it does not take now.
@@ -34,9 +34,9 @@ pub enum Said {
     Nonsense,
 }
 
-impl Partner {
-    pub fn new(process: OwnedFd, line: OwnedFd) -> Partner {
-        Partner { process, line, unsent: VecDeque::new() }
+impl HelperProcess {
+    pub fn new(process: OwnedFd, line: OwnedFd) -> HelperProcess {
+        HelperProcess { process, line, unsent: VecDeque::new() }
     }
 
     pub fn has_unsent(&self) -> bool {
@@ -119,7 +119,7 @@ impl Partner {
     }
 }
 
-impl Drop for Partner {
+impl Drop for HelperProcess {
     fn drop(&mut self) {
         let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
         let _ = rustix::process::waitid(WaitId::PidFd(self.process.as_fd()), WaitIdOptions::EXITED);
@@ -146,7 +146,7 @@ mod tests {
     fn a_relay_that_talks_nonsense_or_too_much_is_not_believed() {
         let (ours, theirs) = socket_pair::pair().unwrap();
         let process = rustix::process::pidfd_open(rustix::process::getpid(), PidfdFlags::empty()).unwrap();
-        let relay = std::mem::ManuallyDrop::new(Partner::new(process, ours));
+        let relay = std::mem::ManuallyDrop::new(HelperProcess::new(process, ours));
         let say = |text: &[u8]| rustix::net::send(&theirs, text, SendFlags::NOSIGNAL).unwrap();
         assert!(matches!(relay.hear(), Said::Nothing));
         say(MESSAGE.as_bytes());

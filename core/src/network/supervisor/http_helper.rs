@@ -20,7 +20,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{PidfdFlags, Signal, WaitOptions};
 use serde::Deserialize;
 
-use super::relay_process::Partner;
+use super::relay_process::HelperProcess;
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, python_helper, socket_pair};
 use crate::plan::wire::reader;
@@ -70,7 +70,7 @@ struct First {
 }
 
 pub struct Http {
-    pub partner: Partner,
+    pub partner: HelperProcess,
     /// The relay's end of the line between the two.
     pub handover: OwnedFd,
     /// The command starts only when it is ready.
@@ -96,13 +96,13 @@ impl Http {
     }
 
     /// And whether its first word is still to come.
-    pub fn parts(self) -> (Partner, OwnedFd, bool) {
+    pub fn parts(self) -> (HelperProcess, OwnedFd, bool) {
         (self.partner, self.handover, !self.awaited)
     }
 }
 
 /// None: it has not said one yet, and `flags` let nobody wait.
-pub fn first_word(partner: &Partner, flags: RecvFlags) -> Option<Result<Option<OwnedFd>, HttpError>> {
+pub fn first_word(partner: &HelperProcess, flags: RecvFlags) -> Option<Result<Option<OwnedFd>, HttpError>> {
     let mut bytes = [0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -196,7 +196,7 @@ fn start(http: &plan::Http, plan_fd: &OwnedFd) -> Result<Http, HttpError> {
         return Err(failed(errno));
     }
     let process = rustix::process::pidfd_open(child, PidfdFlags::empty()).map_err(failed)?;
-    Ok(Http { partner: Partner::new(process, ours), handover: relays, awaited })
+    Ok(Http { partner: HelperProcess::new(process, ours), handover: relays, awaited })
 }
 
 /// A keyring, or a command that prints a secret, finds its way by variables that we do not know.

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
-pub use super::helper_process::Partner;
+pub use super::helper_process::HelperProcess;
 use super::helper_process::{Said, is_ready};
 use super::host_questions::Asker;
 use super::http_helper::{self, Http, HttpError};
@@ -55,7 +55,7 @@ pub struct RelayProcess<'a> {
     callers: Callers,
     asker: Asker,
     /// What speaks HTTP.
-    http: Option<Partner>,
+    http: Option<HelperProcess>,
     /// Until when it has to say its first word, if it has not yet.
     silent_until: Option<Instant>,
     denied: BTreeSet<String>,
@@ -72,7 +72,7 @@ enum State {
         handover: Option<OwnedFd>,
         called: OwnedFd,
     },
-    Running(Partner),
+    Running(HelperProcess),
     Gone,
 }
 
@@ -330,7 +330,7 @@ fn start(
     within: Option<&Within>,
     handover: Option<&OwnedFd>,
     sockets: &[OwnedFd],
-) -> Result<Partner, Errno> {
+) -> Result<HelperProcess, Errno> {
     let (ours, theirs) = socket_pair::pair()?;
     // It waits there for the relay: what stands among its arguments everybody could read.
     token.map_or(Ok(()), |token| token.send(&ours))?;
@@ -373,5 +373,5 @@ fn start(
         return Err(errno);
     }
     let process = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
-    Ok(Partner::new(process, ours))
+    Ok(HelperProcess::new(process, ours))
 }
