@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::address::{self, Block, Kind};
-use super::http_hosts::{self, Kind as Handed, NEVER, Way, Ways};
+use super::http_hosts::{self, HttpHosts, Kind as Handed, NEVER, Way};
 use crate::network::relay::guarded_addresses::Guarded;
 use crate::plan::host_name::{Host, Name};
 use crate::plan::wire::bytes::Text;
@@ -81,7 +81,7 @@ pub struct Table {
     /// By a person, for good: they answer what the default asks.
     approved: Side,
     default: Action,
-    ways: Ways,
+    ways: HttpHosts,
     rules: Vec<Written>,
     files: Vec<Text>,
 }
@@ -178,7 +178,7 @@ impl Table {
             allowed: Side::default(),
             approved: Side::default(),
             default: network.default,
-            ways: Ways::default(),
+            ways: HttpHosts::default(),
             rules: Vec::new(),
             files: Vec::new(),
         };
@@ -204,7 +204,7 @@ impl Table {
         }
         if let Some(http) = &network.http {
             let (rules, files) = (&mut table.rules, &mut table.files);
-            table.ways = Ways::compile(http, |host, source| {
+            table.ways = HttpHosts::compile(http, |host, source| {
                 let host = Text::from_bytes(host.to_vec()).unwrap_or_else(|_| source.clone());
                 rules.push(Written { host, file: files.len(), line: None });
                 files.push(source.clone());

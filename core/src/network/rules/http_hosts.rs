@@ -33,7 +33,7 @@ impl Kind {
 
 /// Rules are indices of the table.
 #[derive(Debug, Default)]
-pub struct Ways {
+pub struct HttpHosts {
     routes: HashMap<Name, usize>,
     inspected: HashMap<Name, usize>,
     /// Upstreams that are also called by their own names, at these ports and no others.
@@ -67,10 +67,10 @@ const OTHER_SERVICE: &str = "the route is about another port of this host";
 const NO_UPSTREAM: &str = "it is the upstream of no route";
 pub const NEVER: &str = "where clouds hand out credentials is never reached";
 
-impl Ways {
+impl HttpHosts {
     /// `rule` takes down where one stands, and by what name it is known.
-    pub fn compile(http: &plan::Http, mut rule: impl FnMut(&[u8], &Text) -> usize) -> Result<Ways, TableError> {
-        let mut ways = Ways::default();
+    pub fn compile(http: &plan::Http, mut rule: impl FnMut(&[u8], &Text) -> usize) -> Result<HttpHosts, TableError> {
+        let mut ways = HttpHosts::default();
         for route in &http.routes {
             let odd = |host: &Text| TableError::Host { host: host.clone(), place: route.source.to_string() };
             let own = [route.name.as_bytes(), b".", DOMAIN].concat();
