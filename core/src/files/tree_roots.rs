@@ -34,13 +34,13 @@ pub struct Rooted {
 
 /// All the trees of a run.
 #[derive(Debug)]
-pub struct Ground {
+pub struct TreeRoots {
     pub trees: Vec<Rooted>,
 }
 
-impl Ground {
+impl TreeRoots {
     /// Opens the trees. What lies in `left_out` is not walked: other means hold it.
-    pub fn open(trees: &[Tree], left_out: &[AbsPath]) -> Result<Ground, WalkError> {
+    pub fn open(trees: &[Tree], left_out: &[AbsPath]) -> Result<TreeRoots, WalkError> {
         let mut opened: Vec<Rooted> = Vec::with_capacity(trees.len());
         for tree in trees {
             if left_out.iter().any(|path| tree.path.is_within(path)) {
@@ -71,7 +71,7 @@ impl Ground {
                 left_out: others.filter_map(below).collect(),
             });
         }
-        Ok(Ground { trees: opened })
+        Ok(TreeRoots { trees: opened })
     }
 
     /// The innermost tree that a path lies in.
@@ -89,7 +89,7 @@ fn relative<'p>(root: &AbsPath, path: &'p AbsPath) -> Option<&'p [u8]> {
     Some(rest.strip_prefix(b"/").unwrap_or(rest))
 }
 
-impl Ground {
+impl TreeRoots {
     /// The innermost tree that a path lies in, and the path from there.
     pub fn place_of<'p>(&self, path: &'p AbsPath) -> Option<(&Rooted, &'p [u8])> {
         let tree = self.tree_of(path)?;

@@ -18,7 +18,7 @@ use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
 use super::patterns::Names;
-use super::tree_roots::Ground;
+use super::tree_roots::TreeRoots;
 use super::walk::{Dir, GitParts};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
@@ -111,7 +111,7 @@ pub enum Judgement {
 
 /// What a judgement of a name rests on.
 pub struct Sight<'a> {
-    pub ground: &'a Ground,
+    pub ground: &'a TreeRoots,
     /// Directories that are closed as a whole.
     pub shut: &'a [Identity],
     /// Nothing runs any more: all that git writes one after another is there.
@@ -198,7 +198,7 @@ fn whole(path: Vec<u8>) -> Option<AbsPath> {
 
 /// Is all that git obeys in a work tree at `top` protected there, or out of the command's reach? Relative values of the
 /// configuration mean other files there than in the work trees that were known at the start.
-fn means_nothing_new(ground: &Ground, names: &mut Names, entry: &[u8], top: &[u8]) -> bool {
+fn means_nothing_new(ground: &TreeRoots, names: &mut Names, entry: &[u8], top: &[u8]) -> bool {
     let repository = known_dirs::parent(known_dirs::parent(entry));
     let Ok(obeyed) = trusted_paths::by_all(repository, entry, top) else { return false };
     obeyed.paths.into_iter().all(|path| {

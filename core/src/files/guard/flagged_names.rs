@@ -4,7 +4,7 @@ use rustix::event::Timespec;
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::files::tree_roots::Ground;
+use crate::files::tree_roots::TreeRoots;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 
@@ -19,7 +19,7 @@ pub struct Flagged(Vec<(Place, Files)>);
 type Files = (Identity, Option<Identity>);
 
 impl Flagged {
-    pub fn new(ground: &Ground, places: &[Place]) -> Flagged {
+    pub fn new(ground: &TreeRoots, places: &[Place]) -> Flagged {
         // One that is gone again, or out of reach, is new if it is there at the end.
         let known = |place: &Place| Some((place.clone(), files(&look(ground, place).ok()?)));
         let mut all: Vec<_> = places.iter().filter_map(known).collect();
@@ -30,7 +30,7 @@ impl Flagged {
     /// Those that were there at the start come first, then those that lie higher: decoys push none of them out of sight. A name counts
     /// when its file is another one than at the start, which a directory that was moved brings along, or when its time of change, which
     /// no command can set, is later. The same holds for the file that a symlink leads to.
-    pub fn changed(&self, ground: &Ground, now: &[Place], since: Timespec) -> Vec<AbsPath> {
+    pub fn changed(&self, ground: &TreeRoots, now: &[Place], since: Timespec) -> Vec<AbsPath> {
         let since = (since.tv_sec, since.tv_nsec);
         let mut changed = Vec::new();
         for place in now {
@@ -59,7 +59,7 @@ fn files((own, target): &(Stat, Option<Stat>)) -> Files {
 }
 
 /// The name itself and, where that is a symlink, what it leads to outside of the fence.
-fn look(ground: &Ground, (tree, path): &Place) -> Result<(Stat, Option<Stat>), Errno> {
+fn look(ground: &TreeRoots, (tree, path): &Place) -> Result<(Stat, Option<Stat>), Errno> {
     let tree = &ground.trees[*tree];
     let own = tree.open(path, OFlags::PATH | OFlags::NOFOLLOW).and_then(rustix::fs::fstat)?;
     if FileType::from_raw_mode(own.st_mode) != FileType::Symlink {

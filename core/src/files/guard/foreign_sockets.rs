@@ -10,7 +10,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use crate::files::cover::{Cover, CoverKind};
-use crate::files::tree_roots::Ground;
+use crate::files::tree_roots::TreeRoots;
 use crate::files::walk::{self, WalkError};
 use crate::files::{host_sockets, scan};
 use crate::kernel::resolved_path::Identity;
@@ -50,7 +50,7 @@ impl Silent {
     }
 
     /// True: somebody answers now, and is to be covered.
-    pub fn look_again(&mut self, ground: &Ground, covers: &mut Vec<Cover>) -> Result<bool, WalkError> {
+    pub fn look_again(&mut self, ground: &TreeRoots, covers: &mut Vec<Cover>) -> Result<bool, WalkError> {
         if self.next_look() != Some(Duration::ZERO) {
             return Ok(false);
         }
@@ -106,7 +106,7 @@ mod tests {
         let path = Text::from_bytes(scene.0.as_os_str().as_encoded_bytes().to_vec())
             .and_then(crate::plan::wire::bytes::AbsPath::new);
         let tree = Tree { path: path.unwrap(), writable: true, watched: true };
-        let ground = Ground::open(&[tree], &[]).unwrap();
+        let ground = TreeRoots::open(&[tree], &[]).unwrap();
         let (mut silent, mut covers) = (Silent::default(), Vec::new());
         for name in ["dead", "awake", "awake"] {
             let stat = rustix::fs::lstat(scene.path(name)).unwrap();

@@ -13,7 +13,7 @@ use crate::files::git::{self, Judgement, Known, Role, Sight};
 use crate::files::patterns::{Look, Names, StemId};
 use crate::files::quarantine::{Outcome, Store};
 use crate::files::scan::{self, Survey, Through};
-use crate::files::tree_roots::{Ground, Rooted};
+use crate::files::tree_roots::{Rooted, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError};
 use crate::files::{host_sockets, symlink};
 use crate::kernel::open_beneath;
@@ -214,7 +214,7 @@ impl Post {
 
 pub struct Visit<'g> {
     pub inotify: BorrowedFd<'g>,
-    pub ground: &'g Ground,
+    pub ground: &'g TreeRoots,
     pub post: &'g mut Post,
 }
 

@@ -30,7 +30,7 @@ use super::cover::{Cover, CoverKind, Placed};
 use super::patterns::Names;
 use super::quarantine::Store;
 use super::scan;
-use super::tree_roots::{Ground, Rooted, Tree};
+use super::tree_roots::{Rooted, Tree, TreeRoots};
 use super::walk::{Below, WalkError, Walker};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::{open_beneath, sys};
@@ -108,7 +108,7 @@ pub type PutCovers<'a> = dyn FnMut(&[Cover]) -> Result<Vec<Placed>, Errno> + 'a;
 pub struct Guard {
     inotify: OwnedFd,
     names: Names,
-    ground: Ground,
+    ground: TreeRoots,
     walker: Walker,
     post: Post,
     view: Option<View>,
@@ -139,7 +139,7 @@ impl Guard {
         let since = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
         let left_out = [left_out, std::slice::from_ref(&taken)].concat();
-        let ground = Ground::open(trees, &left_out)?;
+        let ground = TreeRoots::open(trees, &left_out)?;
         let mut walker = Walker::default();
         walker.is_interrupted = Some(sys::is_asked_to_end);
         let mut nodes = Nodes::default();

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::patterns::{Look, Names, StateId};
 use crate::files::scan;
-use crate::files::tree_roots::{Ground, Rooted};
+use crate::files::tree_roots::{Rooted, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, Verdict, Visitor, WalkError, Walker};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
@@ -27,7 +27,7 @@ use super::watches::UNWATCHED;
 pub struct View {
     /// Which of the guard's trees it is a view of.
     pub tree: usize,
-    ground: Ground,
+    ground: TreeRoots,
     /// What the command has made itself.
     own: OwnedFd,
     /// A directory was moved: the copy may show it where it was, and what comes into it there.
@@ -51,9 +51,9 @@ pub struct Place<'p> {
 
 impl View {
     /// None: nobody watches that tree.
-    pub fn of(ground: &Ground, path: &AbsPath, seen: OwnedFd, own: OwnedFd) -> Result<Option<View>, GuardError> {
+    pub fn of(ground: &TreeRoots, path: &AbsPath, seen: OwnedFd, own: OwnedFd) -> Result<Option<View>, GuardError> {
         let Some(tree) = ground.trees.iter().position(|tree| tree.path == *path) else { return Ok(None) };
-        let ground = Ground { trees: vec![ground.trees[tree].seen_from(seen)?] };
+        let ground = TreeRoots { trees: vec![ground.trees[tree].seen_from(seen)?] };
         Ok(Some(View { tree, ground, own, is_astray: false, last_look: Instant::now(), took: Duration::ZERO }))
     }
 

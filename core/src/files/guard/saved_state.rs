@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::files::patterns::{Added, Names, NamesError, Rule};
 use crate::files::quarantine::Store;
 use crate::files::scan::{Survey, Through};
-use crate::files::tree_roots::{Ground, Tree};
+use crate::files::tree_roots::{Tree, TreeRoots};
 use crate::files::walk::{WalkError, Walker};
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
@@ -227,7 +227,7 @@ impl Guard {
             ..Survey::default()
         };
         let left_out = [&memory.left_out[..], std::slice::from_ref(&taken)].concat();
-        let ground = Ground::open(&trees, &left_out)?;
+        let ground = TreeRoots::open(&trees, &left_out)?;
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
         let post = Post::new(Nodes::default(), Store::new(taken), names.guards_git, survey);
         let since = Timespec { tv_sec: memory.since.0, tv_nsec: memory.since.1 };

@@ -20,7 +20,7 @@ use super::cover::{Cover, CoverKind};
 use super::git::{self, Obeyed, Role, Unread};
 use super::patterns::{Look, Names, Rule, StateId, StemId};
 use super::symlink;
-use super::tree_roots::{Ground, Rooted};
+use super::tree_roots::{Rooted, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
@@ -64,7 +64,7 @@ pub type Enter<'a, E> = dyn FnMut(&Names, &Dir<'_>) -> Result<u32, E> + 'a;
 /// other means hold under the one that is known.
 pub fn survey<E: From<WalkError>>(
     names: &mut Names,
-    ground: &Ground,
+    ground: &TreeRoots,
     walker: &mut Walker,
     closed: &[Identity],
     enter: &mut Enter<'_, E>,
@@ -155,7 +155,7 @@ pub fn pin(tree: &Rooted, path: &[u8]) -> Result<Option<Cover>, WalkError> {
 }
 
 /// The directories from the root of a tree to one that must stay where it is.
-fn pins_to(ground: &Ground, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
+fn pins_to(ground: &TreeRoots, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
     let path = AbsPath::new(Text::from_bytes(path)?)?;
     let Some((tree, below)) = ground.place_of(&path).filter(|(tree, _)| tree.writable) else { return Ok(Vec::new()) };
     let ends = below.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([below.len()]);
@@ -199,7 +199,7 @@ struct LinkFound {
 
 impl LinkFound {
     /// What it leads to counts as well, and every link on the way is as good as the first.
-    fn extend(&self, names: &mut Names, ground: &Ground) -> Result<(), WalkError> {
+    fn extend(&self, names: &mut Names, ground: &TreeRoots) -> Result<(), WalkError> {
         let Some(followed) = symlink::leads_to(&self.path)? else { return Ok(()) };
         let writable = |path: &AbsPath| ground.tree_of(path).is_some_and(|tree| tree.writable);
         for link in followed.links.iter().filter(|link| writable(link)) {

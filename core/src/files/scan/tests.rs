@@ -9,7 +9,7 @@ use crate::files::test_tree::{self, DENIED, PROTECTED, Scene, absolute};
 use crate::files::tree_roots::Tree;
 
 fn seen(names: &mut Names, trees: &[Tree], left_out: &[AbsPath]) -> Result<Survey, WalkError> {
-    let ground = Ground::open(trees, left_out)?;
+    let ground = TreeRoots::open(trees, left_out)?;
     survey(names, &ground, &mut Walker::default(), &[], &mut |_: &Names, _: &Dir<'_>| Ok(0))
 }
 
@@ -179,7 +179,7 @@ fn other_names_of_a_file_that_is_closed_elsewhere_are_masked() {
     scene.file("w/plain");
     fs::hard_link(&key, scene.path("w/innocent")).unwrap();
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
-    let ground = Ground::open(&[scene.tree("w", true)], &[]).unwrap();
+    let ground = TreeRoots::open(&[scene.tree("w", true)], &[]).unwrap();
     let closed = [Identity::from(&rustix::fs::stat(&key).unwrap())];
     let mut enter = |_: &Names, _: &Dir<'_>| Ok::<u32, WalkError>(0);
     let found = survey(&mut names, &ground, &mut Walker::default(), &closed, &mut enter).unwrap();
@@ -352,7 +352,7 @@ fn a_walk_that_is_interrupted_is_not_taken_for_a_whole_one() {
     let scene = Scene::new();
     scene.file("w/a/.env");
     let mut names = test_tree::names(DENIED, PROTECTED, &[]);
-    let ground = Ground::open(&[scene.tree("w", true)], &[]).unwrap();
+    let ground = TreeRoots::open(&[scene.tree("w", true)], &[]).unwrap();
     let mut walker = Walker::default();
     walker.is_interrupted = Some(|| true);
     let mut enter = |_: &Names, _: &Dir<'_>| Ok::<u32, WalkError>(0);
@@ -423,7 +423,7 @@ fn costs_of_8000_files_in_800_directories() {
         let inotify = rustix::fs::inotify::init(rustix::fs::inotify::CreateFlags::NONBLOCK).unwrap();
         let started = test_tree::cpu_us();
         let mut names = test_tree::names(&deny, &protect, &opened);
-        let ground = Ground::open(&[scene.tree("w", true)], &[]).unwrap();
+        let ground = TreeRoots::open(&[scene.tree("w", true)], &[]).unwrap();
         survey(&mut names, &ground, &mut Walker::default(), &[], &mut |_: &Names,
                                                                        dir: &Dir<'_>|
          -> Result<u32, WalkError> {

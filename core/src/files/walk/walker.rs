@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::{Below, Dir, Entry, GitParts, MAX_DEPTH, Verdict, Visitor, WalkError, verdict};
 use crate::files::patterns::{Names, StateId};
-use crate::files::tree_roots::{Ground, Rooted};
+use crate::files::tree_roots::{Rooted, TreeRoots};
 use crate::kernel::filesystem::Volume;
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
@@ -85,7 +85,7 @@ impl Walker {
     pub fn tree<V: Visitor>(
         &mut self,
         names: &mut Names,
-        ground: &Ground,
+        ground: &TreeRoots,
         index: usize,
         visitor: &mut V,
     ) -> Result<(), V::Error> {
@@ -115,7 +115,7 @@ impl Walker {
     pub fn entry<V: Visitor>(
         &mut self,
         names: &mut Names,
-        ground: &Ground,
+        ground: &TreeRoots,
         dir: &Dir<'_>,
         name: &CStr,
         file_type: FileType,
@@ -169,7 +169,7 @@ impl Walker {
     fn run<V: Visitor>(
         &mut self,
         names: &mut Names,
-        ground: &Ground,
+        ground: &TreeRoots,
         index: usize,
         visitor: &mut V,
     ) -> Result<(), V::Error> {
@@ -236,7 +236,7 @@ impl Walker {
     fn list<V: Visitor>(
         &mut self,
         names: &mut Names,
-        ground: &Ground,
+        ground: &TreeRoots,
         index: usize,
         parent: Option<usize>,
         name: &CStr,
