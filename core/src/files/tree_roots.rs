@@ -22,7 +22,7 @@ pub struct Tree {
 
 /// A tree, opened.
 #[derive(Debug)]
-pub struct Rooted {
+pub struct OpenTree {
     pub path: AbsPath,
     pub writable: bool,
     pub watched: bool,
@@ -35,13 +35,13 @@ pub struct Rooted {
 /// All the trees of a run.
 #[derive(Debug)]
 pub struct TreeRoots {
-    pub trees: Vec<Rooted>,
+    pub trees: Vec<OpenTree>,
 }
 
 impl TreeRoots {
     /// Opens the trees. What lies in `left_out` is not walked: other means hold it.
     pub fn open(trees: &[Tree], left_out: &[AbsPath]) -> Result<TreeRoots, WalkError> {
-        let mut opened: Vec<Rooted> = Vec::with_capacity(trees.len());
+        let mut opened: Vec<OpenTree> = Vec::with_capacity(trees.len());
         for tree in trees {
             if left_out.iter().any(|path| tree.path.is_within(path)) {
                 continue;
@@ -62,7 +62,7 @@ impl TreeRoots {
             }
             let below = |path| relative(&tree.path, path).filter(|path| !path.is_empty()).map(Box::from);
             let others = trees.iter().map(|tree| &tree.path).chain(left_out);
-            opened.push(Rooted {
+            opened.push(OpenTree {
                 path: tree.path.clone(),
                 writable: tree.writable,
                 watched: tree.watched,
@@ -75,7 +75,7 @@ impl TreeRoots {
     }
 
     /// The innermost tree that a path lies in.
-    pub fn tree_of(&self, path: &AbsPath) -> Option<&Rooted> {
+    pub fn tree_of(&self, path: &AbsPath) -> Option<&OpenTree> {
         let holding = self.trees.iter().filter(|tree| path.is_within(&tree.path));
         holding.max_by_key(|tree| tree.path.as_bytes().len())
     }
@@ -91,7 +91,7 @@ fn relative<'p>(root: &AbsPath, path: &'p AbsPath) -> Option<&'p [u8]> {
 
 impl TreeRoots {
     /// The innermost tree that a path lies in, and the path from there.
-    pub fn place_of<'p>(&self, path: &'p AbsPath) -> Option<(&Rooted, &'p [u8])> {
+    pub fn place_of<'p>(&self, path: &'p AbsPath) -> Option<(&OpenTree, &'p [u8])> {
         let tree = self.tree_of(path)?;
         Some((tree, relative(&tree.path, path)?))
     }
@@ -106,7 +106,7 @@ impl TreeRoots {
     }
 }
 
-impl Rooted {
+impl OpenTree {
     pub fn is_dir(&self) -> bool {
         FileType::from_raw_mode(self.stat.st_mode) == FileType::Directory
     }
@@ -131,11 +131,11 @@ impl Rooted {
     }
 
     /// The same tree, looked at from somewhere else, where it is only looked at.
-    pub fn seen_from(&self, root: OwnedFd) -> Result<Rooted, WalkError> {
+    pub fn seen_from(&self, root: OwnedFd) -> Result<OpenTree, WalkError> {
         let failed = |source| WalkError::Root { path: self.path.clone(), source };
         let stat = rustix::fs::fstat(&root).map_err(failed)?;
         let (path, left_out) = (self.path.clone(), self.left_out.clone());
-        Ok(Rooted { path, writable: false, watched: true, root, stat, left_out })
+        Ok(OpenTree { path, writable: false, watched: true, root, stat, left_out })
     }
 
     pub fn absolute(&self, path: &[u8]) -> Result<AbsPath, WalkError> {

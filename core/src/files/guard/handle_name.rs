@@ -13,7 +13,7 @@ use crate::files::git::{self, Judgement, Known, Role, Sight};
 use crate::files::patterns::{Look, Names, StemId};
 use crate::files::quarantine::{Outcome, Store};
 use crate::files::scan::{self, Survey, Through};
-use crate::files::tree_roots::{Rooted, TreeRoots};
+use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError};
 use crate::files::{host_sockets, symlink};
 use crate::kernel::open_beneath;
@@ -186,7 +186,7 @@ impl Post {
     }
 
     /// Opens a directory whose owner has taken his own rights away, from it or from one above it. They are given back for good.
-    pub fn open_shut(&self, tree: &Rooted, path: &[u8]) -> Result<OwnedFd, Errno> {
+    pub fn open_shut(&self, tree: &OpenTree, path: &[u8]) -> Result<OwnedFd, Errno> {
         let mut dir = tree.open(b"", OFlags::PATH | OFlags::DIRECTORY)?;
         for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
             self.give_rights(dir.as_fd())?;
@@ -429,7 +429,7 @@ impl Visitor for Visit<'_> {
     }
 
     /// The root of a tree was there at the start.
-    fn root(&mut self, _tree: &Rooted, verdict: Verdict, _look: Look) -> Result<Option<Below>, GuardError> {
+    fn root(&mut self, _tree: &OpenTree, verdict: Verdict, _look: Look) -> Result<Option<Below>, GuardError> {
         Ok(match verdict {
             Verdict::Deny(_) => None,
             _ => Some(Below::Locked),
@@ -527,7 +527,7 @@ impl Visitor for Visit<'_> {
     /// A directory that the command has shut, or another user. In the end it gets its rights back. Before, it does if names in it
     /// can be opened all the same, or if it is the root; else nothing gets in before its owner gives himself the right to search it,
     /// and that is an event of the directory above.
-    fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
+    fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
         let identity = Identity::from(&stat);

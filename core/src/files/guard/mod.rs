@@ -30,7 +30,7 @@ use super::cover::{Cover, CoverKind, Placed};
 use super::patterns::Names;
 use super::quarantine::Store;
 use super::scan;
-use super::tree_roots::{Rooted, Tree, TreeRoots};
+use super::tree_roots::{OpenTree, Tree, TreeRoots};
 use super::walk::{Below, WalkError, Walker};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::{open_beneath, sys};
@@ -456,7 +456,7 @@ impl Guard {
 const APPEAR: WatchFlags =
     WatchFlags::CREATE.union(WatchFlags::MOVED_TO).union(WatchFlags::ONLYDIR).union(WatchFlags::EXCL_UNLINK);
 /// In a copy it matters too that a directory was moved away: the copy may show it all the same.
-fn appear(tree: &Rooted) -> WatchFlags {
+fn appear(tree: &OpenTree) -> WatchFlags {
     if tree.writable { APPEAR } else { APPEAR.union(WatchFlags::MOVED_FROM) }
 }
 

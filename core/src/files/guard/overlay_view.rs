@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::patterns::{Look, Names, StateId};
 use crate::files::scan;
-use crate::files::tree_roots::{Rooted, TreeRoots};
+use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, Verdict, Visitor, WalkError, Walker};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
@@ -165,7 +165,7 @@ impl Visitor for Seen<'_> {
         Ok(Some(UNWATCHED))
     }
 
-    fn root(&mut self, _tree: &Rooted, verdict: Verdict, _look: Look) -> Result<Option<Below>, GuardError> {
+    fn root(&mut self, _tree: &OpenTree, verdict: Verdict, _look: Look) -> Result<Option<Below>, GuardError> {
         Ok((!matches!(verdict, Verdict::Deny(_))).then_some(Below::Plain))
     }
 
@@ -195,7 +195,7 @@ impl Visitor for Seen<'_> {
     }
 
     /// The command has shut a directory of its own. If it can still be searched, names in it can be opened, and it is closed.
-    fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
+    fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
         self.shut = true;
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         match walk::searchable(object) {

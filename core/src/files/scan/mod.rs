@@ -20,7 +20,7 @@ use super::cover::{Cover, CoverKind};
 use super::git::{self, Obeyed, Role, Unread};
 use super::patterns::{Look, Names, Rule, StateId, StemId};
 use super::symlink;
-use super::tree_roots::{Rooted, TreeRoots};
+use super::tree_roots::{OpenTree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
@@ -144,7 +144,7 @@ fn weight(cover: &Cover) -> u8 {
 }
 
 /// A directory that a match rests on.
-pub fn pin(tree: &Rooted, path: &[u8]) -> Result<Option<Cover>, WalkError> {
+pub fn pin(tree: &OpenTree, path: &[u8]) -> Result<Option<Cover>, WalkError> {
     let stat = match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => stat,
         // Gone, and the match with it.
@@ -178,7 +178,7 @@ pub fn cover(path: AbsPath, stat: &Stat, kind: CoverKind) -> Result<Cover, WalkE
 /// The directories below the root of its tree that a match rests on, as paths relative to the tree.
 pub fn pins(
     names: &mut Names,
-    tree: &Rooted,
+    tree: &OpenTree,
     path: &[u8],
     rule: StemId,
     folding: bool,
@@ -284,7 +284,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         (self.enter)(names, dir).map(Some)
     }
 
-    fn root(&mut self, tree: &Rooted, verdict: Verdict, _look: Look) -> Result<Option<Below>, E> {
+    fn root(&mut self, tree: &OpenTree, verdict: Verdict, _look: Look) -> Result<Option<Below>, E> {
         let (kind, below) = match verdict {
             Verdict::Deny(_) => (CoverKind::Mask, Below::Masked),
             _ => (CoverKind::Lock, Below::Locked),
@@ -429,7 +429,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
 
     /// A directory that can not be listed or searched is closed as a whole: a command that knows names in it, or gives itself the
     /// rights, would open what no pattern was held against. What its names lead to elsewhere still counts.
-    fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
+    fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
         if self.lent.is_known(Identity::from(&stat)) {
@@ -468,7 +468,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         Ok(Some(0))
     }
 
-    fn root(&mut self, _tree: &Rooted, verdict: Verdict, _look: Look) -> Result<Option<Below>, E> {
+    fn root(&mut self, _tree: &OpenTree, verdict: Verdict, _look: Look) -> Result<Option<Below>, E> {
         Ok((!matches!(verdict, Verdict::Deny(_))).then_some(Below::Locked))
     }
 
@@ -509,7 +509,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         Ok(())
     }
 
-    fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
+    fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
         if self.lent.is_known(Identity::from(&stat)) { Ok(false) } else { Err(failed(Errno::ACCESS).into()) }

@@ -10,7 +10,7 @@ use rustix::fs::{Mode, Stat};
 use rustix::io::Errno;
 
 use crate::files::cover::Cover;
-use crate::files::tree_roots::Rooted;
+use crate::files::tree_roots::OpenTree;
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 
@@ -28,7 +28,7 @@ struct Shut {
 
 impl Lent {
     /// Opens a directory of the same owner, and notes what is to be laid over it. False: it stays shut.
-    pub fn open(&mut self, tree: &Rooted, dir: &OwnedFd, stat: &Stat, cover: Cover) -> Result<bool, Errno> {
+    pub fn open(&mut self, tree: &OpenTree, dir: &OwnedFd, stat: &Stat, cover: Cover) -> Result<bool, Errno> {
         let own = stat.st_uid == rustix::process::getuid().as_raw();
         let opened = if own && (tree.writable || tree.watched) { lend(dir, stat)? } else { None };
         let is_open = opened.is_some();

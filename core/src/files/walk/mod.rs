@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 use super::git::{self, Unread};
 use super::patterns::{Look, Names, NamesError, StateId, StemId};
-use super::tree_roots::Rooted;
+use super::tree_roots::OpenTree;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 
@@ -144,7 +144,7 @@ pub enum Below {
 
 /// A directory, open.
 pub struct Dir<'a> {
-    pub tree: &'a Rooted,
+    pub tree: &'a OpenTree,
     /// Which of the ground's trees that is.
     pub tree_index: usize,
     pub fd: BorrowedFd<'a>,
@@ -245,7 +245,7 @@ pub trait Visitor {
     fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, Self::Error>;
 
     /// The root of a tree, or the file that is all of it, has a verdict. None: it is done with.
-    fn root(&mut self, tree: &Rooted, verdict: Verdict, look: Look) -> Result<Option<Below>, Self::Error>;
+    fn root(&mut self, tree: &OpenTree, verdict: Verdict, look: Look) -> Result<Option<Below>, Self::Error>;
 
     /// An entry that is not free. None: it is done with; otherwise, if it is a directory, it is walked.
     fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, Self::Error>;
@@ -279,7 +279,7 @@ pub trait Visitor {
     }
 
     /// A directory may not be listed, or not be searched. It is open for looking. True: the visitor has given the rights back.
-    fn shut(&mut self, tree: &Rooted, path: &[u8], object: &OwnedFd) -> Result<bool, Self::Error>;
+    fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, Self::Error>;
 
     /// A part of the tree can not be walked. Ok: the walk goes on with the rest.
     fn failed(&mut self, error: WalkError) -> Result<(), Self::Error> {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::{Below, Dir, Entry, GitParts, MAX_DEPTH, Verdict, Visitor, WalkError, verdict};
 use crate::files::patterns::{Names, StateId};
-use crate::files::tree_roots::{Rooted, TreeRoots};
+use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::kernel::filesystem::Volume;
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
@@ -45,7 +45,7 @@ struct Level {
 }
 
 impl Level {
-    fn dir<'a>(&self, tree: &'a Rooted, tree_index: usize, fd: BorrowedFd<'a>, path: &'a [u8]) -> Dir<'a> {
+    fn dir<'a>(&self, tree: &'a OpenTree, tree_index: usize, fd: BorrowedFd<'a>, path: &'a [u8]) -> Dir<'a> {
         let Level { identity, state, below, folding, numbers_agree, node, .. } = *self;
         Dir { tree, tree_index, fd, path: &path[..self.path], identity, state, below, folding, numbers_agree, node }
     }
@@ -197,7 +197,7 @@ impl Walker {
     }
 
     /// The directory on top is done with.
-    fn go_back<V: Visitor>(&mut self, tree: &Rooted, visitor: &mut V) -> Result<(), V::Error> {
+    fn go_back<V: Visitor>(&mut self, tree: &OpenTree, visitor: &mut V) -> Result<(), V::Error> {
         let Some(done) = self.levels.pop() else { return Ok(()) };
         let Some(level) = self.levels.last_mut().filter(|level| level.fd.is_none()) else { return Ok(()) };
         let same = |fd: OwnedFd| {
@@ -367,7 +367,7 @@ impl Walker {
     fn look_again<V: Visitor>(
         &mut self,
         names: &mut Names,
-        tree: &Rooted,
+        tree: &OpenTree,
         index: usize,
         name: &CStr,
         visitor: &mut V,
@@ -466,7 +466,7 @@ fn reopen(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
 }
 
 /// A path in a tree for a message: of a long one its beginning.
-pub fn shown(tree: &Rooted, path: &[u8]) -> AbsPath {
+pub fn shown(tree: &OpenTree, path: &[u8]) -> AbsPath {
     const LONGEST: usize = 200;
     let cut = match path.get(..LONGEST) {
         Some(long) => [&long[..long.iter().rposition(|byte| *byte == b'/').unwrap_or(LONGEST)], b"/..."].concat(),
