@@ -15,7 +15,7 @@ use crate::approve::open_questions::OpenQuestions;
 use crate::files::guard::Guard;
 use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::Session;
-use crate::files::workspace::whiteouts::Veil;
+use crate::files::workspace::whiteouts::Whiteouts;
 use crate::gate::Gate;
 use crate::journal::event::exec::Decided;
 use crate::journal::event::limits::Exceeded;
@@ -243,13 +243,13 @@ struct Running {
     subject: Subject,
     guard: Option<Guard>,
     session: Option<Session>,
-    veil: Veil,
+    veil: Whiteouts,
     mark: Option<Mark>,
 }
 
 impl Running {
     fn of(subject: Subject) -> Running {
-        Running { subject, guard: None, session: None, veil: Veil::default(), mark: None }
+        Running { subject, guard: None, session: None, veil: Whiteouts::default(), mark: None }
     }
 
     #[allow(clippy::too_many_arguments, reason = "what a run is made of")]
@@ -394,7 +394,7 @@ fn start_enclosed<'f>(
     let payload = || command.exec().raw_os_error();
     let admit = |init| limits.admit(init).map_err(|error| error.errno());
     let pid_max = limits.pid_max();
-    let announce = |veil: &Veil| announce_copy(veil, chatty);
+    let announce = |veil: &Whiteouts| announce_copy(veil, chatty);
     let started = enclosure.start(
         fence,
         look,
@@ -520,7 +520,7 @@ fn is_chatty(plan: &Plan, quiet: bool) -> bool {
 }
 
 /// What a copy holds that a live workspace does not, and what it does not.
-fn announce_copy(veil: &Veil, chatty: bool) {
+fn announce_copy(veil: &Whiteouts, chatty: bool) {
     if !chatty {
         return;
     }

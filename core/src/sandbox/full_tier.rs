@@ -22,7 +22,7 @@ use crate::files::patterns::{Names, NamesError, Rule};
 use crate::files::tree_roots::Tree;
 use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::{Session, SessionError};
-use crate::files::workspace::whiteouts::{self, Veil};
+use crate::files::workspace::whiteouts::{self, Whiteouts};
 use crate::files::{home_links, host_sockets};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
@@ -39,7 +39,7 @@ pub struct Enclosure<'p> {
     /// Where names that are taken away are kept for review.
     taken: AbsPath,
     /// From the start on: what a copy hides, and who looks out for names.
-    pub veil: Veil,
+    pub veil: Whiteouts,
     pub guard: Option<Guard>,
     pub session: Option<Session>,
     /// See [`Mark`].
@@ -72,7 +72,7 @@ impl<'p> Enclosure<'p> {
             _ => None,
         };
         let taken = taken_dir(plan, run.map_or("none", |run| run.id))?;
-        let veil = Veil::default();
+        let veil = Whiteouts::default();
         Ok(Enclosure { plan, namespaces, requested, taken, veil, guard: None, session, mark: None, run })
     }
 
@@ -126,7 +126,7 @@ impl<'p> Enclosure<'p> {
         attend: Attend<'_>,
         command: &[CString],
         sha256: &str,
-        announce: impl Fn(&Veil),
+        announce: impl Fn(&Whiteouts),
     ) -> Result<Started, SandboxError> {
         let Enclosure { plan, namespaces, requested, session, run, .. } = &*self;
         let blueprint = Blueprint {
@@ -139,7 +139,7 @@ impl<'p> Enclosure<'p> {
             pid_max,
             gid: rustix::process::getegid().as_raw(),
         };
-        let mut kept = (None, Veil::default());
+        let mut kept = (None, Whiteouts::default());
         let mut mark = None;
         let init = Cell::new(None);
         let admit = |pid| {
@@ -155,7 +155,7 @@ impl<'p> Enclosure<'p> {
             }
             let Some(files) = &files else { return Err(SandboxError::Usage("the plan has no files")) };
             // What watched before was for names that are elsewhere by now.
-            kept = (None, Veil::default());
+            kept = (None, Whiteouts::default());
             let Found { guard, covers, veil, hidden } = self.look_through(files)?;
             if let Some(session) = session {
                 // What the copy is, before anything can be changed in it.
@@ -229,7 +229,7 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
 struct Found {
     guard: Option<Guard>,
     covers: Vec<Cover>,
-    veil: Veil,
+    veil: Whiteouts,
     /// What the command was not to see in its copy.
     hidden: Vec<AbsPath>,
 }
@@ -358,8 +358,8 @@ fn weave(
     masked: &[AbsPath],
     workspace: &AbsPath,
     guard: Option<&mut Guard>,
-) -> Result<Veil, SandboxError> {
-    let mut veil = Veil::default();
+) -> Result<Whiteouts, SandboxError> {
+    let mut veil = Whiteouts::default();
     let opened = mount::open_host(&workspace.as_c_str());
     let opened = opened.map_err(|source| SessionError::Workspace { path: workspace.clone(), source })?;
     // What is mounted on the copy shows what it shows.

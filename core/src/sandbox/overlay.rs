@@ -8,7 +8,7 @@ use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 use super::root::Stage;
 use crate::files::workspace::session_dir::{Above, make_dir};
-use crate::files::workspace::whiteouts::Veil;
+use crate::files::workspace::whiteouts::Whiteouts;
 use crate::kernel::mount::{self, PLAIN};
 
 /// What the overlay is made of.
@@ -32,7 +32,7 @@ impl Layers {
     }
 
     /// The overlay, mounted nowhere yet.
-    pub fn mount(&self, veil: &Veil, stage: BorrowedFd<'_>, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    pub fn mount(&self, veil: &Whiteouts, stage: BorrowedFd<'_>, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
         let Layers { lower, upper, work } = self;
         veil.lay(lower.as_fd(), stage)?;
         // With a layer of another file system files would show the numbers of theirs and change them with the first write, but

@@ -13,7 +13,7 @@ use super::observer::Observer;
 use super::session_owner::SessionOwner;
 use crate::files::cover::{Cover, CoverKind, Placed};
 use crate::files::guard::{Guard, GuardError, GuardEvent};
-use crate::files::workspace::whiteouts::{self, Veil};
+use crate::files::workspace::whiteouts::{self, Whiteouts};
 use crate::gate::Gate;
 use crate::journal::Journal;
 use crate::journal::event::Event;
@@ -35,7 +35,7 @@ const MOST_SHOWN: usize = 5;
 #[derive(Clone, Copy)]
 pub struct Copied<'a> {
     pub workspace: &'a AbsPath,
-    pub veil: &'a Veil,
+    pub veil: &'a Whiteouts,
 }
 
 /// How the duties of a run ended.
@@ -350,7 +350,7 @@ fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<
 impl Copied<'_> {
     /// A cover lies on what the copy has found there. What it finds there later is hidden by its path.
     fn hide_from_now_on<'p>(&self, overlaid: &Overlaid, paths: impl Iterator<Item = &'p AbsPath>) -> Result<(), Errno> {
-        let mut veil = Veil::default();
+        let mut veil = Whiteouts::default();
         // If the host has moved it as a whole, there are only the covers.
         let workspace = match mount::open_host(&self.workspace.as_c_str()) {
             Ok(workspace) => workspace,

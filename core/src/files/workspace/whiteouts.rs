@@ -16,14 +16,14 @@ use crate::plan::wire::bytes::AbsPath;
 
 /// The names that are hidden, by the directory they are in.
 #[derive(Debug, Default)]
-pub struct Veil {
+pub struct Whiteouts {
     /// Relative to the workspace, which is the empty path. A directory comes before what is in it, and none is left out between.
     dirs: BTreeMap<Vec<u8>, BTreeSet<Vec<u8>>>,
     /// In every directory of the workspace, and not only in those where such a name is to be expected.
     pub everywhere: bool,
 }
 
-impl Veil {
+impl Whiteouts {
     /// Hides names in a directory, if the layer can stand for it: it has to be ours, because what we make is.
     pub fn hide(&mut self, workspace: BorrowedFd<'_>, dir: &[u8], names: impl IntoIterator<Item = Vec<u8>>) -> bool {
         let above = |end: usize| dir[..end].to_vec();
@@ -52,7 +52,7 @@ impl Veil {
         self.dirs.iter().flat_map(move |(dir, names)| names.iter().map(move |name| whole(dir, name)))
     }
 
-    /// Takes over a name from [`Veil::names`].
+    /// Takes over a name from [`Whiteouts::names`].
     pub fn add(&mut self, path: &[u8]) {
         let mut dir: &[u8] = b"";
         self.dirs.entry(Vec::new()).or_default();
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_veil_is_known_by_its_names() {
-        let mut veil = Veil::default();
+        let mut veil = Whiteouts::default();
         for path in [&b".env"[..], b"a/b/.env", b"a/b/id_rsa", b"a/.env", b"c/\xff/x"] {
             veil.add(path);
         }
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(dirs, [&b""[..], b"a", b"a/b", b"c", b"c/\xff"]);
         assert_eq!(veil.dirs[&b"a/b"[..]].len(), 2);
         assert!(veil.dirs[&b"c"[..]].is_empty());
-        let mut again = Veil::default();
+        let mut again = Whiteouts::default();
         veil.names().for_each(|name| again.add(&name));
         assert_eq!(again.dirs, veil.dirs);
     }

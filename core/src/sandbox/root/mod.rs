@@ -22,7 +22,7 @@ use super::init_channel::{self, Word};
 use super::landlock::{Placed, grant_location};
 use super::overlay::Layers;
 use crate::files::workspace::session_dir::Session;
-use crate::files::workspace::whiteouts::Veil;
+use crate::files::workspace::whiteouts::Whiteouts;
 use crate::kernel::mount::{self, NO_EXEC, PLAIN, READ_ONLY};
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys;
@@ -323,8 +323,8 @@ fn told_places(channel: &OwnedFd) -> std::result::Result<Vec<u8>, Errno> {
     Ok(places)
 }
 
-fn told_hidden(channel: &OwnedFd) -> std::result::Result<Veil, Errno> {
-    let mut hidden = Veil::default();
+fn told_hidden(channel: &OwnedFd) -> std::result::Result<Whiteouts, Errno> {
+    let mut hidden = Whiteouts::default();
     hear(channel, |word| match word {
         Word::Hide(names) => {
             names.split(|byte| *byte == 0).for_each(|name| hidden.add(name));
@@ -389,7 +389,7 @@ fn put_copied(
     session: &Session,
     tree: &Tree<'_>,
     layers: &Layers,
-    hidden: &Veil,
+    hidden: &Whiteouts,
     veil: BorrowedFd<'_>,
 ) -> Result<()> {
     let path = tree.placed.real.as_bytes();
