@@ -4,7 +4,7 @@
 //! which is somebody's workspace. What such a name leads to is protected as the name itself would be, and so is every link on the
 //! way. Names that are no links are found by the patterns for the home directory.
 
-use super::home_listing::{Glance, Seen};
+use super::home_listing::{HomeListing, Seen};
 use super::patterns::{Names, Rule};
 use super::symlink;
 use super::tree_roots::Tree;
@@ -15,7 +15,7 @@ use crate::plan::wire::bytes::{AbsPath, Text};
 /// `groups`: what is protected, among it the names of the home directory.
 pub fn protect_ends(
     names: &mut Names,
-    home: &Glance<'_>,
+    home: &HomeListing<'_>,
     groups: &[Protected],
     trees: &[Tree],
 ) -> Result<(), WalkError> {
@@ -98,7 +98,7 @@ mod tests {
             names: wanted.iter().map(|name| text(name)).collect(),
         };
         let mut names = Names::new(&[], &[], &[], &[]).unwrap();
-        protect_ends(&mut names, &Glance::at(&home), &[group], &[scene.tree("w", true)]).unwrap();
+        protect_ends(&mut names, &HomeListing::at(&home), &[group], &[scene.tree("w", true)]).unwrap();
         assert!(names.settle().unwrap());
         for (path, expected) in [
             ("w/bash/.bashrc", true),

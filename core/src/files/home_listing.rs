@@ -18,7 +18,7 @@ const BUFFER: usize = 32 * 1024;
 /// Where the places of a plan lie side by side. Each comes behind the one that it is in.
 const SHARED: [&str; 3] = [".config", ".local", ".local/share"];
 
-pub struct Glance<'p> {
+pub struct HomeListing<'p> {
     home: &'p AbsPath,
     /// By their path below the home. A directory that can not be listed in one go is not here.
     listings: Vec<(&'static str, Listing)>,
@@ -47,9 +47,9 @@ pub enum Seen {
     Unknown,
 }
 
-impl<'p> Glance<'p> {
-    pub fn at(home: &'p AbsPath) -> Glance<'p> {
-        let mut glance = Glance { home, listings: Vec::with_capacity(1 + SHARED.len()) };
+impl<'p> HomeListing<'p> {
+    pub fn at(home: &'p AbsPath) -> HomeListing<'p> {
+        let mut glance = HomeListing { home, listings: Vec::with_capacity(1 + SHARED.len()) };
         let mut buffer = Vec::with_capacity(BUFFER);
         let Ok(dir) = open(CWD, home.as_c_str()) else { return glance };
         glance.listings.extend(list(&dir, &mut buffer).map(|listing| ("", listing)));
@@ -137,7 +137,7 @@ mod tests {
             std::os::unix::fs::symlink(target, format!("{name}/{link}")).unwrap();
         }
         let home = path(&name);
-        let glance = Glance::at(&home);
+        let glance = HomeListing::at(&home);
         for (below, expected) in [
             ("/dir", Seen::Itself),
             ("/dir/below", Seen::Unknown),
@@ -163,7 +163,7 @@ mod tests {
         ] {
             assert_eq!(glance.of(&path(&format!("{name}{below}"))), expected, "{below}");
         }
-        assert_eq!(Glance::at(&path("/nonexistent")).of(&path("/nonexistent/x")), Seen::Unknown);
+        assert_eq!(HomeListing::at(&path("/nonexistent")).of(&path("/nonexistent/x")), Seen::Unknown);
         std::fs::remove_dir_all(&name).unwrap();
     }
 }

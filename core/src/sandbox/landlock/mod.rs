@@ -17,7 +17,7 @@ use landlock::AccessNet;
 use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-use crate::files::home_listing::{Glance, Seen};
+use crate::files::home_listing::{HomeListing, Seen};
 use crate::files::previously_writable::{Reach, absolute};
 use crate::journal::Journal;
 use crate::kernel::resolved_path::{self, Identity, Link, Place};
@@ -57,7 +57,7 @@ pub struct Files<'p> {
     /// Closed and unwritable places whose names go through a symlink.
     linked: Vec<&'p AbsPath>,
     checked_devices: Vec<u64>,
-    pub home: Glance<'p>,
+    pub home: HomeListing<'p>,
 }
 
 /// Something opened for a rule.
@@ -122,7 +122,7 @@ impl<'p> Files<'p> {
         journal: Option<&Journal>,
         here: Option<Identity>,
     ) -> Result<Files<'p>, FilesError> {
-        let home = Glance::at(&plan.user.home);
+        let home = HomeListing::at(&plan.user.home);
         let mut files = Files {
             ruleset,
             placed: Vec::with_capacity(32),
@@ -533,7 +533,7 @@ fn excepts<'p>(
 }
 
 /// The closed places whose names go through a symlink, or might: only these can lie where their names do not say.
-fn through_links<'p>(requested: &'p plan::Files, home: &Glance<'_>) -> Vec<&'p AbsPath> {
+fn through_links<'p>(requested: &'p plan::Files, home: &HomeListing<'_>) -> Vec<&'p AbsPath> {
     let linked = |path: &&AbsPath| {
         if home.of(path) != Seen::Unknown {
             return false;
