@@ -37,16 +37,16 @@ pub enum Outcome {
 }
 
 #[derive(Debug)]
-pub struct Store {
+pub struct Quarantine {
     path: AbsPath,
     dir: Option<OwnedFd>,
     next: u32,
 }
 
-impl Store {
+impl Quarantine {
     /// Nothing is made before there is something to keep.
-    pub fn new(path: AbsPath) -> Store {
-        Store { path, dir: None, next: 1 }
+    pub fn new(path: AbsPath) -> Quarantine {
+        Quarantine { path, dir: None, next: 1 }
     }
 
     /// Takes what has the name; with `judged`, only if it is that.

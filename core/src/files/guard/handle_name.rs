@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::git::{self, Judgement, Known, Role, Sight};
 use crate::files::patterns::{Look, Names, StemId};
-use crate::files::quarantine::{Outcome, Store};
+use crate::files::quarantine::{Outcome, Quarantine};
 use crate::files::scan::{self, Survey, Through};
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError};
@@ -37,7 +37,7 @@ pub struct Held {
 /// What a guard remembers.
 pub struct Post {
     pub nodes: Nodes,
-    store: Store,
+    store: Quarantine,
     guards_git: bool,
     /// By directory and name.
     pub held: Vec<Held>,
@@ -79,7 +79,7 @@ pub struct Post {
 }
 
 impl Post {
-    pub fn new(nodes: Nodes, store: Store, guards_git: bool, survey: Survey) -> Post {
+    pub fn new(nodes: Nodes, store: Quarantine, guards_git: bool, survey: Survey) -> Post {
         let Survey { held, mut bare, mut through, shut, flagged, mut masked, .. } = survey;
         masked.sort_unstable();
         through.sort_unstable();

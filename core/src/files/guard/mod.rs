@@ -28,7 +28,7 @@ use rustix::time::ClockId;
 
 use super::cover::{Cover, CoverKind, Placed};
 use super::patterns::Names;
-use super::quarantine::Store;
+use super::quarantine::Quarantine;
 use super::scan;
 use super::tree_roots::{OpenTree, Tree, TreeRoots};
 use super::walk::{Below, WalkError, Walker};
@@ -157,7 +157,7 @@ impl Guard {
             })?;
         let covers = std::mem::take(&mut survey.covers);
         let flagged = Flagged::new(&ground, &survey.flagged);
-        let post = Post::new(nodes, Store::new(taken), names.guards_git, survey);
+        let post = Post::new(nodes, Quarantine::new(taken), names.guards_git, survey);
         let mut guard = Guard {
             inotify,
             names,

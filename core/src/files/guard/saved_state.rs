@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use crate::files::patterns::{Added, Names, NamesError, Rule};
-use crate::files::quarantine::Store;
+use crate::files::quarantine::Quarantine;
 use crate::files::scan::{Survey, Through};
 use crate::files::tree_roots::{Tree, TreeRoots};
 use crate::files::walk::{WalkError, Walker};
@@ -229,7 +229,7 @@ impl Guard {
         let left_out = [&memory.left_out[..], std::slice::from_ref(&taken)].concat();
         let ground = TreeRoots::open(&trees, &left_out)?;
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
-        let post = Post::new(Nodes::default(), Store::new(taken), names.guards_git, survey);
+        let post = Post::new(Nodes::default(), Quarantine::new(taken), names.guards_git, survey);
         let since = Timespec { tv_sec: memory.since.0, tv_nsec: memory.since.1 };
         let guard = Guard {
             inotify,
