@@ -12,7 +12,7 @@ use crate::plan::Plan;
 use crate::plan::wire::writer::{self, Invalid};
 use crate::sandbox::enter::{self, Fence};
 use crate::sandbox::error::SandboxError;
-use crate::sandbox::full_tier::Enclosure;
+use crate::sandbox::full_tier::FullTier;
 use crate::sandbox::init::{self, Attend, Started};
 use crate::sandbox::landlock::Files;
 use crate::sandbox::preflight::Preflight;
@@ -78,7 +78,7 @@ pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<Strin
     let look = || Preflight::prepare(plan, &fence, None);
     let result = match (&plan.namespaces, &plan.files) {
         (Some(namespaces), Some(requested)) => {
-            let mut enclosure = Enclosure::prepare(plan, namespaces, requested, None)?;
+            let mut enclosure = FullTier::prepare(plan, namespaces, requested, None)?;
             enclosed(&mut enclosure, &fence, || Ok(look()?.files), operation, path)?
         }
         _ => {
@@ -111,7 +111,7 @@ fn in_child(fence: &Fence, operation: Operation, path: &CStr) -> Result<Result<(
 }
 
 fn enclosed<'f>(
-    enclosure: &mut Enclosure<'_>,
+    enclosure: &mut FullTier<'_>,
     fence: &Fence,
     look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
     operation: Operation,

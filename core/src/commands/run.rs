@@ -38,7 +38,7 @@ use crate::sandbox::command::Command;
 use crate::sandbox::container::Jail;
 use crate::sandbox::enter::{self, Fence};
 use crate::sandbox::error::SandboxError;
-use crate::sandbox::full_tier::{self, Enclosure};
+use crate::sandbox::full_tier::{self, FullTier};
 use crate::sandbox::init::{self, Attend, Overlaid};
 use crate::sandbox::landlock::{self, Files};
 use crate::sandbox::preflight::Preflight;
@@ -214,7 +214,7 @@ fn fenced(
             Ok(preflight.files)
         };
         let enclosure =
-            Enclosure::prepare(&plan, namespaces, requested, Some(full_tier::Run { id: session, plan: plan_bytes }))?;
+            FullTier::prepare(&plan, namespaces, requested, Some(full_tier::Run { id: session, plan: plan_bytes }))?;
         let (chatty, terminal, bundle) = (is_chatty(&plan, quiet), terminal.as_deref(), bundle.as_ref());
         start_enclosed(enclosure, &fence, look, &command, sha256, terminal, bundle, &limits, &mask, attend, chatty)
     })();
@@ -379,7 +379,7 @@ fn start_as_child(
 
 #[allow(clippy::too_many_arguments, reason = "what a start is made of")]
 fn start_enclosed<'f>(
-    mut enclosure: Enclosure<'_>,
+    mut enclosure: FullTier<'_>,
     fence: &Fence,
     look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
     command: &Command,
@@ -409,7 +409,7 @@ fn start_enclosed<'f>(
         sha256,
         announce,
     );
-    let Enclosure { session, veil, guard, mark, .. } = enclosure;
+    let FullTier { session, veil, guard, mark, .. } = enclosure;
     Ok(match started {
         Ok(init::Started::Running(sandbox)) => {
             Ok(Running { guard, session, veil, mark, ..Running::of(Subject::Sandbox(sandbox)) })

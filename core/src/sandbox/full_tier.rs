@@ -32,7 +32,7 @@ use crate::plan::wire::bytes::{self, AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 use crate::plan::{self, Namespaces, Plan};
 
-pub struct Enclosure<'p> {
+pub struct FullTier<'p> {
     plan: &'p Plan,
     namespaces: &'p Namespaces,
     requested: &'p plan::Files,
@@ -59,26 +59,26 @@ pub struct Run<'p> {
 /// directories have them where such a name is most likely to appear, and the guard sees to the others.
 const MOST_HIDDEN: usize = 256;
 
-impl<'p> Enclosure<'p> {
+impl<'p> FullTier<'p> {
     /// Without a run nothing is made that would have to outlive it.
     pub fn prepare(
         plan: &'p Plan,
         namespaces: &'p Namespaces,
         requested: &'p plan::Files,
         run: Option<Run<'p>>,
-    ) -> Result<Enclosure<'p>, SandboxError> {
+    ) -> Result<FullTier<'p>, SandboxError> {
         let session = match (&plan.workspace, run) {
             (Some(workspace), Some(run)) => Some(Session::open(&plan.sessions, workspace, run.id)?),
             _ => None,
         };
         let taken = taken_dir(plan, run.map_or("none", |run| run.id))?;
         let veil = Whiteouts::default();
-        Ok(Enclosure { plan, namespaces, requested, taken, veil, guard: None, session, mark: None, run })
+        Ok(FullTier { plan, namespaces, requested, taken, veil, guard: None, session, mark: None, run })
     }
 
     /// What covers places that are closed or unwritable by their path; and closed ones inside grants of directories, which are the guard's.
     fn by_path(&self, files: &Files<'_>) -> Result<(Vec<Cover>, Vec<Cover>), SandboxError> {
-        let Enclosure { plan, requested, .. } = self;
+        let FullTier { plan, requested, .. } = self;
         // A mask falls off when the host replaces what it lies on: where that can be, the guard has to hold it, by its name.
         let live = |cover: &Cover| is_live(files, copied(plan), &cover.path);
         let replaceable = |cover: &Cover| is_replaceable(files, copied(plan), &cover.path);
@@ -91,7 +91,7 @@ impl<'p> Enclosure<'p> {
 
     /// Finds what is to be hidden and covered.
     fn look_through(&self, files: &Files<'_>) -> Result<Found, SandboxError> {
-        let Enclosure { requested, taken, session, .. } = self;
+        let FullTier { requested, taken, session, .. } = self;
         let (mut covers, masked) = self.by_path(files)?;
         let (mut guard, mut found) = arm(requested, files, &covers, &masked, copied(self.plan), taken.clone())?;
         found.extend(callable(files, covers.iter().chain(&found))?);
@@ -128,7 +128,7 @@ impl<'p> Enclosure<'p> {
         sha256: &str,
         announce: impl Fn(&Whiteouts),
     ) -> Result<Started, SandboxError> {
-        let Enclosure { plan, namespaces, requested, session, run, .. } = &*self;
+        let FullTier { plan, namespaces, requested, session, run, .. } = &*self;
         let blueprint = Blueprint {
             plan,
             namespaces,
@@ -197,7 +197,7 @@ pub fn report(plan: &Plan) -> Result<String, SandboxError> {
     if let (Some(namespaces), Some(requested), Some(files), None) =
         (&plan.namespaces, &plan.files, preflight.files.take(), &plan.container)
     {
-        let enclosure = Enclosure::prepare(plan, namespaces, requested, None)?;
+        let enclosure = FullTier::prepare(plan, namespaces, requested, None)?;
         let (by_path, masked) = enclosure.by_path(&files)?;
         let (armed, found) = arm(requested, &files, &by_path, &masked, copied(plan), enclosure.taken)?;
         guard = armed;
