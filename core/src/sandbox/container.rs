@@ -17,7 +17,7 @@ use super::capabilities;
 use super::enter::Fence;
 use super::error::SandboxError;
 use super::id_map::{self, IdentityError};
-use super::init::{self, Attend, Furnish, Furnished, InitError, Payload, Started};
+use super::init::{self, Attend, Furnish, InitError, Payload, RootReady, Started};
 use super::root::{self, Masks, RootError};
 use crate::kernel::mount::{self, PLAIN};
 use crate::kernel::resolved_path::{Identity, Place};
@@ -302,13 +302,13 @@ impl Furnish for Interior<'_, '_> {
         self.jail.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, InitError> {
+    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<RootReady, InitError> {
         self.take_over(channel, ruleset).map_err(InitError::Jail)
     }
 }
 
 impl Interior<'_, '_> {
-    fn take_over(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, JailError> {
+    fn take_over(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<RootReady, JailError> {
         let step = |what| move |source| JailError::Step { what, source };
         let container = self.jail.container;
         // As long as we are our caller, and may go where he may.
@@ -354,7 +354,7 @@ impl Interior<'_, '_> {
         }
         self.add_rules(root, ruleset)?;
         root::leave_old_root(root)?;
-        Ok(Furnished { proc, volatile: vec![shm] })
+        Ok(RootReady { proc, volatile: vec![shm] })
     }
 
     /// What is mounted on can not be moved: what a mask hides would be somewhere else in the next container, where it is hidden from nobody.

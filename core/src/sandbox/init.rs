@@ -99,7 +99,7 @@ pub struct Sandbox {
 }
 
 /// What the supervisor has to see of a furnished root.
-pub struct Furnished {
+pub struct RootReady {
     pub proc: OwnedFd,
     pub volatile: Vec<OwnedFd>,
 }
@@ -134,7 +134,7 @@ pub trait Furnish {
     fn hostname(&self) -> &[u8];
 
     /// Leaves this process in the new root.
-    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, InitError>;
+    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<RootReady, InitError>;
 
     /// What the supervisor may take longest to find out, and comes last: what is covered in there.
     fn finish(&self, _channel: &OwnedFd) -> Result<(), InitError> {
@@ -152,7 +152,7 @@ impl Furnish for Blueprint<'_> {
         self.namespaces.hostname.as_bytes()
     }
 
-    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<Furnished, InitError> {
+    fn furnish(&self, channel: &OwnedFd, ruleset: Option<BorrowedFd<'_>>) -> Result<RootReady, InitError> {
         if let Some(network) = &self.plan.network {
             // None of them stays here: where nobody listens, connections are refused.
             let sockets = namespace::enter(network)?;
@@ -490,7 +490,7 @@ fn set_up(
     let mount = namespace("mnt").map_err(step("the mount namespace can not be opened"))?;
     // The supervisor puts us under limits first.
     init_channel::receive(channel, true).map_err(step("the supervisor is gone"))?;
-    let Furnished { proc, volatile } = interior.furnish(channel, fence.ruleset())?;
+    let RootReady { proc, volatile } = interior.furnish(channel, fence.ruleset())?;
     if !interior.hostname().is_empty() {
         rustix::system::sethostname(interior.hostname()).map_err(step("the host name can not be set"))?;
     }

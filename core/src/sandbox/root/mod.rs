@@ -17,7 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
-use super::init::Furnished;
+use super::init::RootReady;
 use super::init_channel::{self, Word};
 use super::landlock::{Placed, grant_location};
 use super::overlay::Layers;
@@ -213,7 +213,7 @@ impl Base {
 }
 
 /// Leaves this process in the new root.
-pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel: &OwnedFd) -> Result<Furnished> {
+pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel: &OwnedFd) -> Result<RootReady> {
     let tmp_mb = blueprint.namespaces.tmp_mb;
     // What does not depend on where the grants lie, which the supervisor is still looking at.
     let devices = copy_devices(blueprint)?;
@@ -293,7 +293,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
     let volatile = if whole.is_some() { vec![tmp, shm] } else { vec![tmp] };
     // Closing these takes longer than to leave it to whoever closes everything: the exec of the command, and init while that runs.
     std::mem::forget((trees, root, devices, own, whole, interception, stage));
-    Ok(Furnished { proc, volatile })
+    Ok(RootReady { proc, volatile })
 }
 
 /// What the supervisor tells until it says that this is all. `take` says whether the word is one of those.
