@@ -44,7 +44,7 @@ use crate::sandbox::landlock::{self, Files};
 use crate::sandbox::preflight::Preflight;
 use crate::sandbox::temp_dir::Temp;
 use crate::sandbox::{environment, init_channel};
-use crate::supervisor::call_handlers::{self, Attendants, Calls};
+use crate::supervisor::call_handlers::{self, CallHandlers, Calls};
 use crate::supervisor::event_loop::{self, Subject, SuperviseError};
 use crate::supervisor::finish_scans;
 use crate::supervisor::observer::Observer;
@@ -177,7 +177,7 @@ fn fenced(
     let granted = preflight.as_ref().and_then(|preflight| preflight.files.as_ref());
     let sockets = granted.map_or_else(Vec::new, Files::sockets);
     let pin = Pin::new(&plan, &sockets, outside.door()).map_err(NetworkError::Pin)?;
-    let mut attendants = Attendants::new(&plan, gate, OpenQuestions::new(companion), observer, pin);
+    let mut attendants = CallHandlers::new(&plan, gate, OpenQuestions::new(companion), observer, pin);
     if let (Some(observer), Some(temp)) = (&mut attendants.observer, &temp) {
         observer.grant(temp.path().to_bytes());
     }
@@ -256,7 +256,7 @@ impl Running {
     fn until_the_end(
         mut self,
         fence: Fence,
-        attendants: Attendants,
+        attendants: CallHandlers,
         asker: Option<Asker>,
         limits: Limits,
         outside: Outside,

@@ -30,7 +30,7 @@ pub fn answered(plan: &Plan) -> Vec<&'static str> {
 }
 
 /// Who has to do with calls from the first program on.
-pub struct Attendants {
+pub struct CallHandlers {
     pub gate: Option<Gate>,
     /// Where people are asked: about execs by the gate, about hosts by whoever hears the relay.
     pub desk: OpenQuestions,
@@ -41,15 +41,15 @@ pub struct Attendants {
     early: Vec<Call>,
 }
 
-impl Attendants {
+impl CallHandlers {
     pub fn new(
         plan: &Plan,
         gate: Option<Gate>,
         desk: OpenQuestions,
         observer: Option<Observer>,
         pin: Option<Pin>,
-    ) -> Attendants {
-        Attendants { gate, desk, observer, pin, renames_come: plan.workspace.is_some(), early: Vec::new() }
+    ) -> CallHandlers {
+        CallHandlers { gate, desk, observer, pin, renames_come: plan.workspace.is_some(), early: Vec::new() }
     }
 
     /// Answers for the first program, which starts while somebody else waits for that. Until `other` has something to say.
@@ -112,18 +112,18 @@ impl Attendants {
 /// System calls that wait for our answer, and who knows it.
 pub struct Calls<'a> {
     listener: Listener,
-    pub attendants: Attendants,
+    pub attendants: CallHandlers,
     pub renames: Option<Renames<'a>>,
     /// Nobody is left who could call.
     over: bool,
 }
 
 impl<'a> Calls<'a> {
-    pub fn new(listener: Listener, attendants: Attendants, renames: Option<Renames<'a>>) -> Calls<'a> {
+    pub fn new(listener: Listener, attendants: CallHandlers, renames: Option<Renames<'a>>) -> Calls<'a> {
         if let Some(gate) = &attendants.gate {
             gate.settle();
         }
-        let attendants = Attendants { renames_come: false, ..attendants };
+        let attendants = CallHandlers { renames_come: false, ..attendants };
         let mut calls = Calls { listener, attendants, renames, over: false };
         for call in std::mem::take(&mut calls.attendants.early) {
             match &mut calls.renames {
@@ -143,7 +143,7 @@ impl<'a> Calls<'a> {
 
     pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 5] {
         let listener = (!self.over).then(|| self.listener.fd());
-        let Attendants { desk, observer, pin, .. } = &self.attendants;
+        let CallHandlers { desk, observer, pin, .. } = &self.attendants;
         let (observer, pin) = (observer.as_ref().and_then(Observer::fd), pin.as_ref().and_then(Pin::fd));
         [listener, self.renames.as_ref().and_then(Renames::fd), desk.fd(), observer, pin]
     }
