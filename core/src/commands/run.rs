@@ -50,7 +50,7 @@ use crate::supervisor::finish_scans;
 use crate::supervisor::observer::Observer;
 use crate::supervisor::rename_handler::Renames;
 use crate::supervisor::session_owner::SessionOwner;
-use crate::supervisor::tasks::{self, Copied, Duties, Finished};
+use crate::supervisor::tasks::{self, Copied, Finished, SupervisorTasks};
 
 /// Of Paddock itself: nothing was run, or the guard did not finish its work.
 pub fn run(
@@ -327,7 +327,7 @@ impl Running {
             _ => None,
         };
         let calls = listener.map(|listener| Calls::new(listener, attendants, renames));
-        let mut duties = Duties::new(self.guard, inside, watch, calls, outlet, journal, quiet);
+        let mut duties = SupervisorTasks::new(self.guard, inside, watch, calls, outlet, journal, quiet);
         duties.holder = holder;
         sys::give_back_memory();
         let end = event_loop::wait(&self.subject, &mut duties)?;

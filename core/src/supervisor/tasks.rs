@@ -50,7 +50,7 @@ pub struct Finished {
     pub is_scanned: bool,
 }
 
-pub struct Duties<'a> {
+pub struct SupervisorTasks<'a> {
     pub guard: Option<Guard>,
     /// The sandbox's mounts, and what is a copy in them, with what it hides.
     pub inside: Option<(&'a Inside, Option<Copied<'a>>)>,
@@ -69,7 +69,7 @@ pub struct Duties<'a> {
     quiet: bool,
 }
 
-impl<'a> Duties<'a> {
+impl<'a> SupervisorTasks<'a> {
     pub fn new(
         guard: Option<Guard>,
         inside: Option<(&'a Inside, Option<Copied<'a>>)>,
@@ -78,8 +78,8 @@ impl<'a> Duties<'a> {
         outlet: Option<RelayProcess<'a>>,
         journal: Option<&'a Journal>,
         quiet: bool,
-    ) -> Duties<'a> {
-        Duties {
+    ) -> SupervisorTasks<'a> {
+        SupervisorTasks {
             guard,
             inside,
             limits,
@@ -364,7 +364,7 @@ impl Copied<'_> {
     }
 }
 
-impl Chores for Duties<'_> {
+impl Chores for SupervisorTasks<'_> {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES] {
         let [listener, renames, gate, observer, pin] = self.calls.as_ref().map_or([None; 5], Calls::descriptors);
         let outlet = self.outlet.as_ref().and_then(RelayProcess::fd);
