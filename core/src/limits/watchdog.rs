@@ -41,7 +41,7 @@ pub struct Watch<'a> {
     memory: Option<Memory>,
     /// Kept by the kernel, and only noticed here.
     full_group: Option<Held>,
-    tasks: Option<Tasks>,
+    tasks: Option<TaskLimit>,
     cpu: Option<Cpu>,
     next: Option<Instant>,
     blind_looks: u32,
@@ -58,7 +58,7 @@ struct Memory {
     doubted: bool,
 }
 
-struct Tasks {
+struct TaskLimit {
     held: Held,
     most: u64,
 }
@@ -99,7 +99,7 @@ impl<'a> Watch<'a> {
                 doubted: false,
             }),
             full_group: memory.filter(in_group),
-            tasks: tasks.map(|held| Tasks { held, most: held.value.saturating_add(ours) }),
+            tasks: tasks.map(|held| TaskLimit { held, most: held.value.saturating_add(ours) }),
             cpu: cpu.map(|held| Cpu {
                 held,
                 limit: Duration::from_secs(held.value),

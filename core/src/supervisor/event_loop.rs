@@ -177,7 +177,7 @@ pub enum Due {
 }
 
 /// Work to be done beside the waiting.
-pub trait Chores {
+pub trait Tasks {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES];
     fn deadline(&self) -> Option<Instant>;
     /// One of the descriptors can be read, or the deadline has passed. Break: the run has to end.
@@ -196,7 +196,7 @@ pub trait Chores {
 }
 
 /// Returns when the command has ended and nothing that it started is left.
-pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, SuperviseError> {
+pub fn wait(subject: &Subject, chores: &mut dyn Tasks) -> Result<End, SuperviseError> {
     let signals = sys::signal_descriptor().map_err(SuperviseError::Wait)?;
     let started_in_foreground = own_terminal().is_some();
     let mut foreground = None;
@@ -270,7 +270,7 @@ pub fn wait(subject: &Subject, chores: &mut dyn Chores) -> Result<End, Supervise
 /// Not everything stops with the command, and what goes on has to be watched; it may even continue the command, or end it. So a copy of
 /// us looks out meanwhile, and calls us when there is something to do. Returns its number, to tell its call from others. None: there is
 /// nobody to do it, and then we do not stop.
-fn stop(signal: i32, subject: &Subject, signals: &OwnedFd, chores: &mut dyn Chores) -> Option<Pid> {
+fn stop(signal: i32, subject: &Subject, signals: &OwnedFd, chores: &mut dyn Tasks) -> Option<Pid> {
     let supervisor = rustix::process::getpid();
     let lookout = sys::fork(|| look_out(supervisor, subject, signals, chores)).ok()?;
     sys::stop_by(signal);
@@ -280,7 +280,7 @@ fn stop(signal: i32, subject: &Subject, signals: &OwnedFd, chores: &mut dyn Chor
 }
 
 /// The copy's part, until it is killed.
-fn look_out(supervisor: Pid, subject: &Subject, signals: &OwnedFd, chores: &mut dyn Chores) -> i32 {
+fn look_out(supervisor: Pid, subject: &Subject, signals: &OwnedFd, chores: &mut dyn Tasks) -> i32 {
     // What stops our group does not stop a group of its own.
     let _ = rustix::process::setpgid(None, None);
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
@@ -313,7 +313,7 @@ impl Woken {
 fn sleep(
     signals: BorrowedFd<'_>,
     channel: Option<BorrowedFd<'_>>,
-    chores: &mut dyn Chores,
+    chores: &mut dyn Tasks,
     longest: Option<Duration>,
     vigil: &mut Vigil,
 ) -> Result<Woken, Errno> {

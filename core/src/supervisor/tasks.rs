@@ -8,7 +8,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::call_handlers::Calls;
-use super::event_loop::{CHORES, Chores, Due};
+use super::event_loop::{CHORES, Due, Tasks};
 use super::observer::Observer;
 use super::session_owner::SessionOwner;
 use crate::files::cover::{Cover, CoverKind, Placed};
@@ -364,7 +364,7 @@ impl Copied<'_> {
     }
 }
 
-impl Chores for SupervisorTasks<'_> {
+impl Tasks for SupervisorTasks<'_> {
     fn descriptors(&self) -> [Option<BorrowedFd<'_>>; CHORES] {
         let [listener, renames, gate, observer, pin] = self.calls.as_ref().map_or([None; 5], Calls::descriptors);
         let outlet = self.outlet.as_ref().and_then(RelayProcess::fd);
