@@ -219,7 +219,7 @@ fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]
     let output = Command::new("sh")
         .args(["-c", &script, "sh"])
         .arg(binary())
-        .args(["--exact", "limits::hogs::supervisor", "--ignored", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "limits::resource_hogs::supervisor", "--ignored", "--nocapture", "--test-threads=1"])
         .env("PADDOCK_SCENE", scene.to_string())
         .current_dir(&place.0)
         .output()
