@@ -27,7 +27,7 @@ use crate::kernel::{ancestry, errno_names, stderr};
 use crate::limits::Limits;
 use crate::limits::process_usage::Tree;
 use crate::network::NetworkError;
-use crate::network::supervised_connect::Pin;
+use crate::network::supervised_connect::SupervisedConnect;
 use crate::network::supervisor::host_questions::Asker;
 use crate::network::supervisor::http_helper::Http;
 use crate::network::supervisor::prepare::Outside;
@@ -176,7 +176,7 @@ fn fenced(
     // Connections are made for a command that no namespace keeps in.
     let granted = preflight.as_ref().and_then(|preflight| preflight.files.as_ref());
     let sockets = granted.map_or_else(Vec::new, Files::sockets);
-    let pin = Pin::new(&plan, &sockets, outside.door()).map_err(NetworkError::Pin)?;
+    let pin = SupervisedConnect::new(&plan, &sockets, outside.door()).map_err(NetworkError::SupervisedConnect)?;
     let mut attendants = CallHandlers::new(&plan, gate, OpenQuestions::new(companion), observer, pin);
     if let (Some(observer), Some(temp)) = (&mut attendants.observer, &temp) {
         observer.grant(temp.path().to_bytes());

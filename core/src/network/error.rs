@@ -21,7 +21,7 @@ pub enum NetworkError {
     #[error("the proxy of the run finds no port on this machine's loopback: {0}")]
     Door(Errno),
     #[error("sockets of the command can not be connected for it, as this tier needs it (pidfd_getfd): {0}")]
-    Pin(Errno),
+    SupervisedConnect(Errno),
     #[error("the kernel gives no random numbers: {0}")]
     Random(Errno),
 }
@@ -36,7 +36,7 @@ impl NetworkError {
             }
             NetworkError::Http(error) => error.hint(),
             NetworkError::Publish(error) => error.hint(),
-            NetworkError::Pin(_) => {
+            NetworkError::SupervisedConnect(_) => {
                 "a container's filter may refuse it: --security-opt seccomp=unconfined; or leave the network open (network.mode = \"host\") and grant no sockets"
             }
             NetworkError::Relay(_) | NetworkError::Door(_) | NetworkError::Random(_) => {

@@ -33,7 +33,7 @@ const MOST_PARKED: usize = 256;
 /// What people are told of, before somebody asks for it.
 const MOST_REFUSED: usize = 64;
 
-pub struct Pin {
+pub struct SupervisedConnect {
     /// None: it is not fenced.
     network: Option<Fenced>,
     /// Socket files that may be connected to. As long as they are held open, nothing else gets their numbers.
@@ -95,9 +95,9 @@ enum Dialled {
     Somebody(SocketAddr),
 }
 
-impl Pin {
+impl SupervisedConnect {
     /// `door`: where the proxy takes connections.
-    pub fn new(plan: &Plan, sockets: &[Socket], door: Option<SocketAddr>) -> Result<Option<Pin>, Errno> {
+    pub fn new(plan: &Plan, sockets: &[Socket], door: Option<SocketAddr>) -> Result<Option<SupervisedConnect>, Errno> {
         let reach = reach_of(plan, sockets);
         if calls(reach).is_empty() {
             return Ok(None);
@@ -108,7 +108,7 @@ impl Pin {
         let network = plan.network.as_ref().map(|network| Fenced { door, local_ports: network.local_ports.clone() });
         let ready = epoll::create(CreateFlags::CLOEXEC)?;
         let (parked, refused, arrivals) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Some(Pin { network, sockets, parked, ready, refused, arrivals }))
+        Ok(Some(SupervisedConnect { network, sockets, parked, ready, refused, arrivals }))
     }
 
     pub fn knows(call: &Call) -> bool {

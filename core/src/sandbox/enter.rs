@@ -180,7 +180,7 @@ impl Fence {
         let mut notified = Vec::new();
         notified.extend(supervised_connect::calls(reach));
         if !notified.is_empty() {
-            supervised_connect::check().map_err(NetworkError::Pin)?;
+            supervised_connect::check().map_err(NetworkError::SupervisedConnect)?;
         }
         notified.extend(&self.answered);
         let notifying = match &notified[..] {

@@ -13,7 +13,7 @@ use crate::approve::open_questions::{self, OpenQuestions};
 use crate::gate::{self, Gate};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener, Next};
 use crate::kernel::sys;
-use crate::network::supervised_connect::Pin;
+use crate::network::supervised_connect::SupervisedConnect;
 use crate::plan::Plan;
 
 /// So long calls are answered before everything else gets its turn: a path of many links takes long to follow.
@@ -35,7 +35,7 @@ pub struct CallHandlers {
     /// Where people are asked: about execs by the gate, about hosts by whoever hears the relay.
     pub desk: OpenQuestions,
     pub observer: Option<Observer>,
-    pub pin: Option<Pin>,
+    pub pin: Option<SupervisedConnect>,
     /// Somebody will answer for renaming, who is not there yet; and calls for him.
     renames_come: bool,
     early: Vec<Call>,
@@ -47,7 +47,7 @@ impl CallHandlers {
         gate: Option<Gate>,
         desk: OpenQuestions,
         observer: Option<Observer>,
-        pin: Option<Pin>,
+        pin: Option<SupervisedConnect>,
     ) -> CallHandlers {
         CallHandlers { gate, desk, observer, pin, renames_come: plan.workspace.is_some(), early: Vec::new() }
     }
@@ -89,7 +89,7 @@ impl CallHandlers {
         let executes = matches!(i64::from(call.number), libc::SYS_execve | libc::SYS_execveat);
         let is_change = i64::from(call.number) == libc::SYS_ioctl;
         match (&mut self.gate, renames) {
-            _ if self.pin.is_some() && Pin::knows(&call) => {
+            _ if self.pin.is_some() && SupervisedConnect::knows(&call) => {
                 if let Some(pin) = &mut self.pin {
                     pin.take(listener, call);
                 }
@@ -144,14 +144,14 @@ impl<'a> Calls<'a> {
     pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 5] {
         let listener = (!self.over).then(|| self.listener.fd());
         let CallHandlers { desk, observer, pin, .. } = &self.attendants;
-        let (observer, pin) = (observer.as_ref().and_then(Observer::fd), pin.as_ref().and_then(Pin::fd));
+        let (observer, pin) = (observer.as_ref().and_then(Observer::fd), pin.as_ref().and_then(SupervisedConnect::fd));
         [listener, self.renames.as_ref().and_then(Renames::fd), desk.fd(), observer, pin]
     }
 
     pub fn deadline(&self) -> Option<Instant> {
         let gate = self.attendants.gate.as_ref().and_then(Gate::deadline);
         let observer = self.attendants.observer.as_ref().and_then(Observer::deadline);
-        let pin = self.attendants.pin.as_ref().and_then(Pin::deadline);
+        let pin = self.attendants.pin.as_ref().and_then(SupervisedConnect::deadline);
         [gate, observer, pin, self.attendants.desk.deadline()].into_iter().flatten().min()
     }
 
