@@ -16,7 +16,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
-use crate::journal::event::network::Told;
+use crate::journal::event::network::NetworkDecision;
 use crate::kernel::calling_process::Caller;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
@@ -41,7 +41,7 @@ pub struct SupervisedConnect {
     parked: Vec<Parked>,
     /// Readable when something parked has come to its end.
     ready: OwnedFd,
-    refused: Vec<Told>,
+    refused: Vec<NetworkDecision>,
     arrivals: Vec<SocketAddr>,
 }
 
@@ -225,12 +225,12 @@ impl SupervisedConnect {
 
     fn refuse(&mut self, target: SocketAddr) {
         if self.refused.len() < MOST_REFUSED {
-            self.refused.push(Told::unproxied(target));
+            self.refused.push(NetworkDecision::unproxied(target));
         }
     }
 
     /// What was refused since the last time.
-    pub fn refused(&mut self) -> Vec<Told> {
+    pub fn refused(&mut self) -> Vec<NetworkDecision> {
         std::mem::take(&mut self.refused)
     }
 

@@ -18,7 +18,7 @@ use crate::gate::Gate;
 use crate::journal::Journal;
 use crate::journal::event::Event;
 use crate::journal::event::limits::Exceeded;
-use crate::journal::event::network::Told;
+use crate::journal::event::network::NetworkDecision;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::mount;
 use crate::kernel::stderr::{self, Live};
@@ -200,7 +200,7 @@ impl<'a> SupervisorTasks<'a> {
         let Some(mut outlet) = self.outlet.take() else { return };
         for heard in outlet.turn(self.calls.as_mut().map(|calls| &mut calls.attendants.desk)) {
             match heard {
-                Heard::Told(told) => {
+                Heard::Decisions(told) => {
                     self.append(&told.iter().map(Event::Network).collect::<Vec<_>>());
                     for told in told.iter().filter(|told| told.is_denial()) {
                         let (denial, branch) = (outlet.denial(told), outlet.branch_of(told));
@@ -221,14 +221,14 @@ impl<'a> SupervisorTasks<'a> {
         self.outlet = Some(outlet);
     }
 
-    fn tell_network(&mut self, told: &Told, denial: Option<String>, branch: Option<u32>) {
+    fn tell_network(&mut self, told: &NetworkDecision, denial: Option<String>, branch: Option<u32>) {
         self.append(&[Event::Network(told)]);
         if told.is_denial() {
             self.tell_denied(told, denial, branch);
         }
     }
 
-    fn tell_denied(&mut self, told: &Told, denial: Option<String>, branch: Option<u32>) {
+    fn tell_denied(&mut self, told: &NetworkDecision, denial: Option<String>, branch: Option<u32>) {
         self.tell_holder(&Event::Network(told), branch);
         if let Some(line) = denial.filter(|_| !self.quiet) {
             self.say_at_once(&line);

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use self::exec::{Decided, Outcome};
 use self::files::Refused;
 use self::limits::Exceeded;
-use self::network::Told;
+use self::network::NetworkDecision;
 use self::tool::Record;
 use super::redact;
 use crate::kernel::errno_names;
@@ -85,7 +85,7 @@ pub enum Event<'a> {
     /// What the gate decided on, and what became of it.
     Exec(&'a Decided),
     /// What the relay decided on.
-    Network(&'a Told),
+    Network(&'a NetworkDecision),
     /// The relay is gone before its time: from here on nothing is reached.
     NetworkLost {
         reason: &'a str,
@@ -280,7 +280,7 @@ impl Enforcement {
     }
 }
 
-fn told_fields(out: &mut String, told: &Told) {
+fn told_fields(out: &mut String, told: &NetworkDecision) {
     let text = |out: &mut String, key: &str, text: &Option<String>| {
         let _ = write!(out, ",\"{key}\":");
         match text {

@@ -12,7 +12,7 @@ const UNPROXIED: &str = "in this tier only the proxy of HTTP_PROXY and ALL_PROXY
 /// What the relay has decided, or the supervisor itself.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Told {
+pub struct NetworkDecision {
     #[allow(dead_code, reason = "there is one kind of message")]
     event: Kind,
     pub layer: Layer,
@@ -114,15 +114,15 @@ impl Verdict {
     }
 }
 
-impl Told {
+impl NetworkDecision {
     /// Who comes to a published port before anybody listens there was denied nothing.
     pub fn is_denial(&self) -> bool {
         self.action == Verdict::Deny && self.layer != Layer::Publish
     }
 
     /// A connection that a program tried to make itself, where only the proxy does.
-    pub fn unproxied(target: SocketAddr) -> Told {
-        Told {
+    pub fn unproxied(target: SocketAddr) -> NetworkDecision {
+        NetworkDecision {
             event: Kind::Network,
             layer: Layer::Connect,
             action: Verdict::Deny,
@@ -169,7 +169,7 @@ pub mod tests {
     fn a_message_has_every_field_and_no_other() {
         let wrong = |old: &str, new: &str| {
             assert!(MESSAGE.contains(old), "{old}");
-            reader::from_slice::<Told>(MESSAGE.replace(old, new).as_bytes()).is_err()
+            reader::from_slice::<NetworkDecision>(MESSAGE.replace(old, new).as_bytes()).is_err()
         };
         assert!(wrong("\"sent\":null", "\"sent\":-1"));
         assert!(wrong(",\"sent\":null", ""));

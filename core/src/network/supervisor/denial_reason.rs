@@ -1,9 +1,9 @@
 //! What people are told of a denial: why, and what would allow it.
 
-use crate::journal::event::network::Told;
+use crate::journal::event::network::NetworkDecision;
 use crate::network::rules::host_table::{self, NOT_ALLOWED};
 
-impl Told {
+impl NetworkDecision {
     pub fn why(&self, place: &str) -> String {
         if let (Some(reason), Some(Some(hint))) = (&self.reason, self.request.as_ref().map(|request| &request.hint)) {
             return format!("{reason}; {hint}");
@@ -27,7 +27,7 @@ mod tests {
     use crate::journal::event::network::tests::MESSAGE;
     use crate::plan::wire::reader;
 
-    fn told(changes: &[(&str, &str)]) -> Told {
+    fn told(changes: &[(&str, &str)]) -> NetworkDecision {
         let mut message = MESSAGE.to_owned();
         for (old, new) in changes {
             assert!(message.contains(old), "{old}");

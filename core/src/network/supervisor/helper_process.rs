@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use rustix::process::{Signal, WaitId, WaitIdOptions};
 
-use crate::journal::event::network::Told;
+use crate::journal::event::network::NetworkDecision;
 use crate::kernel::errno_names;
 use crate::network::relay::relay_messages::{LONGEST, Reply, Request};
 use crate::plan::wire::reader;
@@ -27,7 +27,7 @@ pub struct HelperProcess {
 
 pub enum Said {
     /// At least one.
-    Told(Vec<Told>),
+    Decisions(Vec<NetworkDecision>),
     Asked(Request),
     Nothing,
     End,
@@ -60,7 +60,7 @@ impl HelperProcess {
                             Err(_) => return reader::from_slice(message).map_or(Said::Nonsense, Said::Asked),
                         }
                     }
-                    return Said::Told(told);
+                    return Said::Decisions(told);
                 }
                 Ok(_) => return Said::Nonsense,
             }
@@ -84,12 +84,12 @@ impl HelperProcess {
     }
 
     /// Tells it that it is over, and hears its last words.
-    pub fn finish(self, mut hear: impl FnMut(&Told)) {
+    pub fn finish(self, mut hear: impl FnMut(&NetworkDecision)) {
         let deadline = Instant::now() + LAST_WORDS;
         let _ = rustix::net::shutdown(&self.line, Shutdown::Write);
         loop {
             match self.hear() {
-                Said::Told(told) => told.iter().for_each(&mut hear),
+                Said::Decisions(told) => told.iter().for_each(&mut hear),
                 // It is too late for that.
                 Said::Asked(_) => {}
                 Said::End | Said::Nonsense => return,
@@ -150,9 +150,9 @@ mod tests {
         let say = |text: &[u8]| rustix::net::send(&theirs, text, SendFlags::NOSIGNAL).unwrap();
         assert!(matches!(relay.hear(), Said::Nothing));
         say(MESSAGE.as_bytes());
-        assert!(matches!(relay.hear(), Said::Told(told) if told.len() == 1));
+        assert!(matches!(relay.hear(), Said::Decisions(told) if told.len() == 1));
         say(format!("{MESSAGE}\n{MESSAGE}").as_bytes());
-        assert!(matches!(relay.hear(), Said::Told(told) if told.len() == 2));
+        assert!(matches!(relay.hear(), Said::Decisions(told) if told.len() == 2));
         for nonsense in
             [format!("{MESSAGE}\n"), format!("{MESSAGE}\n{{}}"), format!("{MESSAGE}\n{WHO}"), format!("{WHO}\n{WHO}")]
         {

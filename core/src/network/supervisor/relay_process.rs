@@ -26,7 +26,7 @@ use super::proxy_password::Token;
 use super::published_ports::Within;
 use super::socket_processes::Callers;
 use crate::approve::open_questions::OpenQuestions;
-use crate::journal::event::network::Told;
+use crate::journal::event::network::NetworkDecision;
 use crate::kernel::sys::{self, ExecStrings};
 use crate::kernel::{child_fds, errno_names, socket_pair};
 use crate::network::relay::relay_messages::{Reply, Request};
@@ -40,7 +40,7 @@ const MOST_DENIED: usize = 1024;
 
 pub enum Heard {
     /// In the order in which it was decided.
-    Told(Vec<Told>),
+    Decisions(Vec<NetworkDecision>),
     /// The relay is gone, and how.
     Lost(String),
     /// What speaks HTTP is.
@@ -121,7 +121,7 @@ impl<'a> RelayProcess<'a> {
     }
 
     /// Which child of the command a caller descends from.
-    pub fn branch_of(&self, told: &Told) -> Option<u32> {
+    pub fn branch_of(&self, told: &NetworkDecision) -> Option<u32> {
         told.pid.and_then(|pid| self.callers.branch_of(pid))
     }
 
@@ -210,7 +210,7 @@ impl<'a> RelayProcess<'a> {
         while count < MOST_HEARD {
             count += 1;
             match relay.hear() {
-                Said::Told(told) => {
+                Said::Decisions(told) => {
                     count += told.len();
                     hear_of(heard, told);
                 }
@@ -262,7 +262,7 @@ impl<'a> RelayProcess<'a> {
         }
         for _ in 0..MOST_HEARD {
             let end = match http.hear() {
-                Said::Told(told) => {
+                Said::Decisions(told) => {
                     hear_of(heard, told);
                     continue;
                 }
@@ -291,7 +291,7 @@ impl<'a> RelayProcess<'a> {
     }
 
     /// Everything inside has ended: what the two have still to say. Those who speak HTTP hear last that it is over.
-    pub fn finish(&mut self, mut hear: impl FnMut(&Told, Option<String>)) {
+    pub fn finish(&mut self, mut hear: impl FnMut(&NetworkDecision, Option<String>)) {
         let relay = match std::mem::replace(&mut self.state, State::Gone) {
             State::Running(relay) => Some(relay),
             State::Waiting { .. } | State::Gone => None,
@@ -307,7 +307,7 @@ impl<'a> RelayProcess<'a> {
     }
 
     /// A line for people, once for each host and port.
-    pub fn denial(&mut self, told: &Told) -> Option<String> {
+    pub fn denial(&mut self, told: &NetworkDecision) -> Option<String> {
         let place = told.place().filter(|_| told.is_denial())?;
         let line = format!("denied: {place} ({})", told.why(&place));
         let key = if told.request.is_some() { line.clone() } else { place };
@@ -316,10 +316,10 @@ impl<'a> RelayProcess<'a> {
 }
 
 /// What is heard of together is written together.
-fn hear_of(heard: &mut Vec<Heard>, told: Vec<Told>) {
+fn hear_of(heard: &mut Vec<Heard>, told: Vec<NetworkDecision>) {
     match heard.last_mut() {
-        Some(Heard::Told(before)) => before.extend(told),
-        _ => heard.push(Heard::Told(told)),
+        Some(Heard::Decisions(before)) => before.extend(told),
+        _ => heard.push(Heard::Decisions(told)),
     }
 }
 
