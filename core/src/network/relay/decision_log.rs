@@ -135,7 +135,7 @@ pub enum Heard {
     Over,
 }
 
-pub struct Told {
+pub struct DecisionLog {
     socket: OwnedFd,
     /// One for each connection at most.
     requests: VecDeque<String>,
@@ -143,9 +143,9 @@ pub struct Told {
     over: bool,
 }
 
-impl Told {
-    pub fn new(socket: OwnedFd) -> Told {
-        Told { socket, requests: VecDeque::new(), waiting: VecDeque::new(), over: false }
+impl DecisionLog {
+    pub fn new(socket: OwnedFd) -> DecisionLog {
+        DecisionLog { socket, requests: VecDeque::new(), waiting: VecDeque::new(), over: false }
     }
 
     pub fn say(&mut self, decision: &Decision<'_>) {
@@ -243,7 +243,7 @@ impl Told {
     }
 }
 
-impl AsFd for Told {
+impl AsFd for DecisionLog {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -273,10 +273,10 @@ mod tests {
     use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
     use serde_json::Value;
 
-    fn pair() -> (Told, OwnedFd) {
+    fn pair() -> (DecisionLog, OwnedFd) {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-        (Told::new(ours), theirs)
+        (DecisionLog::new(ours), theirs)
     }
 
     fn heard(socket: &OwnedFd) -> Vec<Value> {

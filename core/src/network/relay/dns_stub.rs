@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::byte_pump::End;
-use super::decision_log::{Decision, Layer, Told};
+use super::decision_log::{Decision, DecisionLog, Layer};
 use super::synthetic_addresses::Synthetic;
 use crate::network::parse::dns_message::{self, Answer, Asked, Kind, Query};
 use crate::network::rules::host_table::Table;
@@ -43,7 +43,7 @@ impl<'t> Stub<'t> {
     }
 
     /// The answer to a message, if it gets any.
-    pub fn answer(&mut self, message: &[u8], told: &mut Told, now: Instant) -> Option<Vec<u8>> {
+    pub fn answer(&mut self, message: &[u8], told: &mut DecisionLog, now: Instant) -> Option<Vec<u8>> {
         match Query::read(message) {
             Asked::Nothing => None,
             Asked::Refused(answer) => Some(answer),
@@ -54,7 +54,7 @@ impl<'t> Stub<'t> {
         }
     }
 
-    fn judge(&mut self, query: &Query, told: &mut Told, now: Instant) -> Answer {
+    fn judge(&mut self, query: &Query, told: &mut DecisionLog, now: Instant) -> Answer {
         let Some(name) = &query.name else {
             let reason = Some("this is no name of a host");
             self.say(query, now, told, &Decision { reason, ..Decision::about_nobody(Layer::Name) });
@@ -80,7 +80,7 @@ impl<'t> Stub<'t> {
         }
     }
 
-    fn say(&mut self, query: &Query, now: Instant, told: &mut Told, decision: &Decision<'_>) {
+    fn say(&mut self, query: &Query, now: Instant, told: &mut DecisionLog, decision: &Decision<'_>) {
         let name = query.asked_name();
         if self.said.get(&name).is_some_and(|said| now - *said < SAID) {
             return;
@@ -122,7 +122,7 @@ impl Stream {
         self.end.note(flags);
     }
 
-    pub fn turn(&mut self, stub: &mut Stub<'_>, told: &mut Told, scratch: &mut [u8], now: Instant) -> Next {
+    pub fn turn(&mut self, stub: &mut Stub<'_>, told: &mut DecisionLog, scratch: &mut [u8], now: Instant) -> Next {
         let mut answered = 0;
         loop {
             while !self.answers.is_empty() {

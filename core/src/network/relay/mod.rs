@@ -39,7 +39,7 @@ use rustix::process::{Resource, Rlimit};
 
 use self::byte_pump::Tools;
 use self::connection::{Connection, Doubt, Side, Turn, Way};
-use self::decision_log::{Decision, Heard, Layer, Outcome, Told, Traffic};
+use self::decision_log::{Decision, DecisionLog, Heard, Layer, Outcome, Traffic};
 use self::dial_for_http::Upstream;
 use self::dns_stub::{Next, Stream, Stub};
 use self::guarded_addresses::Guards;
@@ -162,7 +162,7 @@ struct Relay<'t> {
     listeners: Vec<Listener>,
     datagrams: Vec<OwnedFd>,
     within: Option<Within>,
-    told: Told,
+    told: DecisionLog,
     owners: Owners,
     questions: Questions,
     stub: Stub<'t>,
@@ -224,7 +224,7 @@ impl<'t> Relay<'t> {
             listeners,
             datagrams,
             within: sockets.within,
-            told: Told::new(told),
+            told: DecisionLog::new(told),
             owners: Owners::new(sockets.diagnosis),
             questions: Questions::default(),
             stub: Stub::new(table),
