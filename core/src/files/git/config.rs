@@ -26,9 +26,9 @@ pub fn is_harmless(config: &[u8]) -> bool {
 }
 
 /// Told of a section, a key in it and the value.
-pub type Told<'t> = dyn FnMut(&Section, &[u8], Option<&[u8]>) + 't;
+pub type KeyVisitor<'t> = dyn FnMut(&Section, &[u8], Option<&[u8]>) + 't;
 
-pub fn each(config: &[u8], told: &mut Told<'_>) -> Result<(), Malformed> {
+pub fn each(config: &[u8], told: &mut KeyVisitor<'_>) -> Result<(), Malformed> {
     let mut reader = Reader { rest: config.strip_prefix(b"\xef\xbb\xbf").unwrap_or(config) };
     let mut section = None;
     while let Some(byte) = reader.next() {
