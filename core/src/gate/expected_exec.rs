@@ -47,7 +47,7 @@ pub struct Expected {
 }
 
 /// What is kept from one look to the next.
-pub struct Sight {
+pub struct CallerView {
     pub memory: Memory,
     known: Known,
     /// The command can not change its root: that of the first call is everybody's.
@@ -94,7 +94,12 @@ impl Asked {
 
 impl Expected {
     /// `closely`: also where the process stands and who it is.
-    pub fn of(call: &Call, places: Option<&Places>, sight: &mut Sight, closely: bool) -> Result<Expected, Unexpected> {
+    pub fn of(
+        call: &Call,
+        places: Option<&Places>,
+        sight: &mut CallerView,
+        closely: bool,
+    ) -> Result<Expected, Unexpected> {
         let asked = Asked::of(call);
         let memory = &mut sight.memory;
         let mut unseen = Unseen { process: Process { pid: call.thread, ..Process::default() }, ..Unseen::default() };
@@ -265,9 +270,9 @@ pub fn is_traced(thread: u32) -> bool {
     tracer.is_some_and(|tracer| tracer.trim_ascii() != b"0")
 }
 
-impl Sight {
-    pub fn new(root_stays: bool) -> Sight {
-        Sight { memory: Memory::of(0), known: Known::default(), root_stays, root: None }
+impl CallerView {
+    pub fn new(root_stays: bool) -> CallerView {
+        CallerView { memory: Memory::of(0), known: Known::default(), root_stays, root: None }
     }
 
     fn caller(&mut self, thread: u32) -> Result<Caller, Errno> {

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Resource, Rlimit, Signal};
 
-use self::expected_exec::{Expected, Sight, Unexpected, Unseen};
+use self::expected_exec::{CallerView, Expected, Unexpected, Unseen};
 use self::interpreter_chain::{Link, State};
 use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
 use self::shells::Shells;
@@ -58,7 +58,7 @@ pub struct Gate {
     rules: Rules,
     /// None: files are not fenced.
     places: Option<Places>,
-    sight: Sight,
+    sight: CallerView,
     asked: Vec<Asked>,
     /// What is in files that no command can write.
     kept: RefCell<HashMap<State, [u8; 32]>>,
@@ -131,7 +131,7 @@ impl Gate {
         let shells = Shells::of(plan);
         let (plan, rules) = (requested.clone(), Rules::compile(requested)?);
         // Where files are fenced nothing is mounted or pivoted, and where namespaces are denied chroot is too.
-        let sight = Sight::new(places.is_some());
+        let sight = CallerView::new(places.is_some());
         Ok(Some(Gate {
             plan,
             rules,

@@ -110,7 +110,7 @@ pub enum Judgement {
 }
 
 /// What a judgement of a name rests on.
-pub struct Sight<'a> {
+pub struct GitView<'a> {
     pub ground: &'a TreeRoots,
     /// Directories that are closed as a whole.
     pub shut: &'a [Identity],
@@ -121,7 +121,7 @@ pub struct Sight<'a> {
 /// Judges what has the name now. Only a plain file under one name is ever harmless: another name could be written unseen.
 pub fn judge(
     role: Role,
-    sight: &Sight<'_>,
+    sight: &GitView<'_>,
     names: &mut Names,
     dir: &Dir<'_>,
     name: &CStr,
@@ -146,7 +146,7 @@ pub fn judge(
     if harmless { Judgement::Harmless } else { Judgement::Harmful(Identity::from(&stat)) }
 }
 
-fn content_is_harmless(role: Role, sight: &Sight<'_>, names: &mut Names, dir: &Dir<'_>, content: &[u8]) -> bool {
+fn content_is_harmless(role: Role, sight: &GitView<'_>, names: &mut Names, dir: &Dir<'_>, content: &[u8]) -> bool {
     match role {
         // Not written yet.
         _ if content.is_empty() => true,
@@ -166,7 +166,7 @@ fn line(content: &[u8]) -> Option<&[u8]> {
 
 /// `gitdir: …/worktrees/NAME` in a git directory, where that is a directory in the trees and no link is on the way: what git
 /// reads there is judged as well. A submodule's leads elsewhere, and is for the user to make.
-fn leads_to_worktree(sight: &Sight<'_>, names: &mut Names, dir: &Dir<'_>, content: &[u8]) -> bool {
+fn leads_to_worktree(sight: &GitView<'_>, names: &mut Names, dir: &Dir<'_>, content: &[u8]) -> bool {
     let Some(target) = line(content).and_then(|line| line.strip_prefix(b"gitdir: ")) else { return false };
     let path = trusted_paths::resolved(&whole_path(dir), target);
     if !names.git.is_place_of_entry(&path) {
@@ -212,8 +212,8 @@ fn means_nothing_new(ground: &TreeRoots, names: &mut Names, entry: &[u8], top: &
 
 /// Do walks come to the entry of a work tree, and protect what git reads there? They pass by what is denied, what can not be
 /// listed, and what other means hold.
-fn is_searched(sight: &Sight<'_>, names: &mut Names, entry: &AbsPath) -> bool {
-    let Sight { ground, shut, .. } = *sight;
+fn is_searched(sight: &GitView<'_>, names: &mut Names, entry: &AbsPath) -> bool {
+    let GitView { ground, shut, .. } = *sight;
     let Some((tree, below)) = ground.place_of(entry) else { return false };
     let root = tree.path.as_bytes();
     let commondir = [below, b"/commondir"].concat();

@@ -9,7 +9,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::files::cover::{Cover, CoverKind};
-use crate::files::git::{self, Judgement, Known, Role, Sight};
+use crate::files::git::{self, GitView, Judgement, Known, Role};
 use crate::files::patterns::{Look, Names, StemId};
 use crate::files::quarantine::{Outcome, Quarantine};
 use crate::files::scan::{self, Survey, Through};
@@ -339,7 +339,7 @@ impl Visit<'_> {
         // Watched first, then read: what is written after the reading makes an event.
         let watched = (role != Role::Hooks && !self.post.finishing).then(|| self.watch_content(dir, entry.name));
         let mut content = std::mem::take(&mut self.post.content);
-        let sight = Sight { ground: self.ground, shut: &self.post.shut, finishing: self.post.finishing };
+        let sight = GitView { ground: self.ground, shut: &self.post.shut, finishing: self.post.finishing };
         let judgement = git::judge(role, &sight, names, dir, entry.name, &mut content);
         self.post.content = content;
         let judged = match judgement {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use rustix::pipe::SpliceFlags;
 
-use super::sniffer::{Refusal, Seen, Sight};
+use super::sniffer::{Refusal, Seen, Sniffer};
 use super::splice_pipes::{Pipe, Pipes};
 use crate::network::supervisor::proxy_password::Token;
 
@@ -124,7 +124,7 @@ impl Flow {
         &mut self,
         from: &mut End,
         to: &mut End,
-        mut sight: Option<&mut Sight>,
+        mut sight: Option<&mut Sniffer>,
         tools: &mut Tools,
     ) -> Result<bool, Stop> {
         for _ in 0..TURNS {
@@ -133,7 +133,7 @@ impl Flow {
             }
             if self.ended {
                 // It may yet be judged.
-                if sight.as_deref().is_some_and(Sight::awaits_answer) {
+                if sight.as_deref().is_some_and(Sniffer::awaits_answer) {
                     return Ok(false);
                 }
                 if let Some(sight) = sight
@@ -167,7 +167,7 @@ impl Flow {
     }
 
     /// Passes on what is here already. False: the destination takes no more now.
-    fn deliver(&mut self, to: &mut End, sight: Option<&mut Sight>, tools: &mut Tools) -> Result<bool, Stop> {
+    fn deliver(&mut self, to: &mut End, sight: Option<&mut Sniffer>, tools: &mut Tools) -> Result<bool, Stop> {
         if let Some(mut pipe) = self.pipe.take() {
             while pipe.held > 0 && to.writable {
                 match rustix::pipe::splice(&pipe.out, None, &to.socket, None, pipe.held, SpliceFlags::NONBLOCK) {
@@ -229,7 +229,13 @@ impl Flow {
         Ok(true)
     }
 
-    fn read(&mut self, from: &mut End, to: &mut End, sight: Option<&mut Sight>, tools: &mut Tools) -> Result<(), Stop> {
+    fn read(
+        &mut self,
+        from: &mut End,
+        to: &mut End,
+        sight: Option<&mut Sniffer>,
+        tools: &mut Tools,
+    ) -> Result<(), Stop> {
         let room = tools.scratch.len().saturating_sub(self.held.len());
         if room == 0 {
             return Err(Stop::Refused(Refusal::too_long()));
@@ -260,7 +266,7 @@ impl Flow {
     }
 
     /// Judges bytes as far as they can be, and sends those that may go on. Says how many were sent.
-    fn pass(&mut self, bytes: &[u8], to: &mut End, sight: Option<&mut Sight>) -> Result<usize, Stop> {
+    fn pass(&mut self, bytes: &[u8], to: &mut End, sight: Option<&mut Sniffer>) -> Result<usize, Stop> {
         if let Some(sight) = sight {
             while self.free < bytes.len() as u64 {
                 match sight.judge(&bytes[self.free as usize..]) {

@@ -25,7 +25,7 @@ use super::dial::{self, Dial, Next, WATCHED, is_own};
 use super::guarded_addresses::Guards;
 use super::host_resolver::Addresses;
 use super::relay_messages::Process;
-use super::sniffer::{Refusal, Sight};
+use super::sniffer::{Refusal, Sniffer};
 use crate::network::parse::http_request::{self, First};
 use crate::network::parse::http_response_head;
 use crate::network::parse::proxy_request::{Asked, Form, Greeting, Step};
@@ -146,7 +146,7 @@ pub struct Connection<'t> {
     server: Option<End>,
     up: Flow,
     down: Flow,
-    sight: Option<Sight>,
+    sight: Option<Sniffer>,
     state: State,
     /// Of what was said to the proxy.
     form: Option<Form>,
@@ -176,7 +176,7 @@ impl<'t> Connection<'t> {
     ) -> Result<Connection<'t>, Errno> {
         epoll::add(epoll, &client, EventData::new_u64(event), WATCHED)?;
         // A name is compared with what the first bytes say; an address says nothing to compare.
-        let sight = subject.name.clone().map(|name| Sight::of(name, subject.port));
+        let sight = subject.name.clone().map(|name| Sniffer::of(name, subject.port));
         let up = if sight.is_some() { Flow::judged() } else { Flow::unseen() };
         Ok(Connection {
             subject,
@@ -251,8 +251,8 @@ impl<'t> Connection<'t> {
         let Asked { host, form, taken, head, .. } = asked;
         let State::Greeting(_, held) = std::mem::replace(&mut self.state, State::Waiting) else { return };
         self.sight = match form {
-            Form::Request => Some(Sight::of_a_request(subject.name.clone().map_or(host, Host::Name), subject.port)),
-            Form::Connect | Form::Socks => subject.name.clone().map(|name| Sight::of(name, subject.port)),
+            Form::Request => Some(Sniffer::of_a_request(subject.name.clone().map_or(host, Host::Name), subject.port)),
+            Form::Connect | Form::Socks => subject.name.clone().map(|name| Sniffer::of(name, subject.port)),
         };
         let flow = if self.sight.is_some() { Flow::judged() } else { Flow::unseen() };
         self.up = flow.holding([&head[..], held.get(taken..).unwrap_or_default()].concat());
@@ -555,7 +555,7 @@ impl<'t> Connection<'t> {
 }
 
 /// Does the server agree to another protocol? It stays unread until that can be said. False: more of it has to come.
-fn hear_answer(sight: &mut Sight, server: &mut End, received: u64, tools: &mut Tools) -> bool {
+fn hear_answer(sight: &mut Sniffer, server: &mut End, received: u64, tools: &mut Tools) -> bool {
     // What a server says before it was asked is no answer.
     let agreed = if received > 0 { Some(false) } else { peek_answer(server, tools) };
     if let Some(agreed) = agreed {

@@ -41,7 +41,7 @@ pub enum Seen {
     End,
 }
 
-pub struct Sight {
+pub struct Sniffer {
     host: Host,
     port: u16,
     stage: Stage,
@@ -65,16 +65,16 @@ enum Stage {
     Requests(Requests),
 }
 
-impl Sight {
-    pub fn of(name: Name, port: u16) -> Sight {
+impl Sniffer {
+    pub fn of(name: Name, port: u16) -> Sniffer {
         let host = Host::Name(name);
-        Sight { host, port, stage: Stage::First, is_single: false, is_over: false, refused: None }
+        Sniffer { host, port, stage: Stage::First, is_single: false, is_over: false, refused: None }
     }
 
     /// One request, and no more.
-    pub fn of_a_request(host: Host, port: u16) -> Sight {
+    pub fn of_a_request(host: Host, port: u16) -> Sniffer {
         let stage = Stage::Requests(Requests::default());
-        Sight { host, port, stage, is_single: true, is_over: false, refused: None }
+        Sniffer { host, port, stage, is_single: true, is_over: false, refused: None }
     }
 
     /// What becomes of these bytes.
@@ -221,7 +221,7 @@ mod tests {
 
     /// What goes on of bytes that come in pieces of a size, as a flow hands them in; and whether all that follows would.
     fn passed(port: u16, said: &[u8], size: usize) -> (usize, Result<bool, String>) {
-        let mut sight = Sight::of(Name::read(b"good.example").unwrap(), port);
+        let mut sight = Sniffer::of(Name::read(b"good.example").unwrap(), port);
         let (mut free, mut here) = (0_u64, 0);
         for piece in said.chunks(size) {
             here += piece.len();
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn a_line_that_the_stream_ends_is_no_request() {
         let ends = |port, said: &[u8]| {
-            let mut sight = Sight::of(Name::read(b"good.example").unwrap(), port);
+            let mut sight = Sniffer::of(Name::read(b"good.example").unwrap(), port);
             let held = match sight.judge(said) {
                 Ok(Seen::More) => said,
                 Ok(Seen::Pass(_)) => b"",
