@@ -12,7 +12,7 @@ use rustix::thread::SecureComputingMode;
 
 use super::capabilities::{Privileges, Service};
 use super::error::SandboxError;
-use super::init_channel::{self, Word};
+use super::init_channel::{self, InitMessage};
 use super::landlock;
 use super::seccomp::{self, Filter};
 use crate::kernel::resolved_path::Identity;
@@ -242,7 +242,7 @@ impl Fence {
         if let Some(program) = notifying {
             let listener = sys::seccomp_listener(program).map_err(at(Step::Listener))?;
             let supervisor = supervisor.ok_or(FenceError { step: Step::Listener, errno: Errno::NOTCONN })?;
-            init_channel::send(supervisor, &Word::Listening, &[listener.as_fd()]).map_err(at(Step::Listener))?;
+            init_channel::send(supervisor, &InitMessage::Listening, &[listener.as_fd()]).map_err(at(Step::Listener))?;
         }
         if let Some(mark) = &self.mark {
             sys::seccomp_install(mark).map_err(at(Step::Seccomp))?;

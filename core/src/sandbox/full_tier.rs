@@ -12,7 +12,7 @@ use rustix::process::Pid;
 use super::enter::Fence;
 use super::error::SandboxError;
 use super::init::{self, Attend, Payload, Started, Tell};
-use super::init_channel::Word;
+use super::init_channel::InitMessage;
 use super::landlock::{Files, FilesError, Placed, grant_location};
 use super::preflight::Preflight;
 use super::root::Blueprint;
@@ -150,8 +150,8 @@ impl<'p> FullTier<'p> {
         let meanwhile = |tell: Tell<'_>| {
             if let Some(look) = look.take() {
                 let found = files.insert(look()?.ok_or(SandboxError::Usage("the plan has no files"))?);
-                Word::placing(&grant_location::spell(requested, &found.placed)).for_each(|word| tell(&word));
-                tell(&Word::All);
+                InitMessage::placing(&grant_location::spell(requested, &found.placed)).for_each(|word| tell(&word));
+                tell(&InitMessage::All);
             }
             let Some(files) = &files else { return Err(SandboxError::Usage("the plan has no files")) };
             // What watched before was for names that are elsewhere by now.
@@ -164,15 +164,15 @@ impl<'p> FullTier<'p> {
                 if guard.is_some() {
                     announce(&veil);
                 }
-                Word::hiding(veil.names()).iter().for_each(&mut *tell);
-                tell(&Word::All);
+                InitMessage::hiding(veil.names()).iter().for_each(&mut *tell);
+                tell(&InitMessage::All);
             }
             // From the last word on the command runs.
             if let (Some(guard), Some(run), Some(init)) = (&guard, run, init.get()) {
                 mark = Mark::set(&plan.sessions, run.id, run.plan, guard, init)?;
             }
-            covers.into_iter().for_each(|cover| tell(&Word::Cover(cover)));
-            tell(&Word::All);
+            covers.into_iter().for_each(|cover| tell(&InitMessage::Cover(cover)));
+            tell(&InitMessage::All);
             kept = (guard, veil);
             Ok(())
         };

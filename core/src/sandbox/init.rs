@@ -17,7 +17,7 @@ use super::capabilities::Privileges;
 use super::container::JailError;
 use super::enter::{self, Fence, FenceError};
 use super::error::SandboxError;
-use super::init_channel::{self, Word};
+use super::init_channel::{self, InitMessage};
 use super::root::{self, Blueprint, RootError, Stage};
 use super::{cover_mount, cpu_affinity, overlay};
 use crate::files::cover::{Cover, CoverKind, Placed};
@@ -105,7 +105,7 @@ pub struct RootReady {
 }
 
 /// Says a word to init. Whether it was heard is asked when all is said.
-pub type Tell<'a> = &'a mut dyn FnMut(&Word);
+pub type Tell<'a> = &'a mut dyn FnMut(&InitMessage);
 
 pub enum Started {
     Running(Sandbox),
@@ -158,7 +158,7 @@ impl Furnish for Blueprint<'_> {
             let sockets = namespace::enter(network)?;
             let sockets: Vec<BorrowedFd<'_>> = sockets.iter().map(OwnedFd::as_fd).collect();
             for some in sockets.chunks(init_channel::DESCRIPTORS) {
-                let told = init_channel::send(channel, &Word::Network, some);
+                let told = init_channel::send(channel, &InitMessage::Network, some);
                 told.map_err(|errno| InitError::Step { what: "the sockets can not be handed out", errno })?;
             }
         }
@@ -192,7 +192,8 @@ pub fn start(
     let aside = cpu_affinity::send_aside(init);
     drop(inits_end);
     let Some(channel) = supervisors_end else { return Err(NamespacesError::Lost.into()) };
-    let admitted = aside.and_then(|()| admit(init)).and_then(|()| init_channel::send(&channel, &Word::Started, &[]));
+    let admitted =
+        aside.and_then(|()| admit(init)).and_then(|()| init_channel::send(&channel, &InitMessage::Started, &[]));
     let mut told = admitted;
     let done = match told {
         Ok(()) => meanwhile(&mut |word| told = told.and_then(|()| init_channel::send(&channel, word, &[]))),
@@ -206,7 +207,7 @@ pub fn start(
             bury(init);
             // If it was init that went first, it has said why.
             return Err(match (unsaid, hear(&channel, &mut |_, _| Ok(()), &mut handed)) {
-                (Ok(_), Ok(Some((Word::Refused { error, hint }, _)))) => {
+                (Ok(_), Ok(Some((InitMessage::Refused { error, hint }, _)))) => {
                     NamespacesError::Refused { error, hint }.into()
                 }
                 (Ok(told), _) => NamespacesError::Channel(told.err().unwrap_or(Errno::PIPE)).into(),
@@ -214,7 +215,7 @@ pub fn start(
             });
         }
     };
-    while let Ok(Some((Word::Moved, _))) = heard {
+    while let Ok(Some((InitMessage::Moved, _))) = heard {
         let mut told = Ok(());
         if let Err(refusal) = meanwhile(&mut |word| told = told.and_then(|()| init_channel::send(&channel, word, &[])))
         {
@@ -224,7 +225,7 @@ pub fn start(
         heard = told.and_then(|()| hear(&channel, attend, &mut handed));
     }
     let refused = match heard {
-        Ok(Some((Word::Started, descriptors))) => {
+        Ok(Some((InitMessage::Started, descriptors))) => {
             let mut descriptors = descriptors.into_iter();
             let mut next = || descriptors.next();
             let known = (next(), next(), next(), next(), next());
@@ -236,11 +237,11 @@ pub fn start(
             }
             NamespacesError::Channel(Errno::PROTO)
         }
-        Ok(Some((Word::NotExecuted(errno), _))) => {
+        Ok(Some((InitMessage::NotExecuted(errno), _))) => {
             bury(init);
             return Ok(Started::NotExecuted(errno));
         }
-        Ok(Some((Word::Refused { error, hint }, _))) => NamespacesError::Refused { error, hint },
+        Ok(Some((InitMessage::Refused { error, hint }, _))) => NamespacesError::Refused { error, hint },
         Ok(Some(_) | None) => NamespacesError::Lost,
         Err(errno) => NamespacesError::Channel(errno),
     };
@@ -257,15 +258,19 @@ pub struct Handed {
 }
 
 /// What became of the start.
-pub fn hear(channel: &OwnedFd, attend: Attend<'_>, handed: &mut Handed) -> Result<Option<(Word, Vec<OwnedFd>)>, Errno> {
+pub fn hear(
+    channel: &OwnedFd,
+    attend: Attend<'_>,
+    handed: &mut Handed,
+) -> Result<Option<(InitMessage, Vec<OwnedFd>)>, Errno> {
     loop {
         match init_channel::receive(channel, true)? {
-            Some((Word::Listening, descriptors)) => {
+            Some((InitMessage::Listening, descriptors)) => {
                 let fd = descriptors.into_iter().next().ok_or(Errno::PROTO)?;
                 attend(handed.listener.insert(Listener::new(fd)), channel.as_fd())?;
             }
-            Some((Word::Network, sockets)) => handed.sockets.extend(sockets),
-            Some((Word::Copied, descriptors)) => {
+            Some((InitMessage::Network, sockets)) => handed.sockets.extend(sockets),
+            Some((InitMessage::Copied, descriptors)) => {
                 let [view, veil] = <[OwnedFd; 2]>::try_from(descriptors).map_err(|_| Errno::PROTO)?;
                 handed.overlaid = Some(Overlaid { view, veil });
             }
@@ -458,11 +463,11 @@ fn init(interior: &dyn Furnish, fence: &Fence, payload: Payload<'_>, mask: &Sign
     match set_up(interior, fence, payload, mask, &channel) {
         Ok(Ok(command)) => sys::go_on_alone(mourn, command, channel),
         Ok(Err(errno)) => {
-            let _ = init_channel::send(&channel, &Word::NotExecuted(errno), &[]);
+            let _ = init_channel::send(&channel, &InitMessage::NotExecuted(errno), &[]);
             125
         }
         Err(error) => {
-            let word = Word::Refused { error: error.to_string(), hint: error.hint().to_owned() };
+            let word = InitMessage::Refused { error: error.to_string(), hint: error.hint().to_owned() };
             let _ = init_channel::send(&channel, &word, &[]);
             125
         }
@@ -542,7 +547,7 @@ fn set_up(
         .map_err(step("the network namespace can not be opened"))?;
     let mut descriptors = vec![handle.as_fd(), user.as_fd(), mount.as_fd(), network.as_fd(), proc.as_fd()];
     descriptors.extend(volatile.iter().map(OwnedFd::as_fd));
-    init_channel::send(channel, &Word::Started, &descriptors).map_err(step("the supervisor is gone"))?;
+    init_channel::send(channel, &InitMessage::Started, &descriptors).map_err(step("the supervisor is gone"))?;
     Ok(Ok(child))
 }
 
@@ -581,8 +586,8 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
         if pid != command {
             continue;
         }
-        let Some(word) = Word::of_status(status) else { continue };
-        let last = !matches!(word, Word::Stopped(_));
+        let Some(word) = InitMessage::of_status(status) else { continue };
+        let last = !matches!(word, InitMessage::Stopped(_));
         if init_channel::send(&channel, &word, &[]).is_err() || last {
             return 0;
         }

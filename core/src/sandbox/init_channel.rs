@@ -22,7 +22,7 @@ const LONGEST: usize = 6 * 1024;
 pub const DESCRIPTORS: usize = 8;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum InitMessage {
     /// Nothing was started, and why.
     Refused {
         error: String,
@@ -54,19 +54,19 @@ pub enum Word {
     Killed(i32),
 }
 
-impl Word {
+impl InitMessage {
     /// What became of the command; None for what is no news.
-    pub fn of_status(status: WaitStatus) -> Option<Word> {
+    pub fn of_status(status: WaitStatus) -> Option<InitMessage> {
         match (status.exit_status(), status.terminating_signal(), status.stopping_signal()) {
-            (Some(code), _, _) => Some(Word::Exited(code)),
-            (None, Some(signal), _) => Some(Word::Killed(signal)),
-            (None, None, Some(signal)) => Some(Word::Stopped(signal)),
+            (Some(code), _, _) => Some(InitMessage::Exited(code)),
+            (None, Some(signal), _) => Some(InitMessage::Killed(signal)),
+            (None, None, Some(signal)) => Some(InitMessage::Stopped(signal)),
             _ => None,
         }
     }
 
     /// As few words as it takes.
-    pub fn hiding(names: impl Iterator<Item = Vec<u8>>) -> Vec<Word> {
+    pub fn hiding(names: impl Iterator<Item = Vec<u8>>) -> Vec<InitMessage> {
         let mut words: Vec<Vec<u8>> = Vec::new();
         for name in names {
             match words.last_mut() {
@@ -77,27 +77,27 @@ impl Word {
                 _ => words.push(name),
             }
         }
-        words.into_iter().map(Word::Hide).collect()
+        words.into_iter().map(InitMessage::Hide).collect()
     }
 
     /// As few words as it takes.
-    pub fn placing(bytes: &[u8]) -> impl Iterator<Item = Word> {
-        bytes.chunks(LONGEST - 1).map(|part| Word::Placed(part.to_vec()))
+    pub fn placing(bytes: &[u8]) -> impl Iterator<Item = InitMessage> {
+        bytes.chunks(LONGEST - 1).map(|part| InitMessage::Placed(part.to_vec()))
     }
 
     fn bytes(&self) -> Vec<u8> {
         let number = |tag: u8, number: i32| [&[tag][..], &number.to_le_bytes()].concat();
         match self {
-            Word::Refused { error, hint } => {
+            InitMessage::Refused { error, hint } => {
                 let cut = |text: &str| text.as_bytes()[..text.len().min(LONGEST / 2 - 8)].to_vec();
                 [b"R".to_vec(), cut(error), vec![0], cut(hint)].concat()
             }
-            Word::NotExecuted(errno) => number(b'N', *errno),
-            Word::Started => number(b'S', 0),
-            Word::Listening => number(b'L', 0),
-            Word::Network => number(b'W', 0),
-            Word::Copied => number(b'O', 0),
-            Word::Cover(Cover { path, identity, directory, kind }) => {
+            InitMessage::NotExecuted(errno) => number(b'N', *errno),
+            InitMessage::Started => number(b'S', 0),
+            InitMessage::Listening => number(b'L', 0),
+            InitMessage::Network => number(b'W', 0),
+            InitMessage::Copied => number(b'O', 0),
+            InitMessage::Cover(Cover { path, identity, directory, kind }) => {
                 let kind = match kind {
                     CoverKind::Mask => b'M',
                     CoverKind::Stranger => b'S',
@@ -107,43 +107,43 @@ impl Word {
                 let (device, inode) = (identity.device.to_le_bytes(), identity.inode().to_le_bytes());
                 [&[b'C', kind, u8::from(*directory)], &device[..], &inode, path.as_bytes()].concat()
             }
-            Word::Placed(part) => [b"P", &part[..]].concat(),
-            Word::Hide(names) => [b"H", &names[..]].concat(),
-            Word::All => number(b'A', 0),
-            Word::Moved => number(b'M', 0),
-            Word::Stopped(signal) => number(b'T', *signal),
-            Word::Exited(code) => number(b'E', *code),
-            Word::Killed(signal) => number(b'K', *signal),
+            InitMessage::Placed(part) => [b"P", &part[..]].concat(),
+            InitMessage::Hide(names) => [b"H", &names[..]].concat(),
+            InitMessage::All => number(b'A', 0),
+            InitMessage::Moved => number(b'M', 0),
+            InitMessage::Stopped(signal) => number(b'T', *signal),
+            InitMessage::Exited(code) => number(b'E', *code),
+            InitMessage::Killed(signal) => number(b'K', *signal),
         }
     }
 
-    fn parse(bytes: &[u8]) -> Option<Word> {
+    fn parse(bytes: &[u8]) -> Option<InitMessage> {
         let (tag, rest) = bytes.split_first()?;
         if *tag == b'R' {
             let mut texts = rest.splitn(2, |byte| *byte == 0).map(|text| String::from_utf8_lossy(text).into_owned());
-            return Some(Word::Refused { error: texts.next()?, hint: texts.next()? });
+            return Some(InitMessage::Refused { error: texts.next()?, hint: texts.next()? });
         }
         if *tag == b'P' {
-            return Some(Word::Placed(rest.to_vec()));
+            return Some(InitMessage::Placed(rest.to_vec()));
         }
         if *tag == b'H' {
-            return Some(Word::Hide(rest.to_vec()));
+            return Some(InitMessage::Hide(rest.to_vec()));
         }
         if *tag == b'C' {
-            return parse_cover(rest).map(Word::Cover);
+            return parse_cover(rest).map(InitMessage::Cover);
         }
         let number = i32::from_le_bytes(rest.try_into().ok()?);
         Some(match tag {
-            b'N' => Word::NotExecuted(number),
-            b'S' => Word::Started,
-            b'L' => Word::Listening,
-            b'W' => Word::Network,
-            b'O' => Word::Copied,
-            b'A' => Word::All,
-            b'M' => Word::Moved,
-            b'T' => Word::Stopped(number),
-            b'E' => Word::Exited(number),
-            b'K' => Word::Killed(number),
+            b'N' => InitMessage::NotExecuted(number),
+            b'S' => InitMessage::Started,
+            b'L' => InitMessage::Listening,
+            b'W' => InitMessage::Network,
+            b'O' => InitMessage::Copied,
+            b'A' => InitMessage::All,
+            b'M' => InitMessage::Moved,
+            b'T' => InitMessage::Stopped(number),
+            b'E' => InitMessage::Exited(number),
+            b'K' => InitMessage::Killed(number),
             _ => return None,
         })
     }
@@ -186,7 +186,7 @@ pub fn abandon(descriptors: Vec<OwnedFd>) {
     drop(other); // this one's end starts the collector
 }
 
-pub fn send(channel: impl AsFd, word: &Word, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+pub fn send(channel: impl AsFd, word: &InitMessage, descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
@@ -200,7 +200,7 @@ pub fn send(channel: impl AsFd, word: &Word, descriptors: &[BorrowedFd<'_>]) -> 
 }
 
 /// None: init is gone. Errno::AGAIN: it has nothing to say (only without `wait`).
-pub fn receive(channel: impl AsFd, wait: bool) -> Result<Option<(Word, Vec<OwnedFd>)>, Errno> {
+pub fn receive(channel: impl AsFd, wait: bool) -> Result<Option<(InitMessage, Vec<OwnedFd>)>, Errno> {
     let mut bytes = [0; LONGEST];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -223,7 +223,7 @@ pub fn receive(channel: impl AsFd, wait: bool) -> Result<Option<(Word, Vec<Owned
         })
         .flatten()
         .collect();
-    Word::parse(&bytes[..received.bytes]).map(|word| Some((word, descriptors))).ok_or(Errno::PROTO)
+    InitMessage::parse(&bytes[..received.bytes]).map(|word| Some((word, descriptors))).ok_or(Errno::PROTO)
 }
 
 #[cfg(test)]
@@ -239,16 +239,16 @@ mod tests {
     fn names_to_hide_come_together_as_far_as_a_word_reaches() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let names: Vec<Vec<u8>> = (0..2000).map(|number| format!("dir-{number}/.env").into_bytes()).collect();
-        let words = Word::hiding(names.iter().cloned());
+        let words = InitMessage::hiding(names.iter().cloned());
         assert!((2..10).contains(&words.len()), "{}", words.len());
         let mut heard = Vec::new();
         for word in &words {
             send(&theirs, word, &[]).unwrap();
-            let Some((Word::Hide(some), _)) = receive(&ours, true).unwrap() else { panic!("another word") };
+            let Some((InitMessage::Hide(some), _)) = receive(&ours, true).unwrap() else { panic!("another word") };
             heard.extend(some.split(|byte| *byte == 0).map(<[u8]>::to_vec));
         }
         assert_eq!(heard, names);
-        assert!(Word::hiding(std::iter::empty()).is_empty());
+        assert!(InitMessage::hiding(std::iter::empty()).is_empty());
     }
 
     #[test]
@@ -256,34 +256,34 @@ mod tests {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let bytes: Vec<u8> = (0..3 * LONGEST).map(|number| number as u8).collect();
         let mut heard = Vec::new();
-        for word in Word::placing(&bytes) {
+        for word in InitMessage::placing(&bytes) {
             send(&theirs, &word, &[]).unwrap();
-            let Some((Word::Placed(part), _)) = receive(&ours, true).unwrap() else { panic!("another word") };
+            let Some((InitMessage::Placed(part), _)) = receive(&ours, true).unwrap() else { panic!("another word") };
             heard.extend(part);
         }
         assert_eq!(heard, bytes);
-        assert_eq!(Word::placing(&[]).count(), 0);
+        assert_eq!(InitMessage::placing(&[]).count(), 0);
     }
 
     #[test]
     fn every_word_arrives_as_it_was_said() {
         let (ours, theirs) = crate::kernel::socket_pair::pair().unwrap();
         let words = [
-            Word::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },
-            Word::NotExecuted(13),
-            Word::Started,
-            Word::Listening,
-            Word::Network,
-            Word::Hide(b".env\0a/\xff/id_rsa".to_vec()),
-            Word::Cover(cover(CoverKind::Mask, false)),
-            Word::Cover(cover(CoverKind::Lock, true)),
-            Word::Cover(cover(CoverKind::Pin, true)),
-            Word::Placed(b"\x00\xff/usr".to_vec()),
-            Word::All,
-            Word::Moved,
-            Word::Stopped(19),
-            Word::Exited(7),
-            Word::Killed(9),
+            InitMessage::Refused { error: "can not open /x".to_owned(), hint: "look".to_owned() },
+            InitMessage::NotExecuted(13),
+            InitMessage::Started,
+            InitMessage::Listening,
+            InitMessage::Network,
+            InitMessage::Hide(b".env\0a/\xff/id_rsa".to_vec()),
+            InitMessage::Cover(cover(CoverKind::Mask, false)),
+            InitMessage::Cover(cover(CoverKind::Lock, true)),
+            InitMessage::Cover(cover(CoverKind::Pin, true)),
+            InitMessage::Placed(b"\x00\xff/usr".to_vec()),
+            InitMessage::All,
+            InitMessage::Moved,
+            InitMessage::Stopped(19),
+            InitMessage::Exited(7),
+            InitMessage::Killed(9),
         ];
         for word in &words {
             send(&theirs, word, &[]).unwrap();
@@ -291,10 +291,10 @@ mod tests {
         }
         let path =
             AbsPath::new(Text::from_bytes([b'/'].into_iter().chain([b'x'; LONGEST]).collect()).unwrap()).unwrap();
-        let long = Word::Cover(Cover { path, ..cover(CoverKind::Mask, false) });
+        let long = InitMessage::Cover(Cover { path, ..cover(CoverKind::Mask, false) });
         assert_eq!(send(&theirs, &long, &[]), Err(Errno::NAMETOOLONG));
         assert_eq!(receive(&ours, false).unwrap_err(), Errno::AGAIN);
-        send(&theirs, &Word::Started, &[ours.as_fd(), theirs.as_fd()]).unwrap();
+        send(&theirs, &InitMessage::Started, &[ours.as_fd(), theirs.as_fd()]).unwrap();
         assert_eq!(receive(&ours, true).unwrap().unwrap().1.len(), 2);
         drop(theirs);
         assert!(receive(&ours, true).unwrap().is_none());

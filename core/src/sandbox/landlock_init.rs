@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 
 use super::command::Command;
 use super::enter::FenceError;
-use super::init_channel::{self, Word};
+use super::init_channel::{self, InitMessage};
 use crate::kernel::sys;
 use crate::limits::descendants::end_descendants;
 
@@ -54,7 +54,7 @@ fn start(
         return Err(Errno::CANCELED);
     }
     let handle = rustix::process::pidfd_open(child, PidfdFlags::empty())?;
-    init_channel::send(channel, &Word::Started, &[handle.as_fd()])?;
+    init_channel::send(channel, &InitMessage::Started, &[handle.as_fd()])?;
     Ok(child)
 }
 
@@ -70,8 +70,8 @@ fn mourn(command: Pid, channel: OwnedFd) -> i32 {
             if pid != command {
                 continue;
             }
-            let Some(word) = Word::of_status(status) else { continue };
-            let last = !matches!(word, Word::Stopped(_));
+            let Some(word) = InitMessage::of_status(status) else { continue };
+            let last = !matches!(word, InitMessage::Stopped(_));
             if init_channel::send(&channel, &word, &[]).is_ok() && last {
                 return 0;
             }

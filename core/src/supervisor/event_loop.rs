@@ -19,7 +19,7 @@ use crate::limits::descendants::{REAP_PAUSE, end_descendants};
 use crate::sandbox::command::Command;
 use crate::sandbox::enter::{self, Fence, FenceError, Step};
 use crate::sandbox::init::{self, Attend, Handed, Sandbox};
-use crate::sandbox::init_channel::{self, Word};
+use crate::sandbox::init_channel::{self, InitMessage};
 use crate::sandbox::landlock_init;
 
 /// How long a command that somebody else continued is taken for stopped: nothing wakes us for that.
@@ -129,7 +129,7 @@ fn start_kept(become_command: Become<'_>, command: &Command, attend: Attend<'_>)
     let Some(channel) = supervisors_end else { return Err(SuperviseError::Spawn(Errno::PROTO)) };
     let mut handed = Handed::default();
     let heard = init::hear(&channel, attend, &mut handed);
-    if let Ok(Some((Word::Started, descriptors))) = heard {
+    if let Ok(Some((InitMessage::Started, descriptors))) = heard {
         if let Some(command) = descriptors.into_iter().next() {
             return Ok(Started::Kept(Kept { keeper, channel, command, listener: handed.listener }));
         }
@@ -448,9 +448,9 @@ enum Status {
 /// What init or the keeper says of the command.
 fn told(channel: &OwnedFd) -> Result<Option<Status>, Errno> {
     match init_channel::receive(channel, false) {
-        Ok(Some((Word::Exited(code), _))) => Ok(Some(Status::Ended(End::Exited(code)))),
-        Ok(Some((Word::Killed(signal), _))) => Ok(Some(Status::Ended(End::Killed(signal)))),
-        Ok(Some((Word::Stopped(signal), _))) => Ok(Some(Status::Stopped(signal))),
+        Ok(Some((InitMessage::Exited(code), _))) => Ok(Some(Status::Ended(End::Exited(code)))),
+        Ok(Some((InitMessage::Killed(signal), _))) => Ok(Some(Status::Ended(End::Killed(signal)))),
+        Ok(Some((InitMessage::Stopped(signal), _))) => Ok(Some(Status::Stopped(signal))),
         Ok(Some(_)) => Err(Errno::PROTO),
         // It went without a word: somebody killed it, and the command with it.
         Ok(None) => Ok(Some(Status::Ended(End::Killed(libc::SIGKILL)))),

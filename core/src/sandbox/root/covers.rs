@@ -13,7 +13,7 @@ use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
 use crate::sandbox::cover_mount;
-use crate::sandbox::init_channel::{self, Word};
+use crate::sandbox::init_channel::{self, InitMessage};
 
 /// For names to be covered, while others move and remove them.
 const MOST_LOOKS: usize = 5;
@@ -28,7 +28,7 @@ pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
         let covers = told_covers(channel).map_err(failed("can not learn what to cover below", b"/"))?;
         match covers.iter().try_for_each(|cover| put_cover(root.as_fd(), blueprint, cover)) {
             Err(RootError { errno: Errno::STALE, .. }) if more_looks.next().is_some() => {
-                init_channel::send(channel, &Word::Moved, &[])
+                init_channel::send(channel, &InitMessage::Moved, &[])
                     .map_err(failed("can not ask what to cover below", b"/"))?;
             }
             done => break done?,
@@ -43,7 +43,7 @@ pub fn cover(blueprint: &Blueprint<'_>, channel: &OwnedFd) -> Result<()> {
 fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
     let mut covers = Vec::new();
     hear(channel, |word| match word {
-        Word::Cover(cover) => {
+        InitMessage::Cover(cover) => {
             covers.push(cover);
             true
         }

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, UnmountFlags};
 
 use super::init::RootReady;
-use super::init_channel::{self, Word};
+use super::init_channel::{self, InitMessage};
 use super::landlock::{Placed, grant_location};
 use super::overlay::Layers;
 use crate::files::workspace::session_dir::Session;
@@ -285,7 +285,7 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
     if let (Some(session), Some(veil)) = (blueprint.session, &veil) {
         let path = session.workspace().as_bytes();
         let view = mount::open_inside(root, &relative(path)?).map_err(failed("can not open", path))?;
-        init_channel::send(channel, &Word::Copied, &[view.as_fd(), veil.as_fd()])
+        init_channel::send(channel, &InitMessage::Copied, &[view.as_fd(), veil.as_fd()])
             .map_err(failed("can not show", path))?;
     }
     let Base { root, tmp, shm, proc, devices } = base;
@@ -297,10 +297,10 @@ pub fn build(blueprint: &Blueprint<'_>, ruleset: Option<BorrowedFd<'_>>, channel
 }
 
 /// What the supervisor tells until it says that this is all. `take` says whether the word is one of those.
-fn hear(channel: &OwnedFd, mut take: impl FnMut(Word) -> bool) -> std::result::Result<(), Errno> {
+fn hear(channel: &OwnedFd, mut take: impl FnMut(InitMessage) -> bool) -> std::result::Result<(), Errno> {
     loop {
         match init_channel::receive(channel, true)? {
-            Some((Word::All, _)) => return Ok(()),
+            Some((InitMessage::All, _)) => return Ok(()),
             Some((word, _)) => {
                 if !take(word) {
                     return Err(Errno::PROTO);
@@ -314,7 +314,7 @@ fn hear(channel: &OwnedFd, mut take: impl FnMut(Word) -> bool) -> std::result::R
 fn told_places(channel: &OwnedFd) -> std::result::Result<Vec<u8>, Errno> {
     let mut places = Vec::new();
     hear(channel, |word| match word {
-        Word::Placed(part) => {
+        InitMessage::Placed(part) => {
             places.extend(part);
             true
         }
@@ -326,7 +326,7 @@ fn told_places(channel: &OwnedFd) -> std::result::Result<Vec<u8>, Errno> {
 fn told_hidden(channel: &OwnedFd) -> std::result::Result<Whiteouts, Errno> {
     let mut hidden = Whiteouts::default();
     hear(channel, |word| match word {
-        Word::Hide(names) => {
+        InitMessage::Hide(names) => {
             names.split(|byte| *byte == 0).for_each(|name| hidden.add(name));
             true
         }
