@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::connection::{Connection, Dialled, Origin, Turn, Way};
+use super::connection::{Connection, Dialled, Direction, Origin, Turn};
 use super::decision_log::{Decision, Outcome};
 use super::host_resolver::{self, Addresses, Failure};
 use super::refusal_response::{self, DENIED, UNREACHABLE, Verdict};
@@ -81,7 +81,7 @@ impl<'t> Relay<'t> {
         generation: u16,
         index: usize,
     ) -> Turn {
-        let is_inward = matches!(connection.subject.way, Way::Inward(_));
+        let is_inward = matches!(connection.subject.way, Direction::Inward(_));
         if !is_inward && !self.knows_guards(connection.subject.port, event(CLIENT, generation, index)) {
             connection.keep_found(addresses);
             return Turn::Wait;

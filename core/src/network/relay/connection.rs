@@ -52,7 +52,7 @@ pub struct Subject<'t> {
     /// What was dialled for it, or was asked for.
     pub address: Option<IpAddr>,
     pub rule: Option<Rule<'t>>,
-    pub way: Way,
+    pub way: Direction,
     /// Whose it is, as far as that was found out.
     pub process: Option<Process>,
     /// Somebody was asked about it.
@@ -68,7 +68,7 @@ impl Subject<'_> {
             port: 0,
             address: None,
             rule: None,
-            way: Way::Outward,
+            way: Direction::Outward,
             process: None,
             asked: None,
         }
@@ -76,7 +76,7 @@ impl Subject<'_> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Direction {
     Outward,
     /// To a port of the host that the plan names.
     Local,
@@ -84,11 +84,11 @@ pub enum Way {
     Inward(u16),
 }
 
-impl Way {
+impl Direction {
     pub fn layer(self) -> Layer {
         match self {
-            Way::Outward | Way::Local => Layer::Connect,
-            Way::Inward(_) => Layer::Publish,
+            Direction::Outward | Direction::Local => Layer::Connect,
+            Direction::Inward(_) => Layer::Publish,
         }
     }
 }
@@ -331,7 +331,7 @@ impl<'t> Connection<'t> {
         // Whoever dialled an address, or a local port, was judged by that already.
         let (named, port, way) = (self.subject.name.is_some(), self.subject.port, self.subject.way);
         let may = |address| {
-            if !matches!(way, Way::Inward(_)) {
+            if !matches!(way, Direction::Inward(_)) {
                 from.guards.judge(address, port, named)?;
             }
             if named { from.table.may_dial(address, port, is_own(address)) } else { Ok(()) }
@@ -459,7 +459,7 @@ impl<'t> Connection<'t> {
             self.last_words = Some(answer);
             return self.say_last_words(tools, now);
         }
-        if let Way::Inward(_) = self.subject.way {
+        if let Direction::Inward(_) = self.subject.way {
             return self.break_off();
         }
         self.deadline = Some(now + REFUSED);
@@ -599,10 +599,10 @@ pub struct Origin<'a> {
 
 impl Origin<'_> {
     /// What is published is inside; all else is of the host's network.
-    fn socket(&self, way: Way, to: IpAddr) -> Result<OwnedFd, Errno> {
+    fn socket(&self, way: Direction, to: IpAddr) -> Result<OwnedFd, Errno> {
         match way {
-            Way::Inward(_) => self.within.ok_or(Errno::HOSTUNREACH)?.socket(dial::family(to)),
-            Way::Outward | Way::Local => dial::host_socket(to),
+            Direction::Inward(_) => self.within.ok_or(Errno::HOSTUNREACH)?.socket(dial::family(to)),
+            Direction::Outward | Direction::Local => dial::host_socket(to),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use super::connection::{Connection, Doubt, Subject, Turn, Way};
+use super::connection::{Connection, Direction, Doubt, Subject, Turn};
 use super::{CLIENT, Entrance, Relay, event};
 use crate::network::rules::host_table::Verdict;
 use crate::plan::host_name::Host;
@@ -27,8 +27,8 @@ impl<'t> Relay<'t> {
         let (subject, verdict) = match entrance {
             // A client of the proxy says what it wants before it comes here.
             Entrance::Dialled | Entrance::Proxy => self.subject_of(Host::Address(dialled.ip()), dialled.port()),
-            Entrance::Local(port) => here(port, Way::Local),
-            Entrance::Published(Published { inside, host }) => here(inside, Way::Inward(host)),
+            Entrance::Local(port) => here(port, Direction::Local),
+            Entrance::Published(Published { inside, host }) => here(inside, Direction::Inward(host)),
         };
         let synthetic = subject.synthetic;
         let number = event(CLIENT, generation, index);
@@ -73,7 +73,7 @@ impl<'t> Relay<'t> {
     ) -> Turn {
         let number = event(CLIENT, generation, index);
         match verdict {
-            None if connection.subject.way != Way::Outward => {
+            None if connection.subject.way != Direction::Outward => {
                 self.dial(connection, Rc::clone(&self.loopback), generation, index)
             }
             None => self.doubt(connection, Doubt::Refused("nothing is at this address"), number),

@@ -38,7 +38,7 @@ use rustix::net::{SocketFlags, sockopt};
 use rustix::process::{Resource, Rlimit};
 
 use self::byte_pump::Tools;
-use self::connection::{Connection, Doubt, Side, Turn, Way};
+use self::connection::{Connection, Direction, Doubt, Side, Turn};
 use self::decision_log::{Decision, DecisionLog, Heard, Layer, Outcome, Traffic};
 use self::dial_for_http::Upstream;
 use self::dns_stub::{Next, Stream, Stub};
@@ -500,9 +500,9 @@ impl<'t> Relay<'t> {
         let subject = connection.close(&mut self.tools);
         if flowed {
             let local = match subject.way {
-                Way::Outward => None,
-                Way::Local => Some(format!("local port {}", subject.port)),
-                Way::Inward(host) => Some(format!("--publish {host}:{}", subject.port)),
+                Direction::Outward => None,
+                Direction::Local => Some(format!("local port {}", subject.port)),
+                Direction::Inward(host) => Some(format!("--publish {host}:{}", subject.port)),
             };
             let rule = subject.rule.as_ref().map(|rule| rule as &dyn fmt::Display);
             self.told.say(&Decision {

@@ -11,7 +11,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use super::address::{self, Block, Kind};
-use super::http_hosts::{self, HttpHosts, Kind as Handed, NEVER, Way};
+use super::http_hosts::{self, HttpHosts, Kind as Handed, NEVER, NameRoute};
 use crate::network::relay::guarded_addresses::Guarded;
 use crate::plan::host_name::{Host, Name};
 use crate::plan::wire::bytes::Text;
@@ -343,9 +343,11 @@ impl Table {
 
     fn by_way(&self, name: &Name, port: Option<u16>) -> Option<Verdict<'_>> {
         match self.ways.to(name, port) {
-            Way::Open(rule) => Some(self.allowed_by(rule)),
-            Way::Shut(rule, reason) => Some(Verdict { rule: rule.and_then(|rule| self.rule(rule)), ..deny(reason) }),
-            Way::Ordinary => None,
+            NameRoute::Open(rule) => Some(self.allowed_by(rule)),
+            NameRoute::Shut(rule, reason) => {
+                Some(Verdict { rule: rule.and_then(|rule| self.rule(rule)), ..deny(reason) })
+            }
+            NameRoute::Ordinary => None,
         }
     }
 

@@ -54,7 +54,7 @@ struct Upstream {
 }
 
 /// What the table says of a name before it looks at what is allowed.
-pub enum Way {
+pub enum NameRoute {
     Open(usize),
     /// By the rule, if it is one that stands in the way.
     Shut(Option<usize>, &'static str),
@@ -104,18 +104,18 @@ impl HttpHosts {
     }
 
     /// `port` None: is there any at which it is reached?
-    pub fn to(&self, name: &Name, port: Option<u16>) -> Way {
+    pub fn to(&self, name: &Name, port: Option<u16>) -> NameRoute {
         if name.as_bytes() == DOMAIN || name.parents().any(|parent| parent == DOMAIN) {
-            return self.routes.get(name).map_or(Way::Shut(None, NO_ROUTE), |rule| Way::Open(*rule));
+            return self.routes.get(name).map_or(NameRoute::Shut(None, NO_ROUTE), |rule| NameRoute::Open(*rule));
         }
         if let Some(ports) = self.opened.get(name) {
             let open = ports.iter().find(|(open, _)| port.is_none_or(|port| port == *open));
             let first = ports.first().map(|(_, rule)| *rule);
-            return open.map_or(Way::Shut(first, OTHER_SERVICE), |(_, rule)| Way::Open(*rule));
+            return open.map_or(NameRoute::Shut(first, OTHER_SERVICE), |(_, rule)| NameRoute::Open(*rule));
         }
         match self.guarded.get(&Host::Name(name.clone())) {
-            Some(rule) => Way::Shut(Some(*rule), GUARDED),
-            None => Way::Ordinary,
+            Some(rule) => NameRoute::Shut(Some(*rule), GUARDED),
+            None => NameRoute::Ordinary,
         }
     }
 
