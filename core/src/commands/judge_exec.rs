@@ -22,7 +22,7 @@ use crate::plan::{Action, Gate, Plan, PlanError, Rule};
 /// What a process would ask the kernel for, as JSON. Its parent is not known beforehand.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct ExecToJudge {
     path: Text,
     argv: Vec<Text>,
     cwd: Text,
@@ -33,7 +33,7 @@ struct Asked {
 /// Not inlined into the start of every run: what expressions are compiled with takes pages of stack there.
 #[inline(never)]
 pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
-    let asked: Asked = reader::from_slice(asked).map_err(PlanError::Json)?;
+    let asked: ExecToJudge = reader::from_slice(asked).map_err(PlanError::Json)?;
     let (mut chain, needs) = (Vec::new(), RefCell::new(Vec::new()));
     let places = Places::of(plan);
     let followed = follow(&asked, places.as_ref(), &mut chain, &needs);
@@ -73,7 +73,7 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
 
 /// As a process that stands in `cwd` would have the kernel do it. `needs`: interpreters and loader, as they are named.
 fn follow(
-    asked: &Asked,
+    asked: &ExecToJudge,
     places: Option<&Places>,
     chain: &mut Vec<Link>,
     needs: &RefCell<Vec<Vec<u8>>>,
@@ -106,7 +106,7 @@ fn judge(
     plan: &Plan,
     gate: &Gate,
     places: Option<&Places>,
-    asked: &Asked,
+    asked: &ExecToJudge,
     chain: &[Link],
 ) -> Result<(Verdict, Option<usize>), Refusal> {
     let files: Vec<File<'_>> = chain.iter().map(Link::as_file).collect();

@@ -15,14 +15,14 @@ const ODD: &str = "it is not a name that everybody reads in the same way";
 /// A host as a program would ask for it, as JSON; an IPv6 address stands in brackets.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked {
+struct HostToJudge {
     network: Network,
     host: Text,
     port: u16,
 }
 
 pub fn report(asked: &[u8]) -> Result<String, Refusal> {
-    let asked: Asked = reader::from_slice(asked).map_err(PlanError::Json)?;
+    let asked: HostToJudge = reader::from_slice(asked).map_err(PlanError::Json)?;
     asked.network.check()?;
     let table = Table::compile(&asked.network)?;
     let verdict = match Host::read(asked.host.as_bytes()) {

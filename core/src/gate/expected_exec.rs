@@ -74,20 +74,20 @@ pub struct Unseen {
 }
 
 /// How the call asks for its file.
-struct Asked {
+struct ExecCall {
     dir: i32,
     path: u64,
     argv: u64,
     flags: i32,
 }
 
-impl Asked {
-    fn of(call: &Call) -> Asked {
+impl ExecCall {
+    fn of(call: &Call) -> ExecCall {
         let [a, b, c, _, e, _] = call.arguments;
         if i64::from(call.number) == libc::SYS_execveat {
-            Asked { dir: a as i32, path: b, argv: c, flags: e as i32 }
+            ExecCall { dir: a as i32, path: b, argv: c, flags: e as i32 }
         } else {
-            Asked { dir: libc::AT_FDCWD, path: a, argv: b, flags: 0 }
+            ExecCall { dir: libc::AT_FDCWD, path: a, argv: b, flags: 0 }
         }
     }
 }
@@ -100,7 +100,7 @@ impl Expected {
         sight: &mut CallerView,
         closely: bool,
     ) -> Result<Expected, Unexpected> {
-        let asked = Asked::of(call);
+        let asked = ExecCall::of(call);
         let memory = &mut sight.memory;
         let mut unseen = Unseen { process: Process { pid: call.thread, ..Process::default() }, ..Unseen::default() };
         memory.turn_to(call.thread);
@@ -239,7 +239,7 @@ fn arguments(memory: &mut Memory, address: u64) -> Result<Vec<u8>, Errno> {
     Ok(argv)
 }
 
-fn open(caller: &Caller, asked: &Asked, path: &[u8]) -> Result<OwnedFd, Broken> {
+fn open(caller: &Caller, asked: &ExecCall, path: &[u8]) -> Result<OwnedFd, Broken> {
     if path.is_empty() {
         // fexecve(3), memfd: what the descriptor is, if that is asked for and it is one.
         if asked.flags & libc::AT_EMPTY_PATH == 0 {

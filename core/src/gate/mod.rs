@@ -59,7 +59,7 @@ pub struct Gate {
     /// None: files are not fenced.
     places: Option<Places>,
     sight: CallerView,
-    asked: Vec<Asked>,
+    asked: Vec<ExecQuestion>,
     /// What is in files that no command can write.
     kept: RefCell<HashMap<State, [u8; 32]>>,
     /// Let through, and not yet seen at the exec stop.
@@ -77,7 +77,7 @@ pub struct Gate {
 }
 
 /// An exec that a person is asked about.
-struct Asked {
+struct ExecQuestion {
     id: u64,
     call: Call,
     expected: Expected,
@@ -353,7 +353,7 @@ impl Gate {
             Ok(id) => {
                 let since = Instant::now();
                 let deadline = since + Duration::from_secs(self.plan.ask_timeout_s.into());
-                self.asked.push(Asked { id, call, expected, verdict, since, deadline, withdrawn: false });
+                self.asked.push(ExecQuestion { id, call, expected, verdict, since, deadline, withdrawn: false });
             }
             Err(why) => {
                 let decision = self.decision(&verdict);
@@ -413,7 +413,7 @@ impl Gate {
 
     fn answered(&mut self, listener: &Listener, id: u64, answer: approver_process::Answer, by: String) {
         let Some(index) = self.asked.iter().position(|asked| asked.id == id) else { return };
-        let Asked { call, expected, verdict, since, .. } = self.asked.swap_remove(index);
+        let ExecQuestion { call, expected, verdict, since, .. } = self.asked.swap_remove(index);
         if !listener.still_waits(&call) {
             return;
         }
@@ -433,11 +433,17 @@ impl Gate {
         }
     }
 
-    fn dismiss(&mut self, listener: &Listener, which: impl Fn(&Asked) -> bool, why: &str, desk: &mut OpenQuestions) {
+    fn dismiss(
+        &mut self,
+        listener: &Listener,
+        which: impl Fn(&ExecQuestion) -> bool,
+        why: &str,
+        desk: &mut OpenQuestions,
+    ) {
         let (dismissed, kept) = std::mem::take(&mut self.asked).into_iter().partition(which);
         self.asked = kept;
-        let dismissed: Vec<Asked> = dismissed;
-        for Asked { id, call, expected, verdict, since, .. } in dismissed {
+        let dismissed: Vec<ExecQuestion> = dismissed;
+        for ExecQuestion { id, call, expected, verdict, since, .. } in dismissed {
             desk.withdraw(id);
             let (reason, asked_ms) = (Some(why.to_owned()), Some(elapsed_ms(since)));
             let decision = Decision { reason, asked_ms, ..self.decision(&verdict) };

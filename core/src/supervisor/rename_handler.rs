@@ -58,7 +58,7 @@ struct Mover {
 }
 
 /// What a call asks for.
-struct Asked {
+struct RenameCall {
     old: (i32, u64),
     new: (i32, u64),
     flags: RenameFlags,
@@ -77,12 +77,12 @@ impl<'a> Renames<'a> {
 
     /// Is the call one of [`CALLS`]?
     pub fn knows(call: &Call) -> bool {
-        i64::from(call.number) == libc::SYS_landlock_restrict_self || Asked::of(call).is_some()
+        i64::from(call.number) == libc::SYS_landlock_restrict_self || RenameCall::of(call).is_some()
     }
 
     /// A call arrived.
     pub fn take(&mut self, listener: &Listener, call: Call) {
-        let Some(asked) = Asked::of(&call) else {
+        let Some(asked) = RenameCall::of(&call) else {
             self.fenced_further = true;
             return listener.answer(&call, Answer::Continue);
         };
@@ -120,7 +120,7 @@ impl<'a> Renames<'a> {
 
     /// None: this is not for us.
     fn begin(&self, listener: &Listener, call: Call) -> Option<Mover> {
-        let asked = Asked::of(&call)?;
+        let asked = RenameCall::of(&call)?;
         let caller = Caller::of(call.thread).ok()?;
         let process = caller.own("", PATH_DIR).ok()?;
         if self.fenced_further || !self.inside.holds(process.as_fd()) {
@@ -183,19 +183,21 @@ fn end(child: Pid) {
     while matches!(rustix::process::waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
 }
 
-impl Asked {
+impl RenameCall {
     /// None: it is no renaming.
-    fn of(call: &Call) -> Option<Asked> {
+    fn of(call: &Call) -> Option<RenameCall> {
         let [a, b, c, d, e, _] = call.arguments;
         match i64::from(call.number) {
             #[cfg(target_arch = "x86_64")]
             libc::SYS_rename => {
-                Some(Asked { old: (libc::AT_FDCWD, a), new: (libc::AT_FDCWD, b), flags: RenameFlags::empty() })
+                Some(RenameCall { old: (libc::AT_FDCWD, a), new: (libc::AT_FDCWD, b), flags: RenameFlags::empty() })
             }
-            libc::SYS_renameat => Some(Asked { old: (a as i32, b), new: (c as i32, d), flags: RenameFlags::empty() }),
+            libc::SYS_renameat => {
+                Some(RenameCall { old: (a as i32, b), new: (c as i32, d), flags: RenameFlags::empty() })
+            }
             libc::SYS_renameat2 => {
                 let flags = RenameFlags::from_bits_retain(e as u32);
-                Some(Asked { old: (a as i32, b), new: (c as i32, d), flags })
+                Some(RenameCall { old: (a as i32, b), new: (c as i32, d), flags })
             }
             _ => None,
         }
@@ -203,7 +205,7 @@ impl Asked {
 }
 
 /// A first look, for every file that is renamed: it may be wrong for what is no directory, and costs a few system calls.
-fn may_be_directory(call: &Call, asked: &Asked) -> bool {
+fn may_be_directory(call: &Call, asked: &RenameCall) -> bool {
     let look = || {
         let (dir, address) = asked.old;
         let path = call.path(address)?;

@@ -72,7 +72,7 @@ impl Kind {
 
 /// What came to port 53.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum DnsQuestion {
     Query(Query),
     /// Not a question that is answered here: this is the message that says so.
     Refused(Vec<u8>),
@@ -123,15 +123,15 @@ impl Header {
 }
 
 impl Query {
-    pub fn read(message: &[u8]) -> Asked {
+    pub fn read(message: &[u8]) -> DnsQuestion {
         let mut reader = Reader { message, at: 0 };
         let (Some(id), Some(flags), Some(counts)) = (reader.u16(), reader.u16(), reader.counts()) else {
-            return Asked::Nothing;
+            return DnsQuestion::Nothing;
         };
         let mut header = Header { id, flags, extended: false };
-        let refused = |header: Header, code, question: &[u8]| Asked::Refused(header.answer(code, question, None));
+        let refused = |header: Header, code, question: &[u8]| DnsQuestion::Refused(header.answer(code, question, None));
         if flags & RESPONSE != 0 {
-            return Asked::Nothing;
+            return DnsQuestion::Nothing;
         }
         if flags & OPCODE != 0 {
             return refused(header, NOT_IMPLEMENTED, b"");
@@ -165,7 +165,7 @@ impl Query {
         if class != IN {
             return refused(header, REFUSED, question);
         }
-        Asked::Query(Query { name: name(&labels), kind: Kind::of(kind), header, question: question.to_vec() })
+        DnsQuestion::Query(Query { name: name(&labels), kind: Kind::of(kind), header, question: question.to_vec() })
     }
 
     /// The name for people, odd or not: printable ASCII. A dot in a label is not one between labels (RFC 1035, 5.1).

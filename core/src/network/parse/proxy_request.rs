@@ -71,7 +71,7 @@ impl Form {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ProxyRequest {
     pub host: Host,
     pub port: u16,
     pub form: Form,
@@ -86,7 +86,7 @@ pub enum Step {
     More,
     /// To be answered at once; so many bytes were for us.
     Say(usize, &'static [u8]),
-    Asked(Asked),
+    Asked(ProxyRequest),
     /// The last words, and why, if that is worth telling.
     Refused(Vec<u8>, Option<&'static str>),
 }
@@ -173,9 +173,13 @@ fn wish(pending: &[u8]) -> Step {
     };
     let Some((port, rest)) = rest.split_first_chunk::<2>() else { return Step::More };
     match (host, u16::from_be_bytes(*port)) {
-        (Some(host), port @ 1..) => {
-            Step::Asked(Asked { host, port, form: Form::Socks, taken: pending.len() - rest.len(), head: Vec::new() })
-        }
+        (Some(host), port @ 1..) => Step::Asked(ProxyRequest {
+            host,
+            port,
+            form: Form::Socks,
+            taken: pending.len() - rest.len(),
+            head: Vec::new(),
+        }),
         _ => Step::Refused(reply(NOT_ALLOWED), Some(NO_HOST)),
     }
 }
@@ -203,7 +207,7 @@ fn http(pending: &[u8], length: usize, token: &Token) -> Result<Step, Step> {
     };
     if method.eq_ignore_ascii_case(b"CONNECT") {
         let Some((host, Some(port))) = http_request::authority(target) else { return Err(no_host()) };
-        return Ok(Step::Asked(Asked { host, port, form: Form::Connect, taken: length, head: Vec::new() }));
+        return Ok(Step::Asked(ProxyRequest { host, port, form: Form::Connect, taken: length, head: Vec::new() }));
     }
     // Whatever can be read in two ways is refused as on every other connection.
     match Requests::default().next(pending.get(..length).unwrap_or_default()) {
@@ -217,7 +221,7 @@ fn http(pending: &[u8], length: usize, token: &Token) -> Result<Step, Step> {
     let (named, path) = rest.split_at_checked(end).ok_or_else(no_host)?;
     let (host, port) = http_request::authority(named).ok_or_else(no_host)?;
     let head = origin_form(method, path, version, named, &fields);
-    Ok(Step::Asked(Asked { host, port: port.unwrap_or(80), form: Form::Request, taken: length, head }))
+    Ok(Step::Asked(ProxyRequest { host, port: port.unwrap_or(80), form: Form::Request, taken: length, head }))
 }
 
 /// The request as the host gets it. There is no second one on the connection, which might be for another.

@@ -28,7 +28,7 @@ use super::relay_messages::Process;
 use super::sniffer::{Refusal, Sniffer};
 use crate::network::parse::http_request::{self, First};
 use crate::network::parse::http_response_head;
-use crate::network::parse::proxy_request::{Asked, Form, Greeting, Step};
+use crate::network::parse::proxy_request::{Form, Greeting, ProxyRequest, Step};
 use crate::network::rules::host_table::{Rule, Table};
 use crate::network::rules::http_hosts::Kind as Handed;
 use crate::network::supervisor::published_ports::Within;
@@ -56,7 +56,7 @@ pub struct Subject<'t> {
     /// Whose it is, as far as that was found out.
     pub process: Option<Process>,
     /// Somebody was asked about it.
-    pub asked: Option<decision_log::Asked>,
+    pub asked: Option<decision_log::PersonAnswer>,
 }
 
 impl Subject<'_> {
@@ -130,7 +130,7 @@ pub enum Turn {
     /// What it waits for has to be looked at: [`Doubt`].
     Decide,
     /// The proxy is asked for something: `go_on`.
-    Asked(Asked),
+    Asked(ProxyRequest),
     /// Somebody else goes on with it: `part`.
     HandedOver(Handed),
     /// It is not: to be told if there is a reason, then `dismiss`.
@@ -247,8 +247,8 @@ impl<'t> Connection<'t> {
     }
 
     /// It is known what the proxy is asked for. From here on it is as if that had been dialled.
-    pub fn go_on(&mut self, subject: Subject<'t>, asked: Asked) {
-        let Asked { host, form, taken, head, .. } = asked;
+    pub fn go_on(&mut self, subject: Subject<'t>, asked: ProxyRequest) {
+        let ProxyRequest { host, form, taken, head, .. } = asked;
         let State::Greeting(_, held) = std::mem::replace(&mut self.state, State::Waiting) else { return };
         self.sight = match form {
             Form::Request => Some(Sniffer::of_a_request(subject.name.clone().map_or(host, Host::Name), subject.port)),

@@ -58,7 +58,7 @@ pub enum Outcome {
 
 /// Who allowed or denied it, when it was asked about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct PersonAnswer {
     /// None: nobody answered.
     pub by: Option<String>,
     pub ms: u64,
@@ -69,7 +69,7 @@ pub struct Decision<'a> {
     pub outcome: Outcome,
     /// Whose connection it was.
     pub process: Option<&'a Process>,
-    pub asked: Option<&'a Asked>,
+    pub asked: Option<&'a PersonAnswer>,
     pub host: Option<&'a dyn fmt::Display>,
     pub port: Option<u16>,
     pub address: Option<IpAddr>,
@@ -296,7 +296,7 @@ mod tests {
             layer: Layer::Connect,
             outcome: Outcome::Allowed,
             process: Some(&Process { pid: 11, exe: "/usr/bin/curl".to_owned() }),
-            asked: Some(&Asked { by: Some("terminal".to_owned()), ms: 1200 }),
+            asked: Some(&PersonAnswer { by: Some("terminal".to_owned()), ms: 1200 }),
             host: Some(host),
             port: Some(443),
             address,

@@ -12,7 +12,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::byte_pump::End;
 use super::decision_log::{Decision, DecisionLog, Layer};
 use super::synthetic_addresses::Synthetic;
-use crate::network::parse::dns_message::{self, Answer, Asked, Kind, Query};
+use crate::network::parse::dns_message::{self, Answer, DnsQuestion, Kind, Query};
 use crate::network::rules::host_table::Table;
 use crate::plan::Action;
 
@@ -45,9 +45,9 @@ impl<'t> Stub<'t> {
     /// The answer to a message, if it gets any.
     pub fn answer(&mut self, message: &[u8], told: &mut DecisionLog, now: Instant) -> Option<Vec<u8>> {
         match Query::read(message) {
-            Asked::Nothing => None,
-            Asked::Refused(answer) => Some(answer),
-            Asked::Query(query) => {
+            DnsQuestion::Nothing => None,
+            DnsQuestion::Refused(answer) => Some(answer),
+            DnsQuestion::Query(query) => {
                 let answer = self.judge(&query, told, now);
                 Some(dns_message::answer(&query, answer))
             }

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::connection::{Connection, Doubt, Turn};
-use super::decision_log::{Asked, Outcome};
+use super::decision_log::{Outcome, PersonAnswer};
 use super::relay_messages::{Process, Reply, Request};
 use super::socket_owner::Owner;
 use super::{CLIENT, Peer, Relay, event};
@@ -114,7 +114,7 @@ impl<'t> Relay<'t> {
             Reply::Who { id, process } => self.identified(id, process),
             Reply::Answer { id, verdict, by, reason, ms } => {
                 let reason = reason.as_deref().unwrap_or(SAID_NO);
-                self.answered(id, verdict, reason, &Asked { by, ms });
+                self.answered(id, verdict, reason, &PersonAnswer { by, ms });
             }
         }
     }
@@ -156,7 +156,7 @@ impl<'t> Relay<'t> {
         let place = (name, connection.subject.port);
         let number = match self.questions.about(&place, self.now) {
             Known::Allowed => {
-                connection.subject.asked = Some(Asked { by: Some("session".to_owned()), ms: 0 });
+                connection.subject.asked = Some(PersonAnswer { by: Some("session".to_owned()), ms: 0 });
                 return self.go_on(connection, generation, index);
             }
             Known::Denied(reason) => return self.refuse(connection, &reason, Outcome::Denied),
@@ -177,7 +177,7 @@ impl<'t> Relay<'t> {
         if connection.has_heard_all() { Turn::Decide } else { Turn::Wait }
     }
 
-    fn answered(&mut self, question: u64, verdict: Answer, reason: &str, asked: &Asked) {
+    fn answered(&mut self, question: u64, verdict: Answer, reason: &str, asked: &PersonAnswer) {
         // Nobody waits for it any more.
         let Some(Open { place, waiting }) = self.questions.close(question) else { return };
         self.questions.remember(place, verdict, reason, self.now);

@@ -16,10 +16,10 @@ const TO_CLEAR: Duration = Duration::from_millis(500);
 pub struct Asker {
     timeout_s: u64,
     source: Option<Text>,
-    asked: Vec<Asked>,
+    asked: Vec<HostQuestion>,
 }
 
-struct Asked {
+struct HostQuestion {
     /// The relay's number for it, and the desk's.
     id: u64,
     at_desk: u64,
@@ -55,7 +55,7 @@ impl Asker {
         match asked {
             Ok(at_desk) => {
                 let deadline = now + Duration::from_secs(self.timeout_s);
-                self.asked.push(Asked { id, at_desk, since: now, deadline, withdrawn: false });
+                self.asked.push(HostQuestion { id, at_desk, since: now, deadline, withdrawn: false });
                 None
             }
             Err(why) => Some(unanswered(id, now, format!("nobody could be asked: {why}"))),
@@ -82,7 +82,7 @@ impl Asker {
         let mut replies = Vec::new();
         for Given { id, answer, by } in desk.given(|id| self.asked.iter().any(|asked| asked.at_desk == id)) {
             let Some(index) = self.asked.iter().position(|asked| asked.at_desk == id) else { continue };
-            let Asked { id, since, .. } = self.asked.swap_remove(index);
+            let HostQuestion { id, since, .. } = self.asked.swap_remove(index);
             replies.push(Reply::Answer { id, verdict: answer, by: Some(by), reason: None, ms: elapsed_ms(since) });
         }
         let now = Instant::now();
@@ -93,7 +93,7 @@ impl Asker {
         let is_deserted = desk.is_deserted();
         let late = format!("nobody answered within {} s", self.timeout_s);
         let why = if is_deserted { "whoever was asked is gone" } else { &late };
-        for Asked { id, since, .. } in self.asked.extract_if(.., |asked| is_deserted || asked.deadline <= now) {
+        for HostQuestion { id, since, .. } in self.asked.extract_if(.., |asked| is_deserted || asked.deadline <= now) {
             replies.push(unanswered(id, since, why.to_owned()));
         }
         replies

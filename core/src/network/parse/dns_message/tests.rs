@@ -7,14 +7,14 @@ const OPTION: &[u8] = b"\0\0\x29\x04\xd0\0\0\0\0\0\0";
 
 fn read(message: &[u8]) -> Query {
     match Query::read(message) {
-        Asked::Query(query) => query,
+        DnsQuestion::Query(query) => query,
         other => panic!("{other:?}"),
     }
 }
 
 fn refused(message: &[u8]) -> Vec<u8> {
     match Query::read(message) {
-        Asked::Refused(answer) => answer,
+        DnsQuestion::Refused(answer) => answer,
         other => panic!("{other:?}"),
     }
 }
@@ -95,7 +95,7 @@ fn the_longest_name_is_answered_in_a_small_datagram() {
 #[test]
 fn what_is_no_question_is_refused_or_not_answered() {
     for message in [&b""[..], b"\0", &QUERY[..11], &changed(QUERY, &[(2, 0x81)])] {
-        assert_eq!(Query::read(message), Asked::Nothing);
+        assert_eq!(Query::read(message), DnsQuestion::Nothing);
     }
     let code = |message: &[u8]| refused(message)[3] & 15;
     let format: [Vec<u8>; 12] = [
@@ -270,7 +270,7 @@ fn noise_breaks_nothing() {
     let mut noise = Noise::new(1);
     let good = reply(GOOD, Kind::A, &[b"\xc0\x0c\0\x05\0\x01\0\0\0\x1e\0\x04\x01b\xc0\x0e", HERE]);
     for _ in 0..5_000 {
-        if let Asked::Query(query) = Query::read(&noise.changed(QUERY)) {
+        if let DnsQuestion::Query(query) = Query::read(&noise.changed(QUERY)) {
             let said = answer(&query, Answer::V4(Ipv4Addr::LOCALHOST));
             assert!(said.len() <= 512);
             assert!(query.asked_name().bytes().all(|byte| matches!(byte, b' '..=b'~')));

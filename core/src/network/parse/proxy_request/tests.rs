@@ -34,7 +34,7 @@ fn greet(bytes: &[u8]) -> (Vec<u8>, Step) {
     whole
 }
 
-fn asked(bytes: &[u8]) -> Asked {
+fn asked(bytes: &[u8]) -> ProxyRequest {
     match greet(bytes) {
         (_, Step::Asked(asked)) => asked,
         other => panic!("{}: {other:?}", bytes.escape_ascii()),
