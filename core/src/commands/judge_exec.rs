@@ -11,7 +11,7 @@ use super::error::Refusal;
 use crate::gate::argv_text;
 use crate::gate::decide::decide;
 use crate::gate::interpreter_chain::{self, Broken, Entry, Known, Link, Start};
-use crate::gate::rules::{self, Cause, Exec, File, Rules, Verdict};
+use crate::gate::rules::{self, Cause, Exec, ExecDecision, File, Rules};
 use crate::gate::trusted_dirs::Places;
 use crate::kernel::calling_process;
 use crate::plan::wire::bytes::Text;
@@ -47,7 +47,7 @@ pub fn report(plan: &Plan, asked: &[u8]) -> Result<String, Refusal> {
         (Err(Broken::Fails(errno)), _) => (Some(errno), None),
         (_, None) => (None, None),
         (Err(Broken::Unseen { why, .. }), Some(gate)) => {
-            let verdict = Verdict { action: Action::Deny, cause: Cause::Unseen(why), doubted: None };
+            let verdict = ExecDecision { action: Action::Deny, cause: Cause::Unseen(why), doubted: None };
             (None, Some((verdict, None, gate)))
         }
         (Ok(_), Some(gate)) => {
@@ -108,7 +108,7 @@ fn judge(
     places: Option<&Places>,
     asked: &ExecToJudge,
     chain: &[Link],
-) -> Result<(Verdict, Option<usize>), Refusal> {
+) -> Result<(ExecDecision, Option<usize>), Refusal> {
     let files: Vec<File<'_>> = chain.iter().map(Link::as_file).collect();
     let argv: Vec<_> = asked.argv.iter().map(Text::as_bytes).collect();
     let exec = Exec {
@@ -123,7 +123,7 @@ fn judge(
     Ok(decide(&Rules::compile(gate)?, places, &exec, chain))
 }
 
-fn told(out: &mut String, verdict: &Verdict, approved: Option<usize>, gate: &Gate) {
+fn told(out: &mut String, verdict: &ExecDecision, approved: Option<usize>, gate: &Gate) {
     let (cause, rule, why) = match &verdict.cause {
         Cause::Rule(rule) => ("rule", Some(*rule), None),
         Cause::Default => ("default", None, None),

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::error::Refusal;
-use crate::network::rules::host_table::{Table, Verdict};
+use crate::network::rules::host_table::{HostDecision, Table};
 use crate::plan::host_name::Host;
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
@@ -28,7 +28,7 @@ pub fn report(asked: &[u8]) -> Result<String, Refusal> {
     let verdict = match Host::read(asked.host.as_bytes()) {
         Some(Host::Name(name)) => table.judge_name(&name, Some(asked.port)),
         Some(Host::Address(address)) => table.judge_address(address, asked.port),
-        None => Verdict { action: Action::Deny, rule: None, reason: Some(ODD) },
+        None => HostDecision { action: Action::Deny, rule: None, reason: Some(ODD) },
     };
     let mut out = format!("{{\"action\":\"{}\",\"rule\":", verdict.action.name());
     match verdict.rule {

@@ -32,7 +32,7 @@ use crate::sandbox::temp_dir::Temp;
 struct Mechanism {
     name: &'static str,
     needs: &'static str,
-    probe: fn(&Scene) -> Verdict,
+    probe: fn(&Scene) -> ProbeResult,
 }
 
 const MECHANISMS: &[Mechanism] = &[
@@ -58,7 +58,7 @@ const MECHANISMS: &[Mechanism] = &[
     Mechanism { name: "network filter", needs: "Linux 4.19 with nft_tproxy and IPv6", probe: network_filter },
 ];
 
-struct Verdict {
+struct ProbeResult {
     held: bool,
     detail: String,
 }
@@ -129,7 +129,7 @@ impl Scene {
     fn try_all(&self) -> String {
         let mut out = String::new();
         writer::list(&mut out, MECHANISMS, |out, mechanism| {
-            let Verdict { held, detail } = (mechanism.probe)(self);
+            let ProbeResult { held, detail } = (mechanism.probe)(self);
             out.push_str(&format!("{{\"mechanism\":\"{}\",\"held\":{held},\"detail\":", mechanism.name));
             writer::string(out, detail.as_bytes(), Invalid::Text);
             out.push_str(&format!(",\"needs\":\"{}\"}}", mechanism.needs));
@@ -167,13 +167,16 @@ fn see(fence: Act<'_>, act: Act<'_>) -> Seen {
 }
 
 /// Unfenced the act gives `control`, fenced it gives `expected`.
-fn compare(control: Seen, fence: Act<'_>, act: Act<'_>, expected: Seen) -> Verdict {
+fn compare(control: Seen, fence: Act<'_>, act: Act<'_>, expected: Seen) -> ProbeResult {
     let outside = see(&|| Ok(()), act);
     if outside != control {
-        return Verdict { held: false, detail: format!("can not be tried: without the fence {}", outside.words()) };
+        return ProbeResult { held: false, detail: format!("can not be tried: without the fence {}", outside.words()) };
     }
     let inside = see(fence, act);
-    Verdict { held: inside == expected, detail: format!("inside: {}; outside: {}", inside.words(), outside.words()) }
+    ProbeResult {
+        held: inside == expected,
+        detail: format!("inside: {}; outside: {}", inside.words(), outside.words()),
+    }
 }
 
 fn restrict(ruleset: Ruleset, grants: &[(&OwnedFd, Rights)]) -> Result<(), Errno> {
@@ -198,7 +201,7 @@ fn scoping(scope: Scope) -> Result<Ruleset, Errno> {
 }
 
 /// An act that the right alone decides, on a scene without any grant.
-fn without_right(right: AccessFs, act: Act<'_>) -> Verdict {
+fn without_right(right: AccessFs, act: Act<'_>) -> ProbeResult {
     compare(Seen::Done, &|| restrict(handling(right)?, &[]), act, Seen::Refused(Errno::ACCESS))
 }
 
@@ -206,19 +209,19 @@ fn open_file(scene: &Scene, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(&scene.dir, c"file", flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-fn landlock_read(scene: &Scene) -> Verdict {
+fn landlock_read(scene: &Scene) -> ProbeResult {
     without_right(AccessFs::ReadFile, &|| open_file(scene, OFlags::RDONLY).map(drop))
 }
 
-fn landlock_write(scene: &Scene) -> Verdict {
+fn landlock_write(scene: &Scene) -> ProbeResult {
     without_right(AccessFs::WriteFile, &|| open_file(scene, OFlags::WRONLY).map(drop))
 }
 
-fn landlock_truncate(scene: &Scene) -> Verdict {
+fn landlock_truncate(scene: &Scene) -> ProbeResult {
     without_right(AccessFs::Truncate, &|| open_file(scene, OFlags::WRONLY | OFlags::TRUNC).map(drop))
 }
 
-fn landlock_ioctl(_: &Scene) -> Verdict {
+fn landlock_ioctl(_: &Scene) -> ProbeResult {
     without_right(AccessFs::IoctlDev, &|| {
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         rustix::termios::tcgetattr(rustix::fs::open(c"/dev/ptmx", flags, Mode::empty())?).map(drop)
@@ -226,7 +229,7 @@ fn landlock_ioctl(_: &Scene) -> Verdict {
 }
 
 /// A file moves between two directories that grant everything but that.
-fn landlock_refer(scene: &Scene) -> Verdict {
+fn landlock_refer(scene: &Scene) -> ProbeResult {
     let fence = || {
         let all = rights::known_to(2).0;
         restrict(handling(all)?, &[(&scene.dir, all & !AccessFs::Refer)])
@@ -238,18 +241,18 @@ fn landlock_refer(scene: &Scene) -> Verdict {
     compare(Seen::Done, &fence, &act, Seen::Refused(Errno::XDEV))
 }
 
-fn landlock_signal(scene: &Scene) -> Verdict {
+fn landlock_signal(scene: &Scene) -> ProbeResult {
     let fence = || restrict(scoping(Scope::Signal)?, &[]);
     compare(Seen::Done, &fence, &|| rustix::process::test_kill_process(scene.outsider), Seen::Refused(Errno::PERM))
 }
 
-fn landlock_abstract_socket(_: &Scene) -> Verdict {
+fn landlock_abstract_socket(_: &Scene) -> ProbeResult {
     let name = format!("paddock-probe-{}", rustix::process::getpid().as_raw_nonzero());
     let address = SocketAddr::from_abstract_name(name.as_bytes());
     let listener = address.and_then(|address| UnixListener::bind_addr(&address).map(|listener| (address, listener)));
     let (address, _listener) = match listener {
         Ok(pair) => pair,
-        Err(error) => return Verdict { held: false, detail: format!("can not be tried: {error}") },
+        Err(error) => return ProbeResult { held: false, detail: format!("can not be tried: {error}") },
     };
     let connect = || match UnixStream::connect_addr(&address) {
         Ok(_) => Ok(()),
@@ -259,7 +262,7 @@ fn landlock_abstract_socket(_: &Scene) -> Verdict {
     compare(Seen::Done, &fence, &connect, Seen::Refused(Errno::PERM))
 }
 
-fn landlock_ptrace(scene: &Scene) -> Verdict {
+fn landlock_ptrace(scene: &Scene) -> ProbeResult {
     const PTRACE_SEIZE: u64 = 0x4206;
     let target = scene.outsider.as_raw_nonzero().get() as u64;
     let seize = || sys::numeric_syscall(libc::SYS_ptrace, [PTRACE_SEIZE, target, 0, 0]).map(drop);
@@ -281,29 +284,29 @@ fn filter() -> Result<(), Errno> {
     sys::seccomp_install(&filter.program)
 }
 
-fn seccomp_errno(_: &Scene) -> Verdict {
+fn seccomp_errno(_: &Scene) -> ProbeResult {
     let act = || sys::numeric_syscall(libc::SYS_getpriority, [0; 4]).map(drop);
     compare(Seen::Done, &filter, &act, Seen::Refused(Errno::PERM))
 }
 
 #[cfg(target_arch = "x86_64")]
-fn seccomp_foreign(_: &Scene) -> Verdict {
+fn seccomp_foreign(_: &Scene) -> ProbeResult {
     let act = || if sys::i386_getpid() > 0 { Ok(()) } else { Err(Errno::NOSYS) };
     if see(&|| Ok(()), &act) != Seen::Done {
-        return Verdict { held: true, detail: "this kernel has no i386 system calls".to_owned() };
+        return ProbeResult { held: true, detail: "this kernel has no i386 system calls".to_owned() };
     }
     compare(Seen::Done, &filter, &act, Seen::Killed(libc::SIGSYS))
 }
 
 #[cfg(target_arch = "aarch64")]
-fn seccomp_foreign(_: &Scene) -> Verdict {
-    Verdict { held: true, detail: "a 64-bit program has no other system calls here".to_owned() }
+fn seccomp_foreign(_: &Scene) -> ProbeResult {
+    ProbeResult { held: true, detail: "a 64-bit program has no other system calls here".to_owned() }
 }
 
 /// Whether the kernel has x32 or not: with the filter the number kills.
-fn seccomp_x32(_: &Scene) -> Verdict {
+fn seccomp_x32(_: &Scene) -> ProbeResult {
     if Arch::NATIVE != Arch::X86_64 {
-        return Verdict { held: true, detail: "this architecture has no x32".to_owned() };
+        return ProbeResult { held: true, detail: "this architecture has no x32".to_owned() };
     }
     const X32_GETPID: i64 = 0x4000_0000 + 39;
     let act = || sys::numeric_syscall(X32_GETPID, [0; 4]).map(drop);
@@ -312,37 +315,37 @@ fn seccomp_x32(_: &Scene) -> Verdict {
 }
 
 /// No ring is made even outside: the arguments are wrong. ENOSYS tells the filter from the kernel.
-fn seccomp_io_uring(_: &Scene) -> Verdict {
+fn seccomp_io_uring(_: &Scene) -> ProbeResult {
     let act = || sys::numeric_syscall(libc::SYS_io_uring_setup, [0; 4]).map(drop);
     let outside = see(&|| Ok(()), &act);
     if outside == Seen::Refused(Errno::NOSYS) {
-        return Verdict { held: true, detail: "this kernel has no io_uring".to_owned() };
+        return ProbeResult { held: true, detail: "this kernel has no io_uring".to_owned() };
     }
     compare(outside, &filter, &act, Seen::Refused(Errno::NOSYS))
 }
 
 /// On a descriptor that is not open, with a bit set where the kernel does not look.
-fn seccomp_tiocsti(_: &Scene) -> Verdict {
+fn seccomp_tiocsti(_: &Scene) -> ProbeResult {
     const TIOCSTI: u64 = 0x5412;
     let act = || sys::numeric_syscall(libc::SYS_ioctl, [u64::MAX, TIOCSTI | 1 << 32, 0, 0]).map(drop);
     compare(Seen::Refused(Errno::BADF), &filter, &act, Seen::Refused(Errno::PERM))
 }
 
-fn user_notification(_: &Scene) -> Verdict {
+fn user_notification(_: &Scene) -> ProbeResult {
     const ALLOW: Instruction = Instruction { code: bpf::RETURN, jt: 0, jf: 0, k: bpf::RET_ALLOW };
     let listen = || {
         rustix::thread::set_no_new_privs(true)?;
         sys::seccomp_listener(&[ALLOW]).map(drop)
     };
     let seen = see(&|| Ok(()), &listen);
-    Verdict { held: seen == Seen::Done, detail: format!("a listener: {}", seen.words()) }
+    ProbeResult { held: seen == Seen::Done, detail: format!("a listener: {}", seen.words()) }
 }
 
 /// A connection to a port of this machine.
-fn landlock_ports(_: &Scene) -> Verdict {
+fn landlock_ports(_: &Scene) -> ProbeResult {
     let Ok((listener, address)) = TcpListener::bind("127.0.0.1:0").and_then(|one| one.local_addr().map(|at| (one, at)))
     else {
-        return Verdict { held: false, detail: "can not be tried: there is no loopback".to_owned() };
+        return ProbeResult { held: false, detail: "can not be tried: there is no loopback".to_owned() };
     };
     let fence = || {
         rustix::thread::set_no_new_privs(true)?;
@@ -359,15 +362,15 @@ fn landlock_ports(_: &Scene) -> Verdict {
 }
 
 /// By it the supervisor connects for the command where no namespace keeps the network in. Filters of containers may refuse it.
-fn pinned_socket(_: &Scene) -> Verdict {
+fn pinned_socket(_: &Scene) -> ProbeResult {
     match supervised_connect::check() {
-        Ok(()) => Verdict { held: true, detail: "a descriptor was taken by its number".to_owned() },
-        Err(errno) => Verdict { held: false, detail: format!("pidfd_getfd: {}", errno_names::errno(errno)) },
+        Ok(()) => ProbeResult { held: true, detail: "a descriptor was taken by its number".to_owned() },
+        Err(errno) => ProbeResult { held: false, detail: format!("pidfd_getfd: {}", errno_names::errno(errno)) },
     }
 }
 
 /// Without it nobody can see what an exec has become. Yama (kernel.yama.ptrace_scope = 3) and some containers refuse it.
-fn ptrace_stop(scene: &Scene) -> Verdict {
+fn ptrace_stop(scene: &Scene) -> ProbeResult {
     let process = scene.outsider.as_raw_nonzero().get() as u32;
     let stop = || {
         trace::seize(process)?;
@@ -382,13 +385,13 @@ fn ptrace_stop(scene: &Scene) -> Verdict {
         trace::detach(process)
     };
     match stop() {
-        Ok(()) => Verdict { held: true, detail: "a process was stopped and let go".to_owned() },
-        Err(errno) => Verdict { held: false, detail: format!("a process of ours: {}", errno_names::errno(errno)) },
+        Ok(()) => ProbeResult { held: true, detail: "a process was stopped and let go".to_owned() },
+        Err(errno) => ProbeResult { held: false, detail: format!("a process of ours: {}", errno_names::errno(errno)) },
     }
 }
 
 /// A new user and mount namespace in which a mount works, for a process that may not mount otherwise (or is root).
-fn user_namespace(scene: &Scene) -> Verdict {
+fn user_namespace(scene: &Scene) -> ProbeResult {
     let enter = || {
         let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS;
         sys::numeric_syscall(libc::SYS_unshare, [flags as u64, 0, 0, 0]).map(drop)
@@ -399,17 +402,17 @@ fn user_namespace(scene: &Scene) -> Verdict {
         rustix::mount::mount_bind(c"from", c"to")
     };
     let seen = see(&enter, &mount);
-    Verdict { held: seen == Seen::Done, detail: format!("a mount in a namespace of its own: {}", seen.words()) }
+    ProbeResult { held: seen == Seen::Done, detail: format!("a mount in a namespace of its own: {}", seen.words()) }
 }
 
 /// A network of its own, with its loopback.
-fn network_namespace(_: &Scene) -> Verdict {
+fn network_namespace(_: &Scene) -> ProbeResult {
     let seen = see(&own_user, &|| own_network(plan::Mode::None).map(drop));
-    Verdict { held: seen == Seen::Done, detail: format!("a network of its own: {}", seen.words()) }
+    ProbeResult { held: seen == Seen::Done, detail: format!("a network of its own: {}", seen.words()) }
 }
 
 /// One in which a connection to a host that does not exist arrives, and nobody had to be there for it.
-fn network_filter(_: &Scene) -> Verdict {
+fn network_filter(_: &Scene) -> ProbeResult {
     let call = || {
         let _sockets = own_network(plan::Mode::Filtered)?;
         for nobody in ["203.0.113.1:80", "[2001:db8::1]:80"] {
@@ -418,7 +421,7 @@ fn network_filter(_: &Scene) -> Verdict {
         Ok(())
     };
     let seen = see(&own_user, &call);
-    Verdict { held: seen == Seen::Done, detail: format!("calls to any address are taken: {}", seen.words()) }
+    ProbeResult { held: seen == Seen::Done, detail: format!("calls to any address are taken: {}", seen.words()) }
 }
 
 fn own_user() -> Result<(), Errno> {

@@ -6,16 +6,21 @@ use std::time::Instant;
 use sha2::{Digest as _, Sha256};
 
 use super::interpreter_chain::Link;
-use super::rules::{Cause, Exec, Rules, Verdict};
+use super::rules::{Cause, Exec, ExecDecision, Rules};
 use super::trusted_dirs::Places;
 use crate::plan::Action;
 
 /// The verdict that counts, and the approval that answers where it is a question.
-pub fn decide(rules: &Rules, places: Option<&Places>, exec: &Exec<'_>, chain: &[Link]) -> (Verdict, Option<usize>) {
+pub fn decide(
+    rules: &Rules,
+    places: Option<&Places>,
+    exec: &Exec<'_>,
+    chain: &[Link],
+) -> (ExecDecision, Option<usize>) {
     const STRAYS: &str = "its interpreter opens it by a way that the command can change";
     let verdict = rules.judge(exec);
     if verdict.action != Action::Deny && places.is_some_and(|places| places.let_stray(chain, exec.cwd)) {
-        return (Verdict { action: Action::Deny, cause: Cause::Unseen(STRAYS), doubted: None }, None);
+        return (ExecDecision { action: Action::Deny, cause: Cause::Unseen(STRAYS), doubted: None }, None);
     }
     let approved = if verdict.action == Action::Ask { rules.approves(exec) } else { None };
     (verdict, approved)

@@ -30,7 +30,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal};
 
 use self::expected_exec::{CallerView, Expected, Unexpected, Unseen};
 use self::interpreter_chain::{Link, State};
-use self::rules::{Cause, Exec, File, Parent, RuleError, Rules, Verdict};
+use self::rules::{Cause, Exec, ExecDecision, File, Parent, RuleError, Rules};
 use self::shells::Shells;
 use self::trusted_dirs::Places;
 use crate::approve::approver_process;
@@ -81,7 +81,7 @@ struct ExecQuestion {
     id: u64,
     call: Call,
     expected: Expected,
-    verdict: Verdict,
+    verdict: ExecDecision,
     since: Instant,
     deadline: Instant,
     /// The time is over, and the question leaves the screen before the process goes on and writes there.
@@ -206,7 +206,7 @@ impl Gate {
         let timeout = Duration::from_millis(self.plan.timeout_ms.into());
         let (mut verdict, approved) = self.judge(&mut expected, command, arrived + timeout);
         if arrived.elapsed() > timeout && verdict.action != Action::Deny {
-            verdict = Verdict { action: Action::Deny, cause: Cause::Late, doubted: None };
+            verdict = ExecDecision { action: Action::Deny, cause: Cause::Late, doubted: None };
         }
         let decision = self.decision(&verdict);
         if verdict.action != Action::Allow {
@@ -235,7 +235,7 @@ impl Gate {
     }
 
     /// With the approval that answers, where it is a question.
-    fn judge(&self, expected: &mut Expected, command: Process, deadline: Instant) -> (Verdict, Option<usize>) {
+    fn judge(&self, expected: &mut Expected, command: Process, deadline: Instant) -> (ExecDecision, Option<usize>) {
         let digests = RefCell::new(Vec::new());
         let chain: Vec<File<'_>> = expected.chain.iter().map(Link::as_file).collect();
         let parent = if self.rules.name_parents() { self.parent_of(expected.process(), command) } else { None };
@@ -282,7 +282,7 @@ impl Gate {
         Some((exe, std::fs::read(file("cmdline")).ok()?))
     }
 
-    fn decision(&self, verdict: &Verdict) -> Decision {
+    fn decision(&self, verdict: &ExecDecision) -> Decision {
         let own =
             |rule: usize| self.plan.rules.get(rule).and_then(|rule| rule.reason.as_ref()).map(ToString::to_string);
         let (rule, reason) = match &verdict.cause {
@@ -343,7 +343,14 @@ impl Gate {
         }
     }
 
-    fn ask(&mut self, listener: &Listener, call: Call, expected: Expected, verdict: Verdict, desk: &mut OpenQuestions) {
+    fn ask(
+        &mut self,
+        listener: &Listener,
+        call: Call,
+        expected: Expected,
+        verdict: ExecDecision,
+        desk: &mut OpenQuestions,
+    ) {
         let asked = if self.asked.len() < MOST_ASKED {
             self.question(&expected, &verdict, desk)
         } else {
@@ -363,7 +370,12 @@ impl Gate {
         }
     }
 
-    fn question(&mut self, expected: &Expected, verdict: &Verdict, desk: &mut OpenQuestions) -> Result<u64, String> {
+    fn question(
+        &mut self,
+        expected: &Expected,
+        verdict: &ExecDecision,
+        desk: &mut OpenQuestions,
+    ) -> Result<u64, String> {
         let command = self.command.unwrap_or_default();
         let parent = self.parent_of(expected.process(), command);
         let parent_argv = parent.as_ref().map(|(_, argv)| exec::words(argv)).unwrap_or_default();

@@ -57,7 +57,7 @@ pub struct Parent<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ExecDecision {
     pub action: Action,
     pub cause: Cause,
     /// The first rule that would have allowed it and held only partly. For people: it is what they thought of.
@@ -232,28 +232,28 @@ impl Rules {
         self.name_parents() || self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(own))
     }
 
-    pub fn judge(&self, exec: &Exec<'_>) -> Verdict {
+    pub fn judge(&self, exec: &Exec<'_>) -> ExecDecision {
         let readings = readings(exec, &self.patterns);
         let mut doubted = None;
         for (index, rule) in self.rules.iter().enumerate() {
             let held = match rule.holds_in(&readings) {
                 Ok(held) => held,
                 Err(why) => {
-                    return Verdict { action: self.on_error, cause: Cause::Error { rule: index, why }, doubted };
+                    return ExecDecision { action: self.on_error, cause: Cause::Error { rule: index, why }, doubted };
                 }
             };
             match held.min(if self.is_unplaced(rule, exec) { Holds::Partly } else { Holds::Surely }) {
                 Holds::No => {}
                 Holds::Partly if rule.action == Action::Allow => doubted = doubted.or(Some(index)),
                 Holds::Partly | Holds::Surely => {
-                    return Verdict { action: rule.action, cause: Cause::Rule(index), doubted };
+                    return ExecDecision { action: rule.action, cause: Cause::Rule(index), doubted };
                 }
             }
         }
         if self.default == Action::Allow && self.is_own(exec) {
-            return Verdict { action: Action::Deny, cause: Cause::NotGranted, doubted };
+            return ExecDecision { action: Action::Deny, cause: Cause::NotGranted, doubted };
         }
-        Verdict { action: self.default, cause: Cause::Default, doubted }
+        ExecDecision { action: self.default, cause: Cause::Default, doubted }
     }
 
     /// The approval that answers the question whether this may run, if there is one. What can not be judged is not approved.

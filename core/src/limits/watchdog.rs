@@ -134,8 +134,8 @@ impl<'a> Watch<'a> {
             return None;
         }
         let pause = match self.look(now) {
-            Ok(Verdict::Exceeded(exceeded)) => return Some(exceeded),
-            Ok(Verdict::LookAgainIn(pause)) => {
+            Ok(WatchResult::Exceeded(exceeded)) => return Some(exceeded),
+            Ok(WatchResult::LookAgainIn(pause)) => {
                 self.blind_looks = 0;
                 pause
             }
@@ -167,11 +167,11 @@ impl<'a> Watch<'a> {
         Some(Exceeded { unwatched: true, ..held.into() })
     }
 
-    fn look(&mut self, now: Instant) -> Result<Verdict, Errno> {
+    fn look(&mut self, now: Instant) -> Result<WatchResult, Errno> {
         let mut pause = LONGEST_FOR_CLOCK;
         if let Some(held) = self.full_group {
             if self.limits.groups().oom_kills() > 0 {
-                return Ok(Verdict::Exceeded(held.into()));
+                return Ok(WatchResult::Exceeded(held.into()));
             }
             pause = pause.min(RELAXED);
         }
@@ -192,7 +192,7 @@ impl<'a> Watch<'a> {
                 // The kernel refuses and keeps no account of it. What can be seen is that every place is taken, but for one that whoever
                 // made the namespace may hold.
                 Means::UserNamespace if count.tasks >= tasks.held.value => self.limits.crowded.set(true),
-                Means::Watchdog if count.tasks > tasks.most => return Ok(Verdict::Exceeded(tasks.held.into())),
+                Means::Watchdog if count.tasks > tasks.most => return Ok(WatchResult::Exceeded(tasks.held.into())),
                 _ => {}
             }
             pause = pause.min(time_to_fill(tasks.most.saturating_sub(count.tasks), TASKS_PER_SECOND));
@@ -203,7 +203,7 @@ impl<'a> Watch<'a> {
                 None => cpu.used(count.cpu_time, || Ok(self.census.count(columns)?.cpu_time))?,
             };
             if used >= cpu.limit {
-                return Ok(Verdict::Exceeded(cpu.held.into()));
+                return Ok(WatchResult::Exceeded(cpu.held.into()));
             }
             let longest = if clock.is_some() { LONGEST_FOR_CLOCK } else { LONGEST_FOR_LIVING };
             pause = pause.min(((cpu.limit - used) / cpu.processors.max(1)).clamp(SHORTEST, longest));
@@ -212,19 +212,19 @@ impl<'a> Watch<'a> {
             let used = memory.used(now, count.resident_bytes, || self.census.proportional_bytes())?;
             if used > memory.bytes {
                 if memory.doubted {
-                    return Ok(Verdict::Exceeded(memory.held.into()));
+                    return Ok(WatchResult::Exceeded(memory.held.into()));
                 }
                 memory.doubted = true;
-                return Ok(Verdict::LookAgainIn(DOUBT));
+                return Ok(WatchResult::LookAgainIn(DOUBT));
             }
             memory.doubted = false;
             pause = pause.min(memory.pause_after(now, used));
         }
-        Ok(Verdict::LookAgainIn(pause))
+        Ok(WatchResult::LookAgainIn(pause))
     }
 }
 
-enum Verdict {
+enum WatchResult {
     Exceeded(Exceeded),
     LookAgainIn(Duration),
 }

@@ -14,7 +14,7 @@ use crate::files::patterns::{Look, Names, StemId};
 use crate::files::quarantine::{Outcome, Quarantine};
 use crate::files::scan::{self, Survey, Through};
 use crate::files::tree_roots::{OpenTree, TreeRoots};
-use crate::files::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError};
+use crate::files::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError};
 use crate::files::{host_sockets, symlink};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
@@ -429,9 +429,9 @@ impl Visitor for Visit<'_> {
     }
 
     /// The root of a tree was there at the start.
-    fn root(&mut self, _tree: &OpenTree, verdict: Verdict, _look: Look) -> Result<Option<Below>, GuardError> {
+    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, _look: Look) -> Result<Option<Below>, GuardError> {
         Ok(match verdict {
-            Verdict::Deny(_) => None,
+            NameDecision::Deny(_) => None,
             _ => Some(Below::Locked),
         })
     }
@@ -441,7 +441,7 @@ impl Visitor for Visit<'_> {
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
         let identity = Identity::from(&stat);
         match entry.verdict {
-            Verdict::Deny(rule) => {
+            NameDecision::Deny(rule) => {
                 self.pin(names, dir, &dir.join(name)?, rule)?;
                 self.cover(dir, name, &stat, CoverKind::Mask)?;
                 let file_type = FileType::from_raw_mode(stat.st_mode);
@@ -454,15 +454,17 @@ impl Visitor for Visit<'_> {
                 }
                 match walk::verdict_without_denial(names, dir, name, file_type, entry.look) {
                     // The command may have written into it before it was closed.
-                    Verdict::Free => Ok(self.post.finishing.then_some(dir.below)),
-                    verdict if self.post.finishing || matches!(verdict, Verdict::Protect(_)) => {
+                    NameDecision::Free => Ok(self.post.finishing.then_some(dir.below)),
+                    verdict if self.post.finishing || matches!(verdict, NameDecision::Protect(_)) => {
                         let Entry { name, inode, look, .. } = *entry;
                         self.found(names, dir, &Entry { name, file_type, inode, verdict, look })
                     }
                     _ => Ok(None),
                 }
             }
-            Verdict::Protect(_) | Verdict::Way | Verdict::Link(_) if self.post.is_replaced(dir.identity, name) => {
+            NameDecision::Protect(_) | NameDecision::Way | NameDecision::Link(_)
+                if self.post.is_replaced(dir.identity, name) =>
+            {
                 self.cover(dir, name, &stat, CoverKind::Lock)?;
                 match open_beneath::look(dir.fd, name) {
                     Ok(object) => {
@@ -475,23 +477,27 @@ impl Visitor for Visit<'_> {
                 Ok(Some(Below::Locked))
             }
             // It came here together with the directory it is in.
-            Verdict::Protect(_) | Verdict::Way if self.post.was_covered(identity) => Ok(Some(Below::Locked)),
-            Verdict::Protect(_) => self.judge_new(names, dir, entry, &stat),
-            Verdict::Way if dir.tree.writable && entry.look.way_to_protected => {
+            NameDecision::Protect(_) | NameDecision::Way if self.post.was_covered(identity) => Ok(Some(Below::Locked)),
+            NameDecision::Protect(_) => self.judge_new(names, dir, entry, &stat),
+            NameDecision::Way if dir.tree.writable && entry.look.way_to_protected => {
                 self.take(dir, entry.name, None)?;
                 Ok(None)
             }
-            Verdict::Socket if !dir.tree.is_left_out(dir.path, name) => {
+            NameDecision::Socket if !dir.tree.is_left_out(dir.path, name) => {
                 self.question(dir, name, &stat)?;
                 Ok(None)
             }
-            Verdict::Way | Verdict::Through | Verdict::Link(_)
+            NameDecision::Way | NameDecision::Through | NameDecision::Link(_)
                 if dir.tree.writable && dir.below == Below::Plain && self.is_planted(names, dir, entry, identity) =>
             {
                 self.take(dir, entry.name, Some(identity))?;
                 Ok(None)
             }
-            Verdict::Way | Verdict::Through | Verdict::Link(_) | Verdict::Socket | Verdict::Free => Ok(None),
+            NameDecision::Way
+            | NameDecision::Through
+            | NameDecision::Link(_)
+            | NameDecision::Socket
+            | NameDecision::Free => Ok(None),
         }
     }
 

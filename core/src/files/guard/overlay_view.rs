@@ -16,7 +16,7 @@ use crate::files::cover::{Cover, CoverKind};
 use crate::files::patterns::{Look, Names, StateId};
 use crate::files::scan;
 use crate::files::tree_roots::{OpenTree, TreeRoots};
-use crate::files::walk::{self, Below, Dir, Entry, Verdict, Visitor, WalkError, Walker};
+use crate::files::walk::{self, Below, Dir, Entry, NameDecision, Visitor, WalkError, Walker};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
@@ -165,13 +165,13 @@ impl Visitor for Seen<'_> {
         Ok(Some(UNWATCHED))
     }
 
-    fn root(&mut self, _tree: &OpenTree, verdict: Verdict, _look: Look) -> Result<Option<Below>, GuardError> {
-        Ok((!matches!(verdict, Verdict::Deny(_))).then_some(Below::Plain))
+    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, _look: Look) -> Result<Option<Below>, GuardError> {
+        Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(Below::Plain))
     }
 
     fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, GuardError> {
         let name = entry.name.to_bytes();
-        if matches!(entry.verdict, Verdict::Deny(_)) && !self.is_own(&dir.join(name)?, entry.file_type) {
+        if matches!(entry.verdict, NameDecision::Deny(_)) && !self.is_own(&dir.join(name)?, entry.file_type) {
             // It may be there and not be found: the copy was asked for it before it was. Then it is hidden, before that is forgotten.
             let identity = dir.stat(entry.name).map_or(dir.identity, |stat| Identity::from(&stat));
             let directory = entry.file_type == FileType::Directory;

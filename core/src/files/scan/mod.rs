@@ -21,7 +21,7 @@ use super::git::{self, Obeyed, Role, Unread};
 use super::patterns::{Look, Names, Rule, StateId, StemId};
 use super::symlink;
 use super::tree_roots::{OpenTree, TreeRoots};
-use super::walk::{self, Below, Dir, Entry, GitParts, Verdict, Visitor, WalkError, Walker};
+use super::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use shut_dirs::Lent;
@@ -192,7 +192,7 @@ pub fn pins(
 /// A symlink at a name that has a verdict.
 struct LinkFound {
     path: AbsPath,
-    verdict: Verdict,
+    verdict: NameDecision,
     dir: StateId,
     next: StateId,
 }
@@ -209,11 +209,17 @@ impl LinkFound {
         // One that leads up to where it lies itself would lock everything there.
         let is_above = self.path.is_within(&followed.end);
         match self.verdict {
-            Verdict::Deny(_) => names.add_path(Rule::Deny, followed.end.as_bytes()),
-            Verdict::Protect(_) if tree.writable => names.add_path(Rule::Protect, followed.end.as_bytes()),
-            Verdict::Through if tree.writable && !is_above => names.add_path(Rule::Protect, followed.end.as_bytes()),
-            Verdict::Way => names.add_alias(self.dir, self.next, followed.end.as_bytes()),
-            Verdict::Protect(_) | Verdict::Through | Verdict::Link(_) | Verdict::Socket | Verdict::Free => {}
+            NameDecision::Deny(_) => names.add_path(Rule::Deny, followed.end.as_bytes()),
+            NameDecision::Protect(_) if tree.writable => names.add_path(Rule::Protect, followed.end.as_bytes()),
+            NameDecision::Through if tree.writable && !is_above => {
+                names.add_path(Rule::Protect, followed.end.as_bytes())
+            }
+            NameDecision::Way => names.add_alias(self.dir, self.next, followed.end.as_bytes()),
+            NameDecision::Protect(_)
+            | NameDecision::Through
+            | NameDecision::Link(_)
+            | NameDecision::Socket
+            | NameDecision::Free => {}
         }
         Ok(())
     }
@@ -284,9 +290,9 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         (self.enter)(names, dir).map(Some)
     }
 
-    fn root(&mut self, tree: &OpenTree, verdict: Verdict, _look: Look) -> Result<Option<Below>, E> {
+    fn root(&mut self, tree: &OpenTree, verdict: NameDecision, _look: Look) -> Result<Option<Below>, E> {
         let (kind, below) = match verdict {
-            Verdict::Deny(_) => (CoverKind::Mask, Below::Masked),
+            NameDecision::Deny(_) => (CoverKind::Mask, Below::Masked),
             _ => (CoverKind::Lock, Below::Locked),
         };
         self.found.covers.push(cover(tree.path.clone(), tree.stat(), kind)?);
@@ -300,7 +306,8 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
         let file_type = FileType::from_raw_mode(stat.st_mode);
         let path = dir.join(name)?;
-        if let Verdict::Deny(Some(rule)) | Verdict::Protect(Some(rule)) | Verdict::Link(Some(rule)) = entry.verdict
+        if let NameDecision::Deny(Some(rule)) | NameDecision::Protect(Some(rule)) | NameDecision::Link(Some(rule)) =
+            entry.verdict
             && dir.tree.writable
         {
             let below = pins(names, dir.tree, &path, rule, dir.folding)?;
@@ -308,14 +315,14 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 self.pin(dir.tree_index, path)?;
             }
         }
-        if file_type == FileType::Symlink && !matches!(entry.verdict, Verdict::Socket | Verdict::Link(_)) {
+        if file_type == FileType::Symlink && !matches!(entry.verdict, NameDecision::Socket | NameDecision::Link(_)) {
             let (path, state, next) = (dir.absolute(name)?, dir.state, entry.look.next);
             let link = |verdict| LinkFound { path: path.clone(), verdict, dir: state, next };
-            if entry.verdict != Verdict::Through {
+            if entry.verdict != NameDecision::Through {
                 self.links.push(link(entry.verdict));
             }
             if dir.tree.writable && dir.below == Below::Locked {
-                self.links.push(link(Verdict::Through));
+                self.links.push(link(NameDecision::Through));
             }
             if dir.is_in_git(names) {
                 match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
@@ -331,17 +338,17 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
             }
         }
         match entry.verdict {
-            Verdict::Deny(_) => {
+            NameDecision::Deny(_) => {
                 self.put(dir, name, &stat, CoverKind::Mask)?;
                 self.note_names(&stat, CoverKind::Mask);
                 Ok(Some(Below::Masked))
             }
             // An exception inside: what is in it is locked piece by piece.
-            Verdict::Protect(_) if entry.look.opened_below && file_type == FileType::Directory => {
+            NameDecision::Protect(_) if entry.look.opened_below && file_type == FileType::Directory => {
                 self.pin(dir.tree_index, path)?;
                 Ok(Some(Below::Carved))
             }
-            Verdict::Protect(_) => {
+            NameDecision::Protect(_) => {
                 self.put(dir, name, &stat, CoverKind::Lock)?;
                 self.note_names(&stat, CoverKind::Lock);
                 let whole = [&git::whole_path(dir)[..], b"/", name].concat();
@@ -357,19 +364,19 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 self.obeyed.extend(obeyed.map_err(WalkError::from)?);
                 Ok(Some(Below::Locked))
             }
-            Verdict::Link(_) => {
+            NameDecision::Link(_) => {
                 self.put(dir, name, &stat, CoverKind::Lock)?;
                 Ok(None)
             }
-            Verdict::Way if dir.tree.writable && dir.below != Below::Locked => {
+            NameDecision::Way if dir.tree.writable && dir.below != Below::Locked => {
                 self.put(dir, name, &stat, CoverKind::Lock)?;
                 Ok(None)
             }
-            Verdict::Socket => {
+            NameDecision::Socket => {
                 self.put(dir, name, &stat, CoverKind::Mask)?;
                 Ok(None)
             }
-            Verdict::Way | Verdict::Through | Verdict::Free => Ok(None),
+            NameDecision::Way | NameDecision::Through | NameDecision::Free => Ok(None),
         }
     }
 
@@ -468,16 +475,16 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         Ok(Some(0))
     }
 
-    fn root(&mut self, _tree: &OpenTree, verdict: Verdict, _look: Look) -> Result<Option<Below>, E> {
-        Ok((!matches!(verdict, Verdict::Deny(_))).then_some(Below::Locked))
+    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, _look: Look) -> Result<Option<Below>, E> {
+        Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(Below::Locked))
     }
 
     fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, E> {
         match entry.verdict {
-            Verdict::Protect(_) if entry.file_type == FileType::Directory => {
+            NameDecision::Protect(_) if entry.file_type == FileType::Directory => {
                 Ok(Some(if entry.look.opened_below { Below::Carved } else { Below::Locked }))
             }
-            Verdict::Protect(_) => {
+            NameDecision::Protect(_) => {
                 self.file(dir, entry)?;
                 Ok(None)
             }
@@ -497,7 +504,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         let identity = Identity::from(&stat);
         let Some((_, _, kind)) = self.linked.iter().find(|(_, other, _)| *other == identity) else { return Ok(()) };
         // What is locked as a whole, or only read, needs no lock of its own.
-        let locked_already = dir.below == Below::Locked || matches!(entry.verdict, Verdict::Protect(_));
+        let locked_already = dir.below == Below::Locked || matches!(entry.verdict, NameDecision::Protect(_));
         if *kind == CoverKind::Lock && (locked_already || !dir.tree.writable) {
             return Ok(());
         }

@@ -116,7 +116,7 @@ pub fn keep(kept: &mut usize, path: &[u8]) -> Result<(), WalkError> {
 
 /// What the rules say of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum NameDecision {
     /// The rule that says so, if it was a pattern.
     Deny(Option<StemId>),
     Protect(Option<StemId>),
@@ -206,7 +206,7 @@ pub struct Entry<'a> {
     pub file_type: FileType,
     /// As the listing has it; 0 when nobody listed.
     pub inode: u64,
-    pub verdict: Verdict,
+    pub verdict: NameDecision,
     pub look: Look,
 }
 
@@ -245,7 +245,7 @@ pub trait Visitor {
     fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, Self::Error>;
 
     /// The root of a tree, or the file that is all of it, has a verdict. None: it is done with.
-    fn root(&mut self, tree: &OpenTree, verdict: Verdict, look: Look) -> Result<Option<Below>, Self::Error>;
+    fn root(&mut self, tree: &OpenTree, verdict: NameDecision, look: Look) -> Result<Option<Below>, Self::Error>;
 
     /// An entry that is not free. None: it is done with; otherwise, if it is a directory, it is walked.
     fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, Self::Error>;
@@ -291,18 +291,24 @@ fn is_last(path: &[u8], name: &[u8]) -> bool {
     path.rsplit(|byte| *byte == b'/').next().is_some_and(|last| last.eq_ignore_ascii_case(name))
 }
 
-fn verdict(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look: Look) -> Verdict {
+fn verdict(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look: Look) -> NameDecision {
     if dir.below == Below::Masked {
-        return Verdict::Free;
+        return NameDecision::Free;
     }
     if look.deny.is_some() {
-        return Verdict::Deny(look.deny);
+        return NameDecision::Deny(look.deny);
     }
     verdict_without_denial(names, dir, name, file_type, look)
 }
 
 /// What the rules say of an entry as if no rule denied it.
-pub fn verdict_without_denial(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look: Look) -> Verdict {
+pub fn verdict_without_denial(
+    names: &Names,
+    dir: &Dir<'_>,
+    name: &[u8],
+    file_type: FileType,
+    look: Look,
+) -> NameDecision {
     let link = file_type == FileType::Symlink;
     if dir.tree.writable && dir.below != Below::Locked && !look.opened {
         // Of a git directory parts are protected; as a whole it has to stay writable. So has the directory .jj/repo: a file of that name
@@ -311,26 +317,26 @@ pub fn verdict_without_denial(names: &Names, dir: &Dir<'_>, name: &[u8], file_ty
         let git = file_type == FileType::Directory && (names.is_git(name, dir.folding) || jj());
         let branch = || names.git.is_branch(&[&git::whole_path(dir)[..], b"/", name].concat());
         if (look.protect.is_some() && !git && !branch()) || dir.below == Below::Carved {
-            return Verdict::Protect(look.protect);
+            return NameDecision::Protect(look.protect);
         }
         // The directory is split by patterns; a file or a link in its place leads git elsewhere as a whole (G8, G9).
         if names.guards_git && file_type != FileType::Directory && names.is_git(name, dir.folding) {
-            return Verdict::Protect(None);
+            return NameDecision::Protect(None);
         }
         if link && look.way_to_protected {
-            return Verdict::Way;
+            return NameDecision::Way;
         }
         if link && look.link.is_some() {
-            return Verdict::Link(look.link);
+            return NameDecision::Link(look.link);
         }
     }
     match file_type {
-        FileType::Symlink if look.way_to_denied => Verdict::Way,
+        FileType::Symlink if look.way_to_denied => NameDecision::Way,
         FileType::Symlink if dir.tree.writable && (dir.below == Below::Locked || dir.is_in_git(names)) => {
-            Verdict::Through
+            NameDecision::Through
         }
         // A connection needs no right to write: a socket is a way out wherever it can be seen.
-        FileType::Socket => Verdict::Socket,
-        _ => Verdict::Free,
+        FileType::Socket => NameDecision::Socket,
+        _ => NameDecision::Free,
     }
 }

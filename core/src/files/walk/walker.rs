@@ -7,7 +7,7 @@ use std::time::Instant;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
 use rustix::io::Errno;
 
-use super::{Below, Dir, Entry, GitParts, MAX_DEPTH, Verdict, Visitor, WalkError, verdict};
+use super::{Below, Dir, Entry, GitParts, MAX_DEPTH, NameDecision, Visitor, WalkError, verdict};
 use crate::files::patterns::{Names, StateId};
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::kernel::filesystem::Volume;
@@ -94,12 +94,12 @@ impl Walker {
         let start = names.start(tree.path.as_bytes(), tree.writable || tree.watched);
         let look = start.look;
         let verdict = match () {
-            () if start.denied => Verdict::Deny(look.deny),
-            () if !tree.writable || look.opened => Verdict::Free,
-            () => look.protect.map_or(Verdict::Free, |rule| Verdict::Protect(Some(rule))),
+            () if start.denied => NameDecision::Deny(look.deny),
+            () if !tree.writable || look.opened => NameDecision::Free,
+            () => look.protect.map_or(NameDecision::Free, |rule| NameDecision::Protect(Some(rule))),
         };
         let below = match verdict {
-            Verdict::Free => Some(Below::Plain),
+            NameDecision::Free => Some(Below::Plain),
             verdict => visitor.root(tree, verdict, look)?,
         };
         let Some(below) = below.filter(|_| tree.is_dir()) else { return Ok(()) };
@@ -410,11 +410,11 @@ impl Walker {
         let verdict = verdict(names, dir, bytes, file_type, look);
         let entry = Entry { name, file_type, inode, verdict, look };
         let below = match verdict {
-            Verdict::Free if file_type == FileType::Directory => match dir.below {
+            NameDecision::Free if file_type == FileType::Directory => match dir.below {
                 Below::Carved => Some(Below::Plain), // opened
                 below => Some(below),
             },
-            Verdict::Free => {
+            NameDecision::Free => {
                 if look.flagged && dir.tree.writable && dir.below == Below::Plain && !names.is_shipped(dir.path) {
                     visitor.flagged(dir, name)?;
                 }

@@ -93,7 +93,7 @@ impl Call {
         self
     }
 
-    fn judged(&self, rules: &Rules) -> Verdict {
+    fn judged(&self, rules: &Rules) -> ExecDecision {
         self.with_exec(|exec| rules.judge(exec))
     }
 

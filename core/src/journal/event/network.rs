@@ -16,7 +16,7 @@ pub struct NetworkDecision {
     #[allow(dead_code, reason = "there is one kind of message")]
     event: Kind,
     pub layer: Layer,
-    pub action: Verdict,
+    pub action: NetworkAction,
     #[serde(deserialize_with = "present")]
     pub host: Option<String>,
     #[serde(deserialize_with = "present")]
@@ -97,19 +97,19 @@ impl Layer {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub enum NetworkAction {
     Allow,
     Deny,
     /// It was allowed, and could not be reached.
     Fail,
 }
 
-impl Verdict {
+impl NetworkAction {
     pub fn name(self) -> &'static str {
         match self {
-            Verdict::Allow => "allow",
-            Verdict::Deny => "deny",
-            Verdict::Fail => "fail",
+            NetworkAction::Allow => "allow",
+            NetworkAction::Deny => "deny",
+            NetworkAction::Fail => "fail",
         }
     }
 }
@@ -117,7 +117,7 @@ impl Verdict {
 impl NetworkDecision {
     /// Who comes to a published port before anybody listens there was denied nothing.
     pub fn is_denial(&self) -> bool {
-        self.action == Verdict::Deny && self.layer != Layer::Publish
+        self.action == NetworkAction::Deny && self.layer != Layer::Publish
     }
 
     /// A connection that a program tried to make itself, where only the proxy does.
@@ -125,7 +125,7 @@ impl NetworkDecision {
         NetworkDecision {
             event: Kind::Network,
             layer: Layer::Connect,
-            action: Verdict::Deny,
+            action: NetworkAction::Deny,
             host: None,
             port: Some(target.port()),
             address: Some(target.ip().to_string()),

@@ -77,14 +77,14 @@ pub struct Approval {
     event: Kind,
     call: u64,
     tool: Text,
-    verdict: Verdict,
+    verdict: ApprovalAnswer,
     by: Text,
     ms: u64,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Verdict {
+enum ApprovalAnswer {
     Once,
     Session,
     Deny,
@@ -130,9 +130,9 @@ impl Record {
             }
             Record::Approval(Approval { event: _, call, tool, verdict, by, ms }) => {
                 let verdict = match verdict {
-                    Verdict::Once => "once",
-                    Verdict::Session => "session",
-                    Verdict::Deny => "deny",
+                    ApprovalAnswer::Once => "once",
+                    ApprovalAnswer::Session => "session",
+                    ApprovalAnswer::Deny => "deny",
                 };
                 let _ = write!(out, "\"event\":\"approval\",\"call\":{call}");
                 text(out, "tool", Some(tool), NAME_ROOM);

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::connection::{Connection, Dialled, Direction, Origin, Turn};
 use super::decision_log::{Decision, Outcome};
 use super::host_resolver::{self, Addresses, Failure};
-use super::refusal_response::{self, DENIED, UNREACHABLE, Verdict};
+use super::refusal_response::{self, DENIED, RefusalText, UNREACHABLE};
 use super::{CLIENT, LOOKUP, Relay, SERVER, event};
 use crate::network::rules::http_hosts::Kind as Handed;
 
@@ -136,7 +136,7 @@ impl<'t> Relay<'t> {
         });
         let address = subject.address.as_ref().map(|address| address as &dyn fmt::Display);
         let status = if outcome == Outcome::Failed { UNREACHABLE } else { DENIED };
-        let answer = refusal_response::answer(host.or(address), subject.port, &Verdict { rule, reason, status });
+        let answer = refusal_response::answer(host.or(address), subject.port, &RefusalText { rule, reason, status });
         let answer = match connection.form() {
             Some(form) => form.refusal(answer, status),
             None => answer,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use super::connection::{Connection, Direction, Doubt, Subject, Turn};
 use super::{CLIENT, Entrance, Relay, event};
-use crate::network::rules::host_table::Verdict;
+use crate::network::rules::host_table::HostDecision;
 use crate::plan::host_name::Host;
 use crate::plan::{Action, Published};
 
@@ -44,7 +44,7 @@ impl<'t> Relay<'t> {
     }
 
     /// What somebody wants, and what the table says of it; None: that is nowhere.
-    pub(super) fn subject_of(&mut self, host: Host, port: u16) -> (Subject<'t>, Option<Verdict<'t>>) {
+    pub(super) fn subject_of(&mut self, host: Host, port: u16) -> (Subject<'t>, Option<HostDecision<'t>>) {
         let (name, synthetic, address) = match host {
             Host::Name(name) => (Some(name), None, None),
             Host::Address(address) => {
@@ -67,7 +67,7 @@ impl<'t> Relay<'t> {
     pub(super) fn judged(
         &mut self,
         connection: &mut Connection<'t>,
-        verdict: Option<Verdict<'t>>,
+        verdict: Option<HostDecision<'t>>,
         generation: u16,
         index: usize,
     ) -> Turn {

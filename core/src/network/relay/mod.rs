@@ -46,7 +46,7 @@ use self::guarded_addresses::Guards;
 use self::host_resolver::{Addresses, Resolver, Sources};
 use self::http_handover::Handover;
 use self::pending::Questions;
-use self::refusal_response::{DENIED, Verdict};
+use self::refusal_response::{DENIED, RefusalText};
 use self::socket_owner::Owners;
 use self::splice_pipes::Pipes;
 use super::namespace::PROXY;
@@ -474,7 +474,7 @@ impl<'t> Relay<'t> {
                         process: subject.process.as_ref(),
                         ..Decision::about_nobody(refusal.layer)
                     });
-                    let verdict = Verdict { rule: None, reason: &refusal.reason, status: DENIED };
+                    let verdict = RefusalText { rule: None, reason: &refusal.reason, status: DENIED };
                     let answer = refusal_response::answer(host, subject.port, &verdict);
                     connection.answer_refusal(&refusal, answer, &mut self.tools, self.now)
                 }

@@ -5,7 +5,7 @@ use std::fmt;
 use crate::network::rules::host_table;
 
 /// For a message, and for the text of a 403.
-pub struct Verdict<'a> {
+pub struct RefusalText<'a> {
     pub rule: Option<&'a dyn fmt::Display>,
     pub reason: &'a str,
     pub status: &'static str,
@@ -15,10 +15,10 @@ pub const DENIED: &str = "403 Forbidden";
 pub const UNREACHABLE: &str = "502 Bad Gateway";
 
 /// For whoever speaks HTTP.
-pub fn answer(host: Option<&dyn fmt::Display>, port: u16, verdict: &Verdict<'_>) -> Vec<u8> {
+pub fn answer(host: Option<&dyn fmt::Display>, port: u16, verdict: &RefusalText<'_>) -> Vec<u8> {
     let host = host.map(ToString::to_string).unwrap_or_default();
     let place = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-    let Verdict { rule, reason, status } = verdict;
+    let RefusalText { rule, reason, status } = verdict;
     let what = if *status == DENIED { "denied" } else { "not reached" };
     let more = match rule {
         Some(rule) if *status == DENIED => format!("; {rule}"),
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn an_ipv6_address_stands_in_brackets_before_a_port() {
-        let verdict = Verdict { rule: None, reason: host_table::NOT_ALLOWED, status: DENIED };
+        let verdict = RefusalText { rule: None, reason: host_table::NOT_ALLOWED, status: DENIED };
         for (host, port, said) in [
             ("2001:db8::1", 8443, "[2001:db8::1]:8443 (no rule allows it; --allow-domain [2001:db8::1]:8443)"),
             ("2001:db8::1", 80, "[2001:db8::1]:80 (no rule allows it; --allow-domain 2001:db8::1)"),

@@ -49,7 +49,7 @@ pub enum TableError {
 
 /// Whatever is not `Allow` is not reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Verdict<'a> {
+pub struct HostDecision<'a> {
     pub action: Action,
     /// The one that decided.
     pub rule: Option<Rule<'a>>,
@@ -215,7 +215,7 @@ impl Table {
     }
 
     /// May this name be reached at this port; or, without one, at any port at all? That is what a question for a name asks.
-    pub fn judge_name(&self, name: &Name, port: Option<u16>) -> Verdict<'_> {
+    pub fn judge_name(&self, name: &Name, port: Option<u16>) -> HostDecision<'_> {
         if METADATA.contains(&name.as_bytes()) {
             return deny(NEVER);
         }
@@ -260,7 +260,7 @@ impl Table {
     }
 
     /// May this address be reached, that was not handed out for a name? Only if a rule lists it.
-    pub fn judge_address(&self, address: IpAddr, port: u16) -> Verdict<'_> {
+    pub fn judge_address(&self, address: IpAddr, port: u16) -> HostDecision<'_> {
         if address::kind(address) == Kind::Metadata {
             return deny(NEVER);
         }
@@ -268,7 +268,7 @@ impl Table {
             return self.denied_by(rule);
         }
         if let Some((rule, reason)) = self.ways.guards(address) {
-            return Verdict { rule: self.rule(rule), ..deny(reason) };
+            return HostDecision { rule: self.rule(rule), ..deny(reason) };
         }
         let mut allowed = self.allowed.around(address).peekable();
         let listed = allowed.peek().is_some();
@@ -341,11 +341,11 @@ impl Table {
         self.ways.is_upstream(host, port)
     }
 
-    fn by_way(&self, name: &Name, port: Option<u16>) -> Option<Verdict<'_>> {
+    fn by_way(&self, name: &Name, port: Option<u16>) -> Option<HostDecision<'_>> {
         match self.ways.to(name, port) {
             NameRoute::Open(rule) => Some(self.allowed_by(rule)),
             NameRoute::Shut(rule, reason) => {
-                Some(Verdict { rule: rule.and_then(|rule| self.rule(rule)), ..deny(reason) })
+                Some(HostDecision { rule: rule.and_then(|rule| self.rule(rule)), ..deny(reason) })
             }
             NameRoute::Ordinary => None,
         }
@@ -356,21 +356,21 @@ impl Table {
         address::forms(address).find_map(|form| self.denied.around(form).find_map(|ports| ports.any(port)))
     }
 
-    fn allowed_by(&self, rule: usize) -> Verdict<'_> {
-        Verdict { action: Action::Allow, rule: self.rule(rule), reason: None }
+    fn allowed_by(&self, rule: usize) -> HostDecision<'_> {
+        HostDecision { action: Action::Allow, rule: self.rule(rule), reason: None }
     }
 
-    fn denied_by(&self, rule: usize) -> Verdict<'_> {
-        Verdict { rule: self.rule(rule), ..deny(DENIED) }
+    fn denied_by(&self, rule: usize) -> HostDecision<'_> {
+        HostDecision { rule: self.rule(rule), ..deny(DENIED) }
     }
 
-    fn by_default(&self) -> Verdict<'_> {
+    fn by_default(&self) -> HostDecision<'_> {
         let reason = match self.default {
             Action::Allow => None,
             Action::Deny => Some(NOT_ALLOWED),
             Action::Ask => Some(ASKED),
         };
-        Verdict { action: self.default, rule: None, reason }
+        HostDecision { action: self.default, rule: None, reason }
     }
 
     fn rule(&self, index: usize) -> Option<Rule<'_>> {
@@ -379,6 +379,6 @@ impl Table {
     }
 }
 
-fn deny(reason: &'static str) -> Verdict<'static> {
-    Verdict { action: Action::Deny, rule: None, reason: Some(reason) }
+fn deny(reason: &'static str) -> HostDecision<'static> {
+    HostDecision { action: Action::Deny, rule: None, reason: Some(reason) }
 }

@@ -20,7 +20,7 @@ fn table(default: &str, denied: Value, allowed: Value) -> Result<Table, TableErr
 }
 
 /// Action, place of the rule, reason.
-fn told(verdict: Verdict<'_>) -> (&'static str, Option<String>, Option<&'static str>) {
+fn told(verdict: HostDecision<'_>) -> (&'static str, Option<String>, Option<&'static str>) {
     (verdict.action.name(), verdict.rule.map(|rule| rule.to_string()), verdict.reason)
 }
 
