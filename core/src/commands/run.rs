@@ -96,14 +96,14 @@ pub fn run(
 }
 
 /// What the journal says at the end.
-struct Outcome {
+struct RunResult {
     exit_code: i32,
     signal: Option<i32>,
     not_executed: Option<(Vec<u8>, Errno)>,
     exceeded: Vec<Exceeded>,
 }
 
-impl Outcome {
+impl RunResult {
     fn events(&self, duration_ms: u128) -> Vec<Event<'_>> {
         let mut events = Vec::with_capacity(2);
         match &self.not_executed {
@@ -131,7 +131,7 @@ fn fenced(
     session: &str,
     companion: ApproverProcess,
     holder: Option<SessionOwner>,
-) -> Result<Outcome, Refusal> {
+) -> Result<RunResult, Refusal> {
     finish_scans::finish_all(&plan.sessions, plan.user.uid, &mut |line| stderr::say("paddock", line))?;
     let http = Http::start(&plan, plan_fd)?;
     let gate = Gate::of(&plan)?;
@@ -264,7 +264,7 @@ impl Running {
         plan_fd: &OwnedFd,
         quiet: bool,
         holder: Option<SessionOwner>,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<RunResult, Refusal> {
         if let Some(session) = &self.session {
             session.settle();
         }
@@ -356,7 +356,7 @@ impl Running {
         }
         init_channel::abandon(left);
         let exit_code = if is_closed { end.exit_code() } else { EXIT_REFUSED };
-        Ok(Outcome { exit_code, signal: end.signal(), not_executed: None, exceeded })
+        Ok(RunResult { exit_code, signal: end.signal(), not_executed: None, exceeded })
     }
 }
 
@@ -558,10 +558,10 @@ fn record_decided(journal: &Journal, decided: &[Decided]) -> Result<(), Refusal>
 }
 
 /// `decided`: what the gate had to say.
-fn not_executed(name: &[u8], errno: Errno, decided: &[Decided]) -> Outcome {
+fn not_executed(name: &[u8], errno: Errno, decided: &[Decided]) -> RunResult {
     if let Some(refusal) = decided.iter().rev().find_map(Decided::refusal).filter(|_| errno == Errno::ACCESS) {
         stderr::complain(&refusal, "`paddock why --exec COMMAND` says which rule it is, and where");
-        return Outcome { exit_code: EXIT_NOT_EXECUTABLE, signal: None, not_executed: None, exceeded: Vec::new() };
+        return RunResult { exit_code: EXIT_NOT_EXECUTABLE, signal: None, not_executed: None, exceeded: Vec::new() };
     }
     let searched = !name.contains(&b'/');
     let shown = String::from_utf8_lossy(name);
@@ -578,5 +578,5 @@ fn not_executed(name: &[u8], errno: Errno, decided: &[Decided]) -> Outcome {
         _ => (EXIT_NOT_EXECUTABLE, "the kernel can not execute this file"),
     };
     stderr::complain(&format!("cannot run {shown}: {}", errno_names::errno_text(errno)), hint);
-    Outcome { exit_code, signal: None, not_executed: Some((name.to_vec(), errno)), exceeded: Vec::new() }
+    RunResult { exit_code, signal: None, not_executed: Some((name.to_vec(), errno)), exceeded: Vec::new() }
 }

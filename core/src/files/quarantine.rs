@@ -27,7 +27,7 @@ const MAX_ROUNDS: usize = 4096;
 pub type Spared<'a> = dyn Fn(Identity) -> bool + 'a;
 
 #[derive(Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum RemovalResult {
     /// Away, and where it is kept; not whole, if it was too much to copy.
     Taken { kept: AbsPath, whole: bool },
     /// Away for good: it could not be kept.
@@ -56,7 +56,7 @@ impl Quarantine {
         name: &CStr,
         judged: Option<Identity>,
         spared: &Spared<'_>,
-    ) -> Result<Outcome, Errno> {
+    ) -> Result<RemovalResult, Errno> {
         let stays = |identity| spared(identity) || judged.is_some_and(|judged| judged != identity);
         let is_left = || match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(stays(Identity::from(&stat))),
@@ -64,16 +64,16 @@ impl Quarantine {
             Err(error) => Err(error),
         };
         if is_left()? {
-            return Ok(Outcome::Left);
+            return Ok(RemovalResult::Left);
         }
         let source = match self.keep(dir, name, &stays, spared) {
             Err(source) => source,
             kept => return kept,
         };
         match Copy::new(0, 0, &stays, spared).carry(dir, name, dir) {
-            Ok(()) => Ok(Outcome::Removed(source)),
+            Ok(()) => Ok(RemovalResult::Removed(source)),
             // The command may have put something else there meanwhile.
-            Err(_) if is_left()? => Ok(Outcome::Left),
+            Err(_) if is_left()? => Ok(RemovalResult::Left),
             Err(_) => Err(source),
         }
     }
@@ -84,7 +84,7 @@ impl Quarantine {
         name: &CStr,
         stays: &Spared<'_>,
         spared: &Spared<'_>,
-    ) -> Result<Outcome, Errno> {
+    ) -> Result<RemovalResult, Errno> {
         let (number, slot) = self.slot()?;
         let outcome = match rename(dir, name, slot.as_fd(), name) {
             Err(Errno::ACCESS | Errno::PERM) => with_rights(dir, name, || rename(dir, name, slot.as_fd(), name)),
@@ -96,7 +96,7 @@ impl Quarantine {
                 // If the name has yet another owner by now, it stays here, and is said.
                 if stays(Identity::from(&stat)) && rename(slot.as_fd(), name, dir, name).is_ok() {
                     self.discard(number);
-                    return Ok(Outcome::Left);
+                    return Ok(RemovalResult::Left);
                 }
                 Ok(true)
             }
@@ -109,7 +109,7 @@ impl Quarantine {
         let whole = whole.inspect_err(|_| self.discard(number))?;
         let kept = [self.path.as_bytes(), format!("/{number}/").as_bytes(), name.to_bytes()].concat();
         let kept = Text::from_bytes(kept).and_then(AbsPath::new).map_err(|_| Errno::INVAL)?;
-        Ok(Outcome::Taken { kept, whole })
+        Ok(RemovalResult::Taken { kept, whole })
     }
 
     /// A fresh directory. Numbers that an earlier part of the session used stay.

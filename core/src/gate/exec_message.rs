@@ -1,16 +1,16 @@
 //! What people are told of an exec that did not run.
 
 use super::argv_text;
-use crate::journal::event::exec::{self, Decided, Outcome};
+use crate::journal::event::exec::{self, Decided, ExecResult};
 
 impl Decided {
     /// What people are told at once; None: there is nothing wrong.
     pub fn refusal(&self) -> Option<String> {
         const SHOWN: usize = 200;
         let changed = match self.outcome {
-            Outcome::Ran { .. } | Outcome::Failed => return None,
-            Outcome::Denied => None,
-            Outcome::Attack(what) => Some(what),
+            ExecResult::Ran { .. } | ExecResult::Failed => return None,
+            ExecResult::Denied => None,
+            ExecResult::Attack(what) => Some(what),
         };
         let mut line = match &self.argv[..] {
             [] => self.exe.clone(),

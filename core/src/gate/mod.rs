@@ -35,7 +35,7 @@ use self::shells::Shells;
 use self::trusted_dirs::Places;
 use crate::approve::approver_process;
 use crate::approve::open_questions::{Given, OpenQuestions};
-use crate::journal::event::exec::{self, Decided, Outcome, Process};
+use crate::journal::event::exec::{self, Decided, ExecResult, Process};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::kernel::sys::trace::{self, Traced};
 use crate::kernel::{ancestry, calling_process};
@@ -188,7 +188,7 @@ impl Gate {
             Err(Unexpected::Unseen { call: unseen, why }) => {
                 let decision = Decision { rule: None, reason: Some(why.to_owned()), by: None, asked_ms: None };
                 let Unseen { exe, argv, cwd, process } = *unseen;
-                self.tell(process, exe, argv, cwd, Outcome::Denied, decision);
+                self.tell(process, exe, argv, cwd, ExecResult::Denied, decision);
                 return listener.answer(&call, Answer::Fail(Errno::ACCESS));
             }
         };
@@ -300,7 +300,7 @@ impl Gate {
 
     fn deny(&mut self, listener: &Listener, call: &Call, expected: Expected, decision: Decision) {
         // While it waits, it is who it is.
-        self.told(expected, Outcome::Denied, decision);
+        self.told(expected, ExecResult::Denied, decision);
         listener.answer(call, Answer::Fail(Errno::ACCESS));
     }
 
@@ -328,7 +328,7 @@ impl Gate {
                 admitted.expected.complete(call.thread);
                 listener.answer(&call, Answer::Continue);
                 let Admitted { expected, decision, .. } = admitted;
-                self.told(expected, Outcome::Ran { verified: false }, decision);
+                self.told(expected, ExecResult::Ran { verified: false }, decision);
             }
             Err(_) if !listener.still_waits(&call) => {} // it was killed
             Err(_) => {
@@ -493,7 +493,9 @@ impl Gate {
                 let Admitted { expected, own, .. } = &mut self.traced[index];
                 let difference = verify::difference(expected, pid, own.as_ref(), &mut self.sight.memory, deadline);
                 match difference {
-                    None if trace::detach(pid).is_ok() => self.leave(listener, index, Outcome::Ran { verified: true }),
+                    None if trace::detach(pid).is_ok() => {
+                        self.leave(listener, index, ExecResult::Ran { verified: true })
+                    }
                     // From now on it is known by the number it dies with.
                     _ if !trace::is_stopped(pid) => self.traced[index].call.thread = pid,
                     None => {
@@ -509,7 +511,7 @@ impl Gate {
                         let (process, cwd) = (admitted.expected.process(), admitted.expected.cwd().to_vec());
                         let argv = admitted.expected.argv.clone();
                         let (exe, decision) = (admitted.expected.exe().to_vec(), admitted.decision.clone());
-                        self.tell(process, exe, argv, cwd, Outcome::Attack(what), decision);
+                        self.tell(process, exe, argv, cwd, ExecResult::Attack(what), decision);
                     }
                 }
             }
@@ -522,7 +524,7 @@ impl Gate {
                 if trace::detach(pid).is_ok()
                     && let Some(index) = index
                 {
-                    self.leave(listener, index, Outcome::Failed);
+                    self.leave(listener, index, ExecResult::Failed);
                 }
             }
             Traced::Signalled(signal) => {
@@ -536,12 +538,12 @@ impl Gate {
     fn ended(&mut self, listener: &Listener, pid: u32) {
         let is_it = |admitted: &Admitted| admitted.call.thread == pid || admitted.expected.pid == pid;
         if let Some(index) = self.traced.iter().position(is_it) {
-            self.leave(listener, index, Outcome::Failed);
+            self.leave(listener, index, ExecResult::Failed);
         }
     }
 
     /// It is through, or will never be; the next one of its process has its turn.
-    fn leave(&mut self, listener: &Listener, index: usize, outcome: Outcome) {
+    fn leave(&mut self, listener: &Listener, index: usize, outcome: ExecResult) {
         let Admitted { expected, decision, killed, .. } = self.traced.swap_remove(index);
         let process = expected.pid;
         if !killed {
@@ -557,7 +559,7 @@ impl Gate {
         }
     }
 
-    fn told(&mut self, expected: Expected, outcome: Outcome, decision: Decision) {
+    fn told(&mut self, expected: Expected, outcome: ExecResult, decision: Decision) {
         let (exe, process, cwd) = (expected.exe().to_vec(), expected.process(), expected.cwd().to_vec());
         let Expected { argv, .. } = expected;
         self.tell(process, exe, argv, cwd, outcome, decision);
@@ -569,12 +571,12 @@ impl Gate {
         exe: Vec<u8>,
         argv: Vec<u8>,
         cwd: Vec<u8>,
-        outcome: Outcome,
+        outcome: ExecResult,
         decision: Decision,
     ) {
         let Decision { rule, reason, by, asked_ms } = decision;
         let rule = rule.and_then(|rule| self.plan.rules.get(rule)).map(|rule| rule.id.as_bytes().to_vec());
-        let is_refused = matches!(outcome, Outcome::Denied | Outcome::Attack(_));
+        let is_refused = matches!(outcome, ExecResult::Denied | ExecResult::Attack(_));
         let command = self.command.filter(|_| is_refused);
         let branch = command.and_then(|command| ancestry::branch_of(process.pid, command.pid));
         self.decided.push(Decided { process, branch, exe, argv, cwd, outcome, rule, reason, by, asked_ms });

@@ -35,7 +35,7 @@ const SAFE_TASKS: u64 = 300;
 
 /// What the supervisor's part found out.
 #[derive(Debug, Serialize, Deserialize)]
-struct Outcome {
+struct HogResult {
     /// The command's own, or 128 and the signal.
     code: i32,
     held: Vec<String>,
@@ -192,7 +192,7 @@ enum Tier {
     Full,
 }
 
-fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]) -> Outcome {
+fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]) -> HogResult {
     let place = Place::new();
     let scene = json!({
         "full": tier == Tier::Full,
@@ -226,7 +226,7 @@ fn run(tier: Tier, delegated: &Delegated, limits: RequestedLimits, argv: &[&str]
         .unwrap();
     let result = fs::read(place.0.join("result"));
     let result = result.unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)));
-    let outcome: Outcome = serde_json::from_slice(&result).unwrap();
+    let outcome: HogResult = serde_json::from_slice(&result).unwrap();
     assert_eq!(delegated.left(), Vec::<PathBuf>::new(), "groups were left behind");
     assert!(!outcome.timed_out, "{outcome:?}");
     println!("{} {outcome:?}", argv.join(" ").lines().nth(1).unwrap_or_default());
@@ -309,7 +309,7 @@ fn supervisor() {
     let code = end.exit_status().or(end.terminating_signal().map(|signal| 128 + signal)).unwrap();
     // Whatever the command made of its last moments: the run was ended.
     let code = if exceeded.is_some() { 137 } else { code };
-    let outcome = Outcome {
+    let outcome = HogResult {
         code,
         held,
         timed_out,
@@ -451,14 +451,14 @@ fn megabytes(memory_mb: u64) -> RequestedLimits {
     RequestedLimits { memory_mb: Some(memory_mb), ..NONE }
 }
 
-fn assert_ended(outcome: &Outcome, met: &str) {
+fn assert_ended(outcome: &HogResult, met: &str) {
     assert!(outcome.output.starts_with("started\n"), "{outcome:?}");
     assert!(!outcome.output.contains("full"), "{outcome:?}");
     assert_eq!(outcome.code, 137, "{outcome:?}");
     assert_eq!(outcome.met, [format!("{met} (ended)")], "{outcome:?}");
 }
 
-fn assert_unharmed(outcome: &Outcome) {
+fn assert_unharmed(outcome: &HogResult) {
     assert_eq!((outcome.code, outcome.output.as_str()), (0, "started\nfull\n"), "{outcome:?}");
     assert!(outcome.met.is_empty(), "{outcome:?}");
 }

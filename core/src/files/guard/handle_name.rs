@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::git::{self, GitView, Judgement, Known, Role};
 use crate::files::patterns::{Look, Names, StemId};
-use crate::files::quarantine::{Outcome, Quarantine};
+use crate::files::quarantine::{Quarantine, RemovalResult};
 use crate::files::scan::{self, Survey, Through};
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError};
@@ -279,17 +279,17 @@ impl Visit<'_> {
         let path = dir.absolute(name.to_bytes())?;
         let Post { store, covered, .. } = &mut *self.post;
         match store.take(dir.fd, name, judged, &|identity| covered.binary_search(&identity).is_ok()) {
-            Ok(Outcome::Taken { kept, whole }) => {
+            Ok(RemovalResult::Taken { kept, whole }) => {
                 self.post.taken += 1;
                 self.post.events.push(GuardEvent::Taken { path, kept, whole });
                 // In the end there is nobody left to stop.
                 if self.post.taken > MAX_TAKEN && !self.post.finishing { Err(GuardError::TooManyTaken) } else { Ok(()) }
             }
-            Ok(Outcome::Removed(source)) => {
+            Ok(RemovalResult::Removed(source)) => {
                 self.post.events.push(GuardEvent::Removed { path, source });
                 Ok(())
             }
-            Ok(Outcome::Left) => Ok(()),
+            Ok(RemovalResult::Left) => Ok(()),
             Err(source) => {
                 if !self.post.failed.contains(&path) && self.post.failed.len() < MAX_TAKEN {
                     self.post.failed.push(path.clone());

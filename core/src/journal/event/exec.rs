@@ -9,7 +9,7 @@ pub struct Decided {
     pub exe: Vec<u8>,
     pub argv: Vec<u8>,
     pub cwd: Vec<u8>,
-    pub outcome: Outcome,
+    pub outcome: ExecResult,
     pub rule: Option<Vec<u8>>,
     pub reason: Option<String>,
     pub by: Option<String>,
@@ -18,7 +18,7 @@ pub struct Decided {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ExecResult {
     /// It was allowed and runs. Not verified: another program traces it, and the policy lets it.
     Ran {
         verified: bool,

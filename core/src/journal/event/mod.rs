@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use rustix::io::Errno;
 
-use self::exec::{Decided, Outcome};
+use self::exec::{Decided, ExecResult};
 use self::files::Refused;
 use self::limits::Exceeded;
 use self::network::NetworkDecision;
@@ -321,11 +321,11 @@ fn told_fields(out: &mut String, told: &NetworkDecision) {
 fn decided_fields(out: &mut String, decided: &Decided) {
     let Decided { process, exe, argv, cwd, outcome, rule, reason, by, asked_ms, branch: _ } = decided;
     let (action, ran) = match outcome {
-        Outcome::Ran { .. } => ("allow", true),
-        Outcome::Failed => ("allow", false),
-        Outcome::Denied | Outcome::Attack(_) => ("deny", false),
+        ExecResult::Ran { .. } => ("allow", true),
+        ExecResult::Failed => ("allow", false),
+        ExecResult::Denied | ExecResult::Attack(_) => ("deny", false),
     };
-    let kind = if matches!(outcome, Outcome::Attack(_)) { "exec.attack" } else { "exec" };
+    let kind = if matches!(outcome, ExecResult::Attack(_)) { "exec.attack" } else { "exec" };
     let _ = write!(out, "\"event\":\"{kind}\",\"pid\":{},\"ppid\":{},\"exe\":", process.pid, process.parent);
     writer::string_within(out, exe, Invalid::Text, PATH_ROOM);
     out.push_str(",\"argv\":");
@@ -335,13 +335,13 @@ fn decided_fields(out: &mut String, decided: &Decided) {
     let _ = write!(
         out,
         ",\"action\":\"{action}\",\"ran\":{ran},\"verified\":{}",
-        matches!(outcome, Outcome::Ran { verified: true })
+        matches!(outcome, ExecResult::Ran { verified: true })
     );
     out.push_str(",\"rule_id\":");
     writer::string_within(out, rule.as_deref().unwrap_or(b"default"), Invalid::Text, NAME_ROOM);
     out.push_str(",\"reason\":");
     let changed = match outcome {
-        Outcome::Attack(what) => Some(format!("{what} changed after it was judged")),
+        ExecResult::Attack(what) => Some(format!("{what} changed after it was judged")),
         _ => None,
     };
     match changed.as_ref().or(reason.as_ref()) {
@@ -408,7 +408,7 @@ mod tests {
         })
     }
 
-    fn decided(outcome: Outcome) -> Decided {
+    fn decided(outcome: ExecResult) -> Decided {
         Decided {
             process: exec::Process { pid: 43, parent: 42, uid: 1000 },
             branch: None,
@@ -444,7 +444,7 @@ mod tests {
         let masked = Event::NameMasked { path: b"/w/.env", window_us: 900 };
         let flagged = Event::NameFlagged { path: b"/w/Makefile" };
         let (unfinished, finished) = (Event::ScanUnfinished { error: "a signal" }, Event::ScanFinished { taken: 2 });
-        let (ran, attack) = (decided(Outcome::Ran { verified: true }), decided(Outcome::Attack("the arguments")));
+        let (ran, attack) = (decided(ExecResult::Ran { verified: true }), decided(ExecResult::Attack("the arguments")));
         let (exec, attack) = (Event::Exec(&ran), Event::Exec(&attack));
         let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
         let [op, path, program, reason] = ["read", "/w/.env", "/usr/bin/cat", "outside every grant"].map(text);
@@ -507,7 +507,7 @@ mod tests {
         let (long, reason) = (vec![0xFF; 5000], Some("\u{1}".repeat(5000)));
         let (exe, cwd, rule, by) = (long.clone(), long.clone(), Some(long.clone()), reason.clone());
         let argv = [&long[..], &[0]].concat().repeat(40);
-        parsed(&Event::Exec(&Decided { exe, argv, cwd, rule, reason, by, ..decided(Outcome::Denied) }));
+        parsed(&Event::Exec(&Decided { exe, argv, cwd, rule, reason, by, ..decided(ExecResult::Denied) }));
     }
 
     #[test]
@@ -515,7 +515,7 @@ mod tests {
         let secret = "ghp_a1B2a1B2a1B2a1B2a1B2a1B2";
         let argv = format!("git\0clone\0https://ada:{secret}@host/x\0--token\0{secret}\0").into_bytes();
         let command = [CString::new(format!("TOKEN={secret}")).unwrap()];
-        let exec = Decided { argv, ..decided(Outcome::Denied) };
+        let exec = Decided { argv, ..decided(ExecResult::Denied) };
         for event in [Event::Exec(&exec), start(&command, b"/", &[])] {
             let body = event.body();
             assert!(!body.contains(secret) && body.contains("[redacted]"), "{body}");

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 
 use super::connection::{Connection, Dialled, Direction, Origin, Turn};
-use super::decision_log::{Decision, Outcome};
+use super::decision_log::{ConnectionResult, Decision};
 use super::host_resolver::{self, Addresses, Failure};
 use super::refusal_response::{self, DENIED, RefusalText, UNREACHABLE};
 use super::{CLIENT, LOOKUP, Relay, SERVER, event};
@@ -24,7 +24,7 @@ impl<'t> Relay<'t> {
                     return if self.handover.takes() {
                         connection.hand_over(kind)
                     } else {
-                        self.refuse(connection, NOBODY, Outcome::Failed)
+                        self.refuse(connection, NOBODY, ConnectionResult::Failed)
                     };
                 }
                 let loop_ = host_resolver::Loop { epoll: &self.epoll, tag: event(LOOKUP, 0, 0) };
@@ -45,7 +45,7 @@ impl<'t> Relay<'t> {
             self.handover.give(client, kind, name, subject.port, &said);
             if subject.asked.is_some() {
                 self.told.say(&Decision {
-                    outcome: Outcome::Allowed,
+                    outcome: ConnectionResult::Allowed,
                     process: subject.process.as_ref(),
                     asked: subject.asked.as_ref(),
                     host: Some(name),
@@ -70,7 +70,7 @@ impl<'t> Relay<'t> {
     ) -> Turn {
         match found {
             Ok(addresses) => self.dial(connection, addresses, generation, index),
-            Err(failure) => self.refuse(connection, failure.reason(), Outcome::Failed),
+            Err(failure) => self.refuse(connection, failure.reason(), ConnectionResult::Failed),
         }
     }
 
@@ -111,15 +111,15 @@ impl<'t> Relay<'t> {
     pub(super) fn dialled(&mut self, connection: &mut Connection<'t>, dialled: Dialled, errno: Errno) -> Turn {
         match dialled {
             Dialled::Started => Turn::Wait,
-            Dialled::Forbidden(reason) => self.refuse(connection, reason, Outcome::Denied),
+            Dialled::Forbidden(reason) => self.refuse(connection, reason, ConnectionResult::Denied),
             Dialled::Unreachable => {
                 let reason = format!("it can not be reached: {errno}");
-                self.refuse(connection, &reason, Outcome::Failed)
+                self.refuse(connection, &reason, ConnectionResult::Failed)
             }
         }
     }
 
-    pub(super) fn refuse(&mut self, connection: &mut Connection<'t>, reason: &str, outcome: Outcome) -> Turn {
+    pub(super) fn refuse(&mut self, connection: &mut Connection<'t>, reason: &str, outcome: ConnectionResult) -> Turn {
         let subject = &connection.subject;
         let rule = subject.rule.as_ref().map(|rule| rule as &dyn fmt::Display);
         let host = subject.name.as_ref().map(|name| name as &dyn fmt::Display);
@@ -135,7 +135,7 @@ impl<'t> Relay<'t> {
             ..Decision::about_nobody(subject.way.layer())
         });
         let address = subject.address.as_ref().map(|address| address as &dyn fmt::Display);
-        let status = if outcome == Outcome::Failed { UNREACHABLE } else { DENIED };
+        let status = if outcome == ConnectionResult::Failed { UNREACHABLE } else { DENIED };
         let answer = refusal_response::answer(host.or(address), subject.port, &RefusalText { rule, reason, status });
         let answer = match connection.form() {
             Some(form) => form.refusal(answer, status),

@@ -49,7 +49,7 @@ pub struct Traffic {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ConnectionResult {
     Allowed,
     Denied,
     /// It was allowed, and could not be reached.
@@ -66,7 +66,7 @@ pub struct PersonAnswer {
 
 pub struct Decision<'a> {
     pub layer: Layer,
-    pub outcome: Outcome,
+    pub outcome: ConnectionResult,
     /// Whose connection it was.
     pub process: Option<&'a Process>,
     pub asked: Option<&'a PersonAnswer>,
@@ -87,9 +87,9 @@ impl Decision<'_> {
             Layer::Publish => "publish",
         };
         let action = match self.outcome {
-            Outcome::Allowed => "allow",
-            Outcome::Denied => "deny",
-            Outcome::Failed => "fail",
+            ConnectionResult::Allowed => "allow",
+            ConnectionResult::Denied => "deny",
+            ConnectionResult::Failed => "fail",
         };
         let mut out = String::with_capacity(384);
         let _ = write!(out, "{{\"event\":\"network\",\"layer\":\"{layer}\",\"action\":\"{action}\"");
@@ -150,7 +150,7 @@ impl DecisionLog {
 
     pub fn say(&mut self, decision: &Decision<'_>) {
         self.waiting.push_back(decision.message());
-        let due = decision.outcome != Outcome::Allowed || self.waiting.len() >= TOGETHER;
+        let due = decision.outcome != ConnectionResult::Allowed || self.waiting.len() >= TOGETHER;
         // Who does not listen is not tried for each.
         if due && !self.is_behind() {
             self.flush();
@@ -254,7 +254,7 @@ impl Decision<'_> {
     pub fn about_nobody(layer: Layer) -> Decision<'static> {
         Decision {
             layer,
-            outcome: Outcome::Denied,
+            outcome: ConnectionResult::Denied,
             process: None,
             asked: None,
             host: None,
@@ -294,7 +294,7 @@ mod tests {
         let (host, rule): (&dyn fmt::Display, &dyn fmt::Display) = (&"a\n\u{1b}.example", &"paddock.toml:12");
         told.say(&Decision {
             layer: Layer::Connect,
-            outcome: Outcome::Allowed,
+            outcome: ConnectionResult::Allowed,
             process: Some(&Process { pid: 11, exe: "/usr/bin/curl".to_owned() }),
             asked: Some(&PersonAnswer { by: Some("terminal".to_owned()), ms: 1200 }),
             host: Some(host),
@@ -366,7 +366,7 @@ mod tests {
     fn ends_are_told_together_and_refusals_at_once() {
         let (mut told, theirs) = pair();
         let ended = |port| Decision {
-            outcome: Outcome::Allowed,
+            outcome: ConnectionResult::Allowed,
             port: Some(port),
             reason: Some("long enough for several messages, if there are so many of it: ........................"),
             ..Decision::about_nobody(Layer::Connect)

@@ -39,7 +39,7 @@ use rustix::process::{Resource, Rlimit};
 
 use self::byte_pump::Tools;
 use self::connection::{Connection, Direction, Doubt, Side, Turn};
-use self::decision_log::{Decision, DecisionLog, Heard, Layer, Outcome, Traffic};
+use self::decision_log::{ConnectionResult, Decision, DecisionLog, Heard, Layer, Traffic};
 use self::dial_for_http::Upstream;
 use self::dns_stub::{Next, Stream, Stub};
 use self::guarded_addresses::Guards;
@@ -507,7 +507,7 @@ impl<'t> Relay<'t> {
             let rule = subject.rule.as_ref().map(|rule| rule as &dyn fmt::Display);
             self.told.say(&Decision {
                 layer: subject.way.layer(),
-                outcome: Outcome::Allowed,
+                outcome: ConnectionResult::Allowed,
                 process: subject.process.as_ref(),
                 asked: subject.asked.as_ref(),
                 host: subject.name.as_ref().map(|name| name as _),

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::connection::{Connection, Doubt, Turn};
-use super::decision_log::{Outcome, PersonAnswer};
+use super::decision_log::{ConnectionResult, PersonAnswer};
 use super::relay_messages::{Process, Reply, Request};
 use super::socket_owner::Owner;
 use super::{CLIENT, Peer, Relay, event};
@@ -134,7 +134,7 @@ impl<'t> Relay<'t> {
             None => Turn::Wait,
             Some(Doubt::Refused(reason)) => {
                 connection.doubt = None;
-                self.refuse(connection, reason, Outcome::Denied)
+                self.refuse(connection, reason, ConnectionResult::Denied)
             }
             Some(Doubt::Unasked) => self.ask(connection, generation, index),
             Some(Doubt::Asked(_)) if connection.has_heard_all() => {
@@ -159,7 +159,7 @@ impl<'t> Relay<'t> {
                 connection.subject.asked = Some(PersonAnswer { by: Some("session".to_owned()), ms: 0 });
                 return self.go_on(connection, generation, index);
             }
-            Known::Denied(reason) => return self.refuse(connection, &reason, Outcome::Denied),
+            Known::Denied(reason) => return self.refuse(connection, &reason, ConnectionResult::Denied),
             Known::Open(number) => number,
             Known::No => {
                 let (host, port) = (place.0.to_string(), place.1);
@@ -188,7 +188,7 @@ impl<'t> Relay<'t> {
             connection.subject.asked = Some(asked.clone());
             let turn = match verdict {
                 Answer::Once | Answer::Session => self.go_on(&mut connection, generation, index),
-                Answer::Deny => self.refuse(&mut connection, reason, Outcome::Denied),
+                Answer::Deny => self.refuse(&mut connection, reason, ConnectionResult::Denied),
             };
             self.settle(connection, turn, generation, index);
         }
