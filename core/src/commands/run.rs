@@ -17,7 +17,7 @@ use crate::files::unfinished_scans::Mark;
 use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
 use crate::gate::Gate;
-use crate::journal::event::exec::Decided;
+use crate::journal::event::exec::ExecOutcome;
 use crate::journal::event::limits::Exceeded;
 use crate::journal::event::{Event, Start};
 use crate::journal::{self, Journal, JournalError};
@@ -553,13 +553,13 @@ fn announce(plan: &Plan, preflight: &Preflight<'_>, limits: &Limits, quiet: bool
     }
 }
 
-fn record_decided(journal: &Journal, decided: &[Decided]) -> Result<(), Refusal> {
+fn record_decided(journal: &Journal, decided: &[ExecOutcome]) -> Result<(), Refusal> {
     journal.append_all(&decided.iter().map(Event::Exec).collect::<Vec<_>>()).map_err(Refusal::from)
 }
 
 /// `decided`: what the gate had to say.
-fn not_executed(name: &[u8], errno: Errno, decided: &[Decided]) -> RunResult {
-    if let Some(refusal) = decided.iter().rev().find_map(Decided::refusal).filter(|_| errno == Errno::ACCESS) {
+fn not_executed(name: &[u8], errno: Errno, decided: &[ExecOutcome]) -> RunResult {
+    if let Some(refusal) = decided.iter().rev().find_map(ExecOutcome::refusal).filter(|_| errno == Errno::ACCESS) {
         stderr::complain(&refusal, "`paddock why --exec COMMAND` says which rule it is, and where");
         return RunResult { exit_code: EXIT_NOT_EXECUTABLE, signal: None, not_executed: None, exceeded: Vec::new() };
     }

@@ -1,9 +1,9 @@
 //! What people are told of an exec that did not run.
 
 use super::argv_text;
-use crate::journal::event::exec::{self, Decided, ExecResult};
+use crate::journal::event::exec::{self, ExecOutcome, ExecResult};
 
-impl Decided {
+impl ExecOutcome {
     /// What people are told at once; None: there is nothing wrong.
     pub fn refusal(&self) -> Option<String> {
         const SHOWN: usize = 200;

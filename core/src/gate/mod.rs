@@ -35,7 +35,7 @@ use self::shells::Shells;
 use self::trusted_dirs::Places;
 use crate::approve::approver_process;
 use crate::approve::open_questions::{Given, OpenQuestions};
-use crate::journal::event::exec::{self, Decided, ExecResult, Process};
+use crate::journal::event::exec::{self, ExecOutcome, ExecResult, Process};
 use crate::kernel::seccomp_notify::{Answer, Call, Listener};
 use crate::kernel::sys::trace::{self, Traced};
 use crate::kernel::{ancestry, calling_process};
@@ -70,7 +70,7 @@ pub struct Gate {
     allowed: HashSet<[u8; 32]>,
     /// What a person denied last, and to which process. One that searches PATH comes again with the same file by another name.
     denied: VecDeque<(u32, [u8; 32])>,
-    decided: Vec<Decided>,
+    decided: Vec<ExecOutcome>,
     shells: Shells,
     /// The command, and who started it: one of us.
     command: Option<Process>,
@@ -170,7 +170,7 @@ impl Gate {
         self.is_tracing() && self.asked.is_empty()
     }
 
-    pub fn decided(&mut self) -> Vec<Decided> {
+    pub fn decided(&mut self) -> Vec<ExecOutcome> {
         std::mem::take(&mut self.decided)
     }
 
@@ -579,7 +579,7 @@ impl Gate {
         let is_refused = matches!(outcome, ExecResult::Denied | ExecResult::Attack(_));
         let command = self.command.filter(|_| is_refused);
         let branch = command.and_then(|command| ancestry::branch_of(process.pid, command.pid));
-        self.decided.push(Decided { process, branch, exe, argv, cwd, outcome, rule, reason, by, asked_ms });
+        self.decided.push(ExecOutcome { process, branch, exe, argv, cwd, outcome, rule, reason, by, asked_ms });
     }
 }
 

@@ -2,7 +2,7 @@
 
 /// What became of an exec, for the journal and for people.
 #[derive(Debug)]
-pub struct Decided {
+pub struct ExecOutcome {
     pub process: Process,
     /// Of what was refused: the child of the run's command that it descends from.
     pub branch: Option<u32>,

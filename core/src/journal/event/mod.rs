@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 
 use rustix::io::Errno;
 
-use self::exec::{Decided, ExecResult};
+use self::exec::{ExecOutcome, ExecResult};
 use self::files::Refused;
 use self::limits::Exceeded;
 use self::network::NetworkDecision;
@@ -83,7 +83,7 @@ pub enum Event<'a> {
         text: &'a [u8],
     },
     /// What the gate decided on, and what became of it.
-    Exec(&'a Decided),
+    Exec(&'a ExecOutcome),
     /// What the relay decided on.
     Network(&'a NetworkDecision),
     /// The relay is gone before its time: from here on nothing is reached.
@@ -318,8 +318,8 @@ fn told_fields(out: &mut String, told: &NetworkDecision) {
     }
 }
 
-fn decided_fields(out: &mut String, decided: &Decided) {
-    let Decided { process, exe, argv, cwd, outcome, rule, reason, by, asked_ms, branch: _ } = decided;
+fn decided_fields(out: &mut String, decided: &ExecOutcome) {
+    let ExecOutcome { process, exe, argv, cwd, outcome, rule, reason, by, asked_ms, branch: _ } = decided;
     let (action, ran) = match outcome {
         ExecResult::Ran { .. } => ("allow", true),
         ExecResult::Failed => ("allow", false),
@@ -408,8 +408,8 @@ mod tests {
         })
     }
 
-    fn decided(outcome: ExecResult) -> Decided {
-        Decided {
+    fn decided(outcome: ExecResult) -> ExecOutcome {
+        ExecOutcome {
             process: exec::Process { pid: 43, parent: 42, uid: 1000 },
             branch: None,
             exe: b"/usr/bin/git".to_vec(),
@@ -507,7 +507,7 @@ mod tests {
         let (long, reason) = (vec![0xFF; 5000], Some("\u{1}".repeat(5000)));
         let (exe, cwd, rule, by) = (long.clone(), long.clone(), Some(long.clone()), reason.clone());
         let argv = [&long[..], &[0]].concat().repeat(40);
-        parsed(&Event::Exec(&Decided { exe, argv, cwd, rule, reason, by, ..decided(ExecResult::Denied) }));
+        parsed(&Event::Exec(&ExecOutcome { exe, argv, cwd, rule, reason, by, ..decided(ExecResult::Denied) }));
     }
 
     #[test]
@@ -515,7 +515,7 @@ mod tests {
         let secret = "ghp_a1B2a1B2a1B2a1B2a1B2a1B2";
         let argv = format!("git\0clone\0https://ada:{secret}@host/x\0--token\0{secret}\0").into_bytes();
         let command = [CString::new(format!("TOKEN={secret}")).unwrap()];
-        let exec = Decided { argv, ..decided(ExecResult::Denied) };
+        let exec = ExecOutcome { argv, ..decided(ExecResult::Denied) };
         for event in [Event::Exec(&exec), start(&command, b"/", &[])] {
             let body = event.body();
             assert!(!body.contains(secret) && body.contains("[redacted]"), "{body}");
