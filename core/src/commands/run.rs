@@ -18,7 +18,7 @@ use crate::files::workspace::session_dir::Session;
 use crate::files::workspace::whiteouts::Whiteouts;
 use crate::gate::Gate;
 use crate::journal::event::exec::ExecOutcome;
-use crate::journal::event::limits::Exceeded;
+use crate::journal::event::limits::ExceededLimit;
 use crate::journal::event::{Event, Start};
 use crate::journal::{self, Journal, JournalError};
 use crate::kernel::random::random_name;
@@ -100,7 +100,7 @@ struct RunResult {
     exit_code: i32,
     signal: Option<i32>,
     not_executed: Option<(Vec<u8>, Errno)>,
-    exceeded: Vec<Exceeded>,
+    exceeded: Vec<ExceededLimit>,
 }
 
 impl RunResult {

@@ -27,7 +27,7 @@ use rustix::process::{Pid, Resource};
 use self::cgroup::{Cgroups, Version, Wanted};
 use self::process_usage::Tree;
 use self::watchdog::Watch;
-use crate::journal::event::limits::{Exceeded, Limit, Means};
+use crate::journal::event::limits::{ExceededLimit, Limit, Means};
 use crate::kernel::proc_text;
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, RequestedLimits};
@@ -55,9 +55,9 @@ impl fmt::Display for Held {
     }
 }
 
-impl From<Held> for Exceeded {
-    fn from(Held { limit, value, means }: Held) -> Exceeded {
-        Exceeded { limit, value, means, ended: true, unwatched: false }
+impl From<Held> for ExceededLimit {
+    fn from(Held { limit, value, means }: Held) -> ExceededLimit {
+        ExceededLimit { limit, value, means, ended: true, unwatched: false }
     }
 }
 
@@ -238,24 +238,24 @@ impl Limits {
     }
 
     /// A limit whose signal ended a process of the tree.
-    pub fn behind_signal(&self, signal: i32) -> Option<Exceeded> {
+    pub fn behind_signal(&self, signal: i32) -> Option<ExceededLimit> {
         let limit = match signal {
             libc::SIGXFSZ => Limit::FileSize,
             libc::SIGXCPU => Limit::Cpu,
             _ => return None,
         };
-        self.holding(limit).map(Exceeded::from)
+        self.holding(limit).map(ExceededLimit::from)
     }
 
     /// Everything that was met, for the journal; `ended_by` is what the watch said. Removes what was made: the tree is gone.
-    pub fn finish(self, ended_by: Option<Exceeded>) -> Vec<Exceeded> {
+    pub fn finish(self, ended_by: Option<ExceededLimit>) -> Vec<ExceededLimit> {
         let mut met = Vec::with_capacity(2);
         met.extend(ended_by);
         let mut also = |limit, ended| {
             if let Some(held) = self.holding(limit)
                 && !met.iter().any(|exceeded| exceeded.limit == limit)
             {
-                met.push(Exceeded { ended, ..held.into() });
+                met.push(ExceededLimit { ended, ..held.into() });
             }
         };
         if self.groups.oom_kills() > 0 {

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::process_usage::Tree;
-use super::{Exceeded, Held, Limit, Limits, Means, RequestedLimits};
+use super::{ExceededLimit, Held, Limit, Limits, Means, RequestedLimits};
 
 const NOBODY: u32 = 65534;
 const NONE: RequestedLimits = RequestedLimits {
@@ -325,7 +325,7 @@ fn supervisor() {
     fs::write("result", serde_json::to_vec(&outcome).unwrap()).unwrap();
 }
 
-fn text_of(exceeded: &Exceeded) -> String {
+fn text_of(exceeded: &ExceededLimit) -> String {
     let ended = if exceeded.ended { " (ended)" } else { "" };
     format!("{exceeded} by {}{ended}", exceeded.means.name())
 }

@@ -134,7 +134,7 @@ fn what_was_met_is_told_once() {
         full_tier: true,
         crowded: Cell::new(true),
     };
-    let wall: Exceeded = limits.holding(Limit::Wall).unwrap().into();
+    let wall: ExceededLimit = limits.holding(Limit::Wall).unwrap().into();
     let met = limits.finish(Some(wall));
     assert_eq!(met.len(), 2);
     assert_eq!((met[0].to_string().as_str(), met[0].ended), ("wall_s 1 exceeded", true));

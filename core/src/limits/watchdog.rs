@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::process_usage::{Columns, ProcessUsage, Tree};
 use super::{Held, Limits};
-use crate::journal::event::limits::{Exceeded, Limit, Means};
+use crate::journal::event::limits::{ExceededLimit, Limit, Means};
 
 const SHORTEST: Duration = Duration::from_millis(20);
 const LONGEST: Duration = Duration::from_millis(500);
@@ -123,7 +123,7 @@ impl<'a> Watch<'a> {
     }
 
     /// Looks, if it is time to. What it returns has to end the run.
-    pub fn check(&mut self) -> Option<Exceeded> {
+    pub fn check(&mut self) -> Option<ExceededLimit> {
         let now = Instant::now();
         if let Some((held, Some(deadline))) = self.wall
             && now >= deadline
@@ -160,11 +160,11 @@ impl<'a> Watch<'a> {
         let _ = self.census.kill_descendants();
     }
 
-    fn unwatched(&self) -> Option<Exceeded> {
+    fn unwatched(&self) -> Option<ExceededLimit> {
         let memory = self.memory.as_ref().map(|memory| memory.held);
         let tasks = self.tasks.as_ref().map(|tasks| tasks.held);
         let held = memory.or(tasks).or(self.cpu.as_ref().map(|cpu| cpu.held))?;
-        Some(Exceeded { unwatched: true, ..held.into() })
+        Some(ExceededLimit { unwatched: true, ..held.into() })
     }
 
     fn look(&mut self, now: Instant) -> Result<WatchResult, Errno> {
@@ -225,7 +225,7 @@ impl<'a> Watch<'a> {
 }
 
 enum WatchResult {
-    Exceeded(Exceeded),
+    Exceeded(ExceededLimit),
     LookAgainIn(Duration),
 }
 

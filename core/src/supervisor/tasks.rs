@@ -17,7 +17,7 @@ use crate::files::workspace::whiteouts::{self, Whiteouts};
 use crate::gate::Gate;
 use crate::journal::Journal;
 use crate::journal::event::Event;
-use crate::journal::event::limits::Exceeded;
+use crate::journal::event::limits::ExceededLimit;
 use crate::journal::event::network::NetworkDecision;
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::mount;
@@ -40,7 +40,7 @@ pub struct Copied<'a> {
 
 /// How the duties of a run ended.
 pub struct Finished {
-    pub exceeded: Option<Exceeded>,
+    pub exceeded: Option<ExceededLimit>,
     /// See [`Guard::disband`].
     pub watches: Option<OwnedFd>,
     /// The guard did its work to the end, and so did the last scan. Otherwise the run fails, whatever the command's own exit code is:
@@ -60,7 +60,7 @@ pub struct SupervisorTasks<'a> {
     pub outlet: Option<RelayProcess<'a>>,
     pub journal: Option<&'a Journal>,
     pub holder: Option<SessionOwner>,
-    pub exceeded: Option<Exceeded>,
+    pub exceeded: Option<ExceededLimit>,
     failure: Option<GuardError>,
     /// For the end: a terminal or a pipe that takes nothing more would keep us from our work, and the command can see to that.
     lines: Vec<(&'static str, String)>,

@@ -53,7 +53,7 @@ impl Means {
 
 /// A limit that was met. Its text is for people: `memory_mb 512 exceeded`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Exceeded {
+pub struct ExceededLimit {
     pub limit: Limit,
     pub value: u64,
     pub means: Means,
@@ -63,7 +63,7 @@ pub struct Exceeded {
     pub unwatched: bool,
 }
 
-impl fmt::Display for Exceeded {
+impl fmt::Display for ExceededLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.unwatched { "can not be watched any more" } else { "exceeded" };
         write!(f, "{} {} {what}", self.limit.name(), self.value)

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use self::exec::{ExecOutcome, ExecResult};
 use self::files::Refused;
-use self::limits::Exceeded;
+use self::limits::ExceededLimit;
 use self::network::NetworkDecision;
 use self::tool::Record;
 use super::redact;
@@ -75,7 +75,7 @@ pub enum Event<'a> {
         errno: Errno,
     },
     SyscallKilled,
-    LimitExceeded(Exceeded),
+    LimitExceeded(ExceededLimit),
     Refused {
         error: &'a str,
     },
@@ -183,7 +183,7 @@ impl Event<'_> {
                 writer::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
             }
             Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
-            Event::LimitExceeded(Exceeded { limit, value, means, ended, unwatched }) => {
+            Event::LimitExceeded(ExceededLimit { limit, value, means, ended, unwatched }) => {
                 let _ = write!(
                     out,
                     "\"event\":\"limit.exceeded\",\"limit\":\"{}\",\"value\":{value},\"means\":\"{}\",\"ended\":{ended},\
