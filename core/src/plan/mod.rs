@@ -2,15 +2,15 @@
 //! the compiler would not have written it: an unknown key, a duplicate, a missing key or a contradiction is refused.
 
 mod container;
-pub mod exit_codes;
+pub(crate) mod exit_codes;
 mod files;
 mod gate;
-pub mod host_name;
+pub(crate) mod host_name;
 mod limits;
 mod network;
-pub mod rights;
+pub(crate) mod rights;
 mod shell;
-pub mod syscalls;
+pub(crate) mod syscalls;
 mod values;
 pub mod wire;
 

@@ -1,6 +1,6 @@
 //! How values cross between Python and Rust: canonical JSON, byte strings, absolute paths.
 
-pub mod bytes;
-pub mod find_byte;
+pub(crate) mod bytes;
+pub(crate) mod find_byte;
 pub mod reader;
-pub mod writer;
+pub(crate) mod writer;
