@@ -34,15 +34,15 @@ $(VENV)/.installed: $(VENV)/.tools $(CORE)
 	$(BIN)/maturin develop --release --quiet --extras dev
 	touch $@
 
-# Each with a tester of its own, whom only root can make.
-WORKERS := $(if $(filter 0,$(shell id -u)),-n 2 --dist loadfile)
+# Each with a tester of its own, whom only root can make. The longest files have few tests, and come first by their names: by the
+# number of tests they would come last, one worker would have the last one, and the other nothing to do.
+WORKERS := $(if $(filter 0,$(shell id -u)),-n 2 --dist loadfile --no-loadscope-reorder)
 
 test: setup
 	cargo test --quiet --locked --manifest-path core/Cargo.toml --features force-unsupported --test unsupported
 	cargo test --quiet --locked --manifest-path core/Cargo.toml
 	$(BIN)/python -m pytest $(WORKERS)
 
-# The long versions: every index of the fault table.
 # The long versions: all calls of the fault table, so many hundreds of programs of the aftermath machine, so many rounds of HTTP.
 STRESS ?= 20
 stress: setup

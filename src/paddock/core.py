@@ -47,10 +47,10 @@ def program() -> str:
     )
 
 
-def ask(command: str, *arguments: str, plan: Plan | None = None, question: str | None = None) -> Any:
+def ask(command: str, *arguments: str, plan: Plan | None = None, question: str | bytes | None = None) -> Any:
     """Run a command of the core that prints JSON; its refusal becomes a CoreError with the core's own words.
 
-    ``question``: ASCII, for its stdin."""
+    ``question``: for its stdin; text is ASCII."""
     argv = [program(), command]
     actions: list[tuple[int, int] | tuple[int, int, int]] = []
     # Answers go to memfds: no pipe to drain, whatever their size.
@@ -61,7 +61,8 @@ def ask(command: str, *arguments: str, plan: Plan | None = None, question: str |
         _sealed(plan) as plan_fd,
     ):
         if question is not None:
-            os.pwrite(asked, question.encode("ascii"), 0)
+            os.write(asked, question.encode("ascii") if isinstance(question, str) else question)
+            os.lseek(asked, 0, os.SEEK_SET)
             actions.append((os.POSIX_SPAWN_DUP2, asked, 0))
         if plan is not None and plan.cwd != os.getcwd():
             argv += ["--plan-fd", str(plan_fd), *arguments]

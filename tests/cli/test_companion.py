@@ -48,7 +48,7 @@ def asked(fence: Fence, command: str = READER, *, background: bool = False) -> I
         listener.bind(str(place))
         os.chmod(place, 0o777)
         listener.listen(1)
-        listener.settimeout(10)
+        listener.settimeout(60)
         shell = ["bash", "--norc", "--noprofile", "-i"]
         with terminal.opened(fence.tester, shell, cwd=project) as screen:
             screen.line("PS1='shell$ '; echo up-$((1+1))")

@@ -20,6 +20,7 @@ use std::ffi::CString;
 use self::arguments::Arguments;
 use self::error::Refusal;
 use crate::approve::approver_process::ApproverProcess;
+use crate::files::git;
 use crate::kernel::stderr;
 use crate::network;
 use crate::plan::PlanError;
@@ -128,6 +129,11 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"namespaces") => {
             arguments.end()?;
             Ok(i32::from(init::try_out().namespaces.is_err()))
+        }
+        Some(b"git-state") => {
+            let path = arguments.path()?;
+            arguments.end()?;
+            print(if git::may_be_applied(path.as_bytes(), &question()?) { "true" } else { "false" })
         }
         Some(b"finish") => {
             let sessions = finish_scans::sessions(arguments.path()?.as_bytes());

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from paddock.decide.assigns import command_assigns, text_assigns
 from paddock.decide.calls import Dialect
 from paddock.decide.effects import code_of, dialect_for, effect_of, other_code, unwrapped
+from paddock.decide.evaluated import may_run_values
 from paddock.decide.expansion import Expansion
 from paddock.decide.gaps import lost_dash
 from paddock.decide.grammar import (
@@ -95,6 +96,8 @@ class _Walk(Expansion):
         self.line.assigns = self.line.assigns or text_assigns(root)
         if self.dialect is Dialect.BASH and evaluates_literals(root):
             self.line.doubts.append("arithmetic and array subscripts run a command that stands quoted in the text")
+        elif self.dialect is Dialect.BASH and may_run_values(root, inner=self.layer > 0):
+            self.line.doubts.append("arithmetic and array subscripts may run what stands in a variable")
         if transforms(root):
             self.line.doubts.append("an expansion with @ may run what stands in a variable")
         out = self.run(root, stdin)

@@ -295,6 +295,8 @@ class ToolPolicy:
     # 7 and 8
 
     def _approval(self, judging: _Judging, spec: ToolSpec, *, known: bool) -> Decision | None:
+        judged = f"; {judging.guess}" if judging.guess is not None and str(judging.guess) else ""
+        unsaid = f"nobody said what {spec.name} does{judged}"
         if not judging.settled:
             if spec.command is not None and self._allowed is not None and not self.writes_confined:
                 judging.ask(
@@ -305,12 +307,11 @@ class ToolPolicy:
             if self.require_approval_for_writes and Effect.WRITE in spec.does:
                 judging.ask(Step.APPROVAL, "approve-writes", f"{spec.name} writes")
             if self.require_approval_for_execute and Effect.EXECUTE in spec.does:
-                judging.ask(Step.APPROVAL, "approve-execute", f"{spec.name} executes")
+                judging.ask(Step.APPROVAL, "approve-execute", f"{spec.name} executes" if known else unsaid)
         if not known and self.unknown_tools is not Action.ALLOW:
             if self.unknown_tools is Action.DENY:
                 return judging.deny(Step.APPROVAL, "unknown-tool", f"nobody said what {spec.name} does")
-            what = f"; {judging.guess}" if judging.guess is not None and str(judging.guess) else ""
-            judging.ask(Step.APPROVAL, "unknown-tool", f"nobody said what {spec.name} does{what}")
+            judging.ask(Step.APPROVAL, "unknown-tool", unsaid)
         return judging.question
 
     # What was written → what is compared.

@@ -32,6 +32,7 @@ _LONGEST = 4096  # of what a warden says
 _ANCILLARY = socket.CMSG_SPACE(struct.calcsize("iII")) + socket.CMSG_SPACE(struct.calcsize("i"))
 _LIMIT = 256 * 1024  # of what a stream keeps for its reader
 _TO_END_S = 5.0
+_START, _OPEN = b"s", b"o"  # the kinds of requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +116,33 @@ class Attendant:
                 raise
         return process
 
-    async def _send(self, descriptors: list[int]) -> None:
+    async def open(self, path: str, *, read: bool) -> int:
+        """The object that a path without links leads to inside, opened for reading or only looked up. OSError: there is
+        none, or commands can not open it. NotStarted: the sandbox has ended."""
+        line, their_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with line, their_line, open(os.memfd_create("open", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+            file.write(canonical({"path": path, "read": read}).encode("ascii"))
+            line.setblocking(False)
+            await self._send([file.fileno(), their_line.fileno()], _OPEN)
+            their_line.close()
+            await _readable(line)
+            try:
+                message, descriptors, _, _ = socket.recv_fds(line, _LONGEST, 1)
+            except OSError:
+                message, descriptors = b"", []
+        if not message:
+            raise await self._end()
+        if not descriptors:
+            number = int(json.loads(message)["errno"])
+            raise OSError(number, os.strerror(number), path)
+        os.set_inheritable(descriptors[0], False)
+        return descriptors[0]
+
+    async def _send(self, descriptors: list[int], kind: bytes = _START) -> None:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack(f"{len(descriptors)}i", *descriptors))]
         while True:
             try:
-                self._line.sendmsg([b"s"], rights, socket.MSG_NOSIGNAL)
+                self._line.sendmsg([kind], rights, socket.MSG_NOSIGNAL)
                 return
             except BlockingIOError:
                 await _writable(self._line)
@@ -337,6 +360,16 @@ async def _writable(line: socket.socket) -> None:
         await ready.wait()
     finally:
         loop.remove_writer(line.fileno())
+
+
+async def _readable(line: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    loop.add_reader(line.fileno(), ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(line.fileno())
 
 
 def _failure(step: str, number: int, name: str) -> NotStarted:

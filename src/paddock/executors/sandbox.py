@@ -94,6 +94,11 @@ class SandboxExecutor:
         where = None if cwd is None else os.path.join(self.workspace, cwd)
         return await attendant.spawn(words, environment, cwd=where, stdin=stdin, tty=tty)
 
+    async def open(self, path: str, *, read: bool) -> int:
+        """A descriptor of what a path without links leads to inside at this moment. OSError: commands can not open it.
+        NotStarted: there is no sandbox to ask."""
+        return await (await self._ready()).open(path, read=read)
+
     async def prepared(self) -> Prepared:
         """Policy, host and plan of this sandbox: what the errors are about that it can raise."""
         if self._prepared is None:

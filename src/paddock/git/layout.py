@@ -36,6 +36,7 @@ class Key(Enum):
 class Layout:
     parts: frozenset[str]  # every name directly in a git directory
     protected: tuple[str, ...]  # patterns of what is read-only in one and in those that it holds
+    checked: frozenset[str]  # the last names of what git leaves behind and obeys
     branches: tuple[tuple[str, ...], ...]
     keys: dict[str, Key]
 
@@ -53,6 +54,7 @@ def layout() -> Layout:
             *(name for name, held in parts.items() if held in ("locked", "main")),
             *(f"{place}/{name}" for place in layouts for name in locked),
         ),
+        checked=frozenset(os.path.basename(name) for name, held in parts.items() if held == "checked"),
         branches=tuple(tuple(name.split("/")) for kind, name, _, _ in rows if kind == "branch"),
         keys={name: Key(role) for kind, name, role, _ in rows if kind == "key"},
     )

@@ -12,6 +12,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from itertools import chain
 
 from paddock.errors import PolicyError
 from paddock.git.config import Entry, entries
@@ -50,31 +51,67 @@ def trusted_by(
     if repository is not None:
         pending += [f"{repository.common_dir}/config", f"{repository.git_dir}/config.worktree"]
     known = set(pending)
-    while pending and len(known) <= MOST_FILES:
+    texts = _files_read(pending, looked)
+    for base, said, entry in chain(_of_environment(variables, top), texts):
+        if not entry.value:
+            continue
+        match key_of(entry.section, entry.key):
+            case Key.INCLUDE:
+                path = _expanded(entry.value, base, home)
+                if path and path not in known:
+                    known.add(path)
+                    pending.append(path)
+                    if len(known) > MOST_FILES:
+                        raise PolicyError(
+                            f"git's configuration includes more than {MOST_FILES} files ({said})",
+                            hint="what git obeys has to be known to be protected: include fewer files",
+                        )
+                if path:
+                    yield Trust(path=path, said=said)
+            case Key.PATH:
+                path = _expanded(entry.value, top, home)
+                if path:
+                    yield Trust(path=path, said=said)
+            case Key.ALIAS if not entry.value.startswith("!"):
+                pass
+            case Key.PROGRAM | Key.ALIAS:
+                yield from (Trust(path=path, said=said) for path in _files_of(entry, top, home, looked))
+            case Key.WORKTREE | Key.NONE | None:
+                pass
+
+
+Said = tuple[str, str, Entry]
+"""The directory that a relative include is meant from, who says it, and what."""
+
+
+def _files_read(pending: list[str], looked: Looked) -> Iterator[Said]:
+    """Of each file, also of those that are added meanwhile."""
+    while pending:
         file = pending.pop()
         text = looked.text(file)
         for entry in () if text is None else entries(text):
-            if not entry.value:
-                continue
-            said = f"{file}: {entry.name}"
-            match key_of(entry.section, entry.key):
-                case Key.INCLUDE:
-                    path = _expanded(entry.value, os.path.dirname(file), home)
-                    if path and path not in known:
-                        known.add(path)
-                        pending.append(path)
-                    if path:
-                        yield Trust(path=path, said=said)
-                case Key.PATH:
-                    path = _expanded(entry.value, top, home)
-                    if path:
-                        yield Trust(path=path, said=said)
-                case Key.ALIAS if not entry.value.startswith("!"):
-                    pass
-                case Key.PROGRAM | Key.ALIAS:
-                    yield from (Trust(path=path, said=said) for path in _files_of(entry, top, home, looked))
-                case Key.WORKTREE | Key.NONE | None:
-                    pass
+            yield os.path.dirname(file), f"{file}: {entry.name}", entry
+
+
+def _of_environment(variables: Mapping[str, str], top: str) -> Iterator[Said]:
+    """git-config(1), ENVIRONMENT; and what ``git -c`` gives to the programs that it starts."""
+    count = variables.get("GIT_CONFIG_COUNT", "")
+    for number in range(int(count) if count.isascii() and count.isdigit() else 0):
+        variable = f"GIT_CONFIG_KEY_{number}"
+        key, value = variables.get(variable), variables.get(f"GIT_CONFIG_VALUE_{number}")
+        if key is None or value is None:
+            return  # git refuses them all
+        yield from ((top, f"{variable}: {entry.name}", entry) for entry in _named(key, value))
+    for word in _split(variables.get("GIT_CONFIG_PARAMETERS", "")):
+        key, _, value = word.partition("=")
+        yield from ((top, f"GIT_CONFIG_PARAMETERS: {entry.name}", entry) for entry in _named(key, value))
+
+
+def _named(key: str, value: str) -> Iterator[Entry]:
+    section, _, rest = key.partition(".")
+    subsection, _, last = rest.rpartition(".")
+    if section and last:
+        yield Entry(section=section.lower(), subsection=subsection or None, key=last.lower(), value=value)
 
 
 def _expanded(written: str, base: str, home: str) -> str | None:

@@ -18,9 +18,9 @@ from __future__ import annotations
 import base64
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html.entities import html5
-from itertools import permutations, repeat
+from itertools import repeat
 
 SIZE_MIN = 8  # a shorter secret would be found in answers by chance
 _MASK = b"*"
@@ -36,14 +36,24 @@ _CLOSING = b' ",]}>'
 _TAIL_MAX = 64  # letters at the end of a form from which windows are taken; the beginning of a token is often known
 _WINDOW_MIN = 6
 
-# Each begins with one letter of its own, for which the search is fast.
-_ESCAPES = (
-    re.compile(rb"%(?P<hex>[0-9A-Fa-f]{2})"),
-    re.compile(rb"\\(?:(?:u00|x)(?P<hex>[0-9A-Fa-f]{2})|(?P<letter>[!-/:-@\[-`{-~]))"),
-    re.compile(
-        rb"&(?:#[xX]0{0,4}(?P<hex>[0-9A-Fa-f]{2})|#0{0,4}(?P<decimal>[1-9][0-9]{1,2})|(?P<name>[A-Za-z]{2,18}));"
-    ),
+_HTML = re.compile(
+    rb"&(?:#[xX]0{0,4}(?P<hex>[0-9A-Fa-f]{2})|#0{0,4}(?P<decimal>[1-9][0-9]{1,2})|(?P<name>[A-Za-z]{2,18}));"
 )
+_LOOKS_ESCAPED = re.compile(rb"(?:u00|x)[0-9A-Fa-f]{2}")
+
+
+def _escapes(digits: bytes = b"", begins: bytes = b"") -> tuple[re.Pattern[bytes], ...]:
+    """Percent, JSON and JavaScript, HTML. Each begins with one letter of its own, for which the search is fast. Those
+    with these digits, or behind whose first letter stands what ``begins`` lists, are no escapes."""
+    percent = b"%" + (b"(?!%b)" % digits if digits else b"")
+    slash = rb"\\" + (rb"(?!(?:u00|x)(?:%b)%b)" % (digits, b"|" + begins if begins else b"") if digits else b"")
+    return (
+        re.compile(percent + rb"(?P<hex>[0-9A-Fa-f]{2})"),
+        re.compile(slash + rb"(?:(?:u00|x)(?P<hex>[0-9A-Fa-f]{2})|(?P<letter>[!-/:-@\[-`{-~]))"),
+        _HTML,
+    )
+
+
 _NAMED = {
     name.removesuffix(";").encode(): letter.encode()
     for name, letter in html5.items()
@@ -54,17 +64,31 @@ _NAMED = {
 class Search:
     """For some secrets: printable ASCII, of ``SIZE_MIN`` letters at least."""
 
-    __slots__ = ("_chains", "_forms", "_layers", "_longest", "_nowhere", "_step", "_width", "held", "held_max")
+    __slots__ = (
+        "_escapes",
+        "_forms",
+        "_is_odd",
+        "_layers",
+        "_longest",
+        "_nowhere",
+        "_step",
+        "_width",
+        "held",
+        "held_max",
+    )
 
     def __init__(self, *secrets: bytes) -> None:
         letters = set(b"".join(secrets))
         shortest, longest = min(map(len, secrets)), max(map(len, secrets))
         self.held = _PRINTABLE if letters & set(_CLOSING) else bytes(set(_PRINTABLE) - set(_CLOSING))
         self.held_max = longest * _WIDEST
-        # A secret may hold what looks like an escape, and only one order of unfolding leaves that alone.
-        orders = list(permutations(_ESCAPES)) if letters & set(b"%\\&") else [_ESCAPES]
-        self._chains = [order * _ROUNDS for order in orders]
         self._forms = frozenset(form for secret in secrets for form in _forms(secret))
+        # A secret may hold what looks like an escape, and only one order of unfolding leaves that alone.
+        self._is_odd = bool(letters & set(b"%\\&"))
+        # Behind a letter that begins an escape its first letters would be taken for the rest of one.
+        digits = {form[:2] for form in self._forms if re.match(rb"[0-9A-Fa-f]{2}", form)}
+        begins = {found[0] for form in self._forms if (found := _LOOKS_ESCAPED.match(form))}
+        self._escapes = (_escapes(), _escapes(b"|".join(sorted(digits)), b"|".join(sorted(begins))))
         self._longest = max(map(len, self._forms))
         # Every text as long as `tail` contains a window at a multiple of `step`.
         tail = min(shortest, _TAIL_MAX)
@@ -84,17 +108,15 @@ class Search:
 
     def masked(self, data: bytes) -> bytes:
         found = list(self._found(data))
-        for chain in self._chains:
-            text, folds = data, list[_Fold]()
-            for escape in chain:
-                if (folded := _folded(text, escape)) is None:
-                    continue
-                folds.append(folded)
-                text = folded.text
-                for start, end in self._found(text):
+        for escapes in self._escapes:
+            folds = None
+            for folds in _every_order(data, escapes) if self._is_odd else _in_order(data, escapes):
+                for start, end in self._found(folds[-1].text):
                     for fold in reversed(folds):
                         start, end = fold.before(start), fold.before(end)
                     found.append((start, end))
+            if folds is None:
+                break  # there are no escapes at all
         if not found:
             return data
         out = bytearray(data)
@@ -165,6 +187,30 @@ class _Fold:
         """A position, in the text before it was folded."""
         known = bisect_right(self._marks, at)
         return at + self._lost[known - 1] if known else at
+
+
+def _in_order(data: bytes, escapes: Sequence[re.Pattern[bytes]]) -> Iterator[tuple[_Fold, ...]]:
+    folds: tuple[_Fold, ...] = ()
+    for escape in (*escapes,) * _ROUNDS:
+        if (folded := _folded(folds[-1].text if folds else data, escape)) is not None:
+            folds = (*folds, folded)
+            yield folds
+
+
+def _every_order(data: bytes, escapes: Sequence[re.Pattern[bytes]]) -> Iterator[tuple[_Fold, ...]]:
+    """Each escape as often as there are rounds. Most orders come to the same text."""
+    waiting: list[tuple[tuple[_Fold, ...], tuple[int, ...]]] = [((), (_ROUNDS,) * len(escapes))]
+    seen = set()
+    while waiting:
+        folds, left = waiting.pop()
+        text = folds[-1].text if folds else data
+        for kind, escape in enumerate(escapes):
+            rest = tuple(count - (kind == at) for at, count in enumerate(left))
+            if rest[kind] < 0 or (folded := _folded(text, escape)) is None or (folded.text, rest) in seen:
+                continue
+            seen.add((folded.text, rest))
+            waiting.append(((*folds, folded), rest))
+            yield waiting[-1][0]
 
 
 def _folded(text: bytes, escape: re.Pattern[bytes]) -> _Fold | None:

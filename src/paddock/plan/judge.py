@@ -57,14 +57,10 @@ class CoverKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """A mount that the core lays over a name inside (core/src/files/cover.rs).
-
-    ``identity``: the object that has the name.
-    """
+    """A mount that the core lays over a name inside (core/src/files/cover.rs)."""
 
     path: str
     kind: CoverKind
-    identity: Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,12 +95,7 @@ class Judge:
     def __init__(self, plan: Plan, *, covers: Iterable[Cover] = (), to_make: Container[str] = ()) -> None:
         self._plan = plan
         self._to_make = to_make
-        self._covers: dict[str, CoverKind] = {}
-        self._objects: dict[Identity, Cover] = {}
-        for cover in covers:
-            self._covers[cover.path] = cover.kind
-            if cover.kind is CoverKind.MASK or (cover.kind is CoverKind.LOCK and cover.identity not in self._objects):
-                self._objects[cover.identity] = cover
+        self._covers = {cover.path: cover.kind for cover in covers}
         if plan.files is None:
             return
         self._deny = _Patterns(plan.files.denied)
@@ -208,16 +199,6 @@ class Judge:
         if self._plan.tier is Tier.FULL and self._leads_to_grants(asked.bearer):
             given.add("read_dir")
         return giving, near, given
-
-    def closes(self, identity: Identity, operation: Operation) -> str | None:
-        """Why this object, and all that lies in it, is closed to the act. A cover goes where its object goes: a command
-        that renames a directory above it changes the path, and opens nothing."""
-        cover = self._objects.get(identity)
-        if cover is None:
-            return None
-        if cover.kind is CoverKind.MASK:
-            return f"it is what {cover.path} was, which stays closed, whatever is granted"
-        return self._said_protected(cover.path) if operation.writes else None
 
     def _shut(self, asked: _Asked) -> str | None:
         """The reason why no grant would open it, if there is one."""

@@ -37,6 +37,9 @@ _PROGRAMS = ("/opt", "~/.local/lib", "~/.local/pipx", "~/.local/share/pipx", "~/
              "~/.npm-global")  # fmt: skip
 _PROGRAM_LEVELS = ("", "/*", "/*/*")
 
+# Where every program of a person keeps what it obeys. No list knows all of them.
+_SETTINGS = (".config", ".local", ".local/share")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Names:
@@ -119,7 +122,7 @@ class _Ground:
                 held[self._beginnings(group), but].add(name)
             held[self.own, ()].update(group.top)
             # Also where the home is not writable: a link there may lead to what is, which the core finds out.
-            held[(self.home,), ()].update(name for name in group.home if self._spares(f"{self.home}/{name}"))
+            held[(self.home,), ()].update(name for name in group.home if self._holds(f"{self.home}/{name}"))
         for path in exact:
             place, _, name = path.rpartition("/")
             held[(place or "/",), ()].add(name)
@@ -133,6 +136,8 @@ class _Ground:
         for group in protected().groups:
             for name in group.open:
                 yield from (f"{place}/{name}" for place in self._beginnings(group))
+            for place in (f"{self.home}/{name}" for name in group.home):
+                yield from self._granted_in(place) if self._holds(place) else ()
 
     def flagged(self) -> Iterator[str]:
         for name in protected().flagged:
@@ -141,6 +146,8 @@ class _Ground:
     def exposed(self) -> Iterator[str]:
         """A person granted a protected place itself: their word counts, and is repeated."""
         for tree in self.own:
+            if tree in (f"{self.home}/{name}" for name in _SETTINGS):
+                yield f"{tree} can be written: known names in it stay read-only, programs may run others"
             if any(self._inside_home(tree, name) for group in protected().groups for name in group.home):
                 continue  # what matters in it stays read-only
             for group in protected().groups:
@@ -166,9 +173,15 @@ class _Ground:
         for tree in outermost(self.own) if group.shipped else ():
             yield from (f"{_any_depth_of(tree)}/{package}/{ANY_DEPTH}" for package in protected().packages)
 
-    def _spares(self, pattern: str) -> bool:
-        """A place that is granted itself, or a part of it, can be written."""
-        return not any(within(tree, pattern) for tree in self.writable)
+    def _holds(self, place: str) -> bool:
+        """A protected place of the home that is granted itself can be written. One of which only a part is granted has
+        to be held if a grant of something above it would let the rest be written."""
+        if place in self.writable:
+            return False
+        return not self._granted_in(place) or any(within(place, tree) for tree in self.writable)
+
+    def _granted_in(self, place: str) -> tuple[str, ...]:
+        return tuple(tree for tree in self.writable if within(tree, place))
 
 
 def _is_built_in_name(deny: Deny, glob: Glob) -> bool:

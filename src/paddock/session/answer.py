@@ -17,7 +17,6 @@ from paddock.plan import Plan
 from paddock.plan.judge import PRIVATE, Cover, CoverKind, Judge, Judgement, Operation, existing
 from paddock.plan.paths import within
 from paddock.policy.model import Tier
-from paddock.way import Identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +54,7 @@ def found_by(plan: Plan) -> Found:
     """What the core would lay over names that are there now, in the full tier."""
     try:
         told = core.ask("covers", plan=plan)
-        covers = [
-            Cover(
-                path=str(one["path"]),
-                kind=CoverKind(one["kind"]),
-                identity=Identity(int(one["device"]), int(one["inode"])),
-            )
-            for one in told["covers"]
-        ]
+        covers = [Cover(path=str(one["path"]), kind=CoverKind(one["kind"])) for one in told["covers"]]
         links = frozenset((str(one["path"]), str(one["said"])) for one in told["links"])
         return Found(covers=covers, links=links)
     except (KeyError, TypeError, ValueError) as error:

@@ -16,6 +16,7 @@ from paddock.changes.renames import with_renames
 from paddock.changes.repositories import repositories_in
 from paddock.changes.scan import scan
 from paddock.changes.settle import Roots, recover
+from paddock.changes.state import harmful_state
 from paddock.session.obeyed import obeyed_in
 from paddock.session.sessions import Session, directories_of
 
@@ -45,6 +46,7 @@ def reviewed(
         changes = scan(roots.upper, roots.lower, unseen=record.temporaries)
         if renames:
             changes = with_renames(changes, roots.upper, roots.lower)
+        repositories = repositories_in(changes, roots.lower)
         terms = Terms(
             started_ns=session.started_ns,
             directories=directories_of(roots.state),
@@ -52,9 +54,14 @@ def reviewed(
             mounted=frozenset(_mounted_in(session.workspace)),
             is_protected=session.is_protected,
             obeyed=frozenset(
-                obeyed_in(session.workspace, session.is_protected, os.path.expanduser("~")) if changes else ()
+                (
+                    *obeyed_in(session.workspace, session.is_protected, os.path.expanduser("~")),
+                    *harmful_state(changes, roots.upper, repositories),
+                )
+                if changes
+                else ()
             ),
-            repositories=repositories_in(changes, roots.lower),
+            repositories=repositories,
             selection=selection or Selection(),
             overwrite=overwrite,
         )

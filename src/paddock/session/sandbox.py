@@ -93,13 +93,14 @@ class Sandbox:
             executor: CommandExecutor = fence
         else:
             executor = self._given
+            fence = SandboxExecutor(self._request, workspace=self.workspace)
             if self._request.audit_dir is not None:
                 self._prepared = await asyncio.to_thread(self._judged)
         recorder = None
         if self._prepared is not None and self._prepared.plan.journal is not None:
             recorder = await asyncio.to_thread(Recorder, self._prepared.plan)
         desk = Desk(self._approver, redactor=self._redactor, origin=self._origin)
-        self._parts = _Parts(executor=executor, shells=Shells(executor), desk=desk, recorder=recorder)
+        self._parts = _Parts(executor=executor, files=fence, shells=Shells(executor), desk=desk, recorder=recorder)
         ending.hold(id(self._parts), self._parts.dispose)
         return self
 
@@ -129,6 +130,7 @@ class Sandbox:
                     self._origin,
                     desk=parts.desk,
                     executor=_Bash(parts.executor, self.workspace, self._exec_cwd),
+                    files=parts.files,
                     recorder=parts.recorder,
                     redactor=self._redactor,
                     handlers=self._handlers,
@@ -230,6 +232,7 @@ class _Parts:
     """What has to be ended: known apart from the session, which may be gone by then."""
 
     executor: CommandExecutor
+    files: SandboxExecutor  # which file tools ask; the executor itself, or one for this alone
     shells: Shells
     desk: Desk
     recorder: Recorder | None
@@ -252,6 +255,7 @@ class _Parts:
         steps: list[tuple[str, Callable[[], Awaitable[object]]]] = [
             ("shells", lambda: self.shells.dispose(_GRACE_S)),
             (self.executor.name, self._dispose_of_executor),
+            ("file tools", self.files.dispose),
             ("questions", lambda: asyncio.to_thread(self.desk.close)),
             ("journal", lambda: asyncio.to_thread(self.recorder.close if self.recorder else lambda: None)),
         ]

@@ -12,13 +12,14 @@ import fcntl
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from paddock.changes.hidden import Hidden
 from paddock.changes.protection import Protection
 from paddock.changes.settle import Roots
-from paddock.changes.tree import DIRECTORY, remove_all
+from paddock.changes.tree import DIRECTORY, opened_directory, remove_all
 from paddock.errors import SessionError
 from paddock.policy.glob import GlobError
 
@@ -74,9 +75,15 @@ class Session(Kept):
         number may be another one after a reboot."""
         with contextlib.ExitStack() as stack:
             state = stack.enter_context(_opened(self.place))
-            upper = stack.enter_context(_opened("upper", state))
+            try:  # the command may have taken its owner's rights away
+                upper = stack.enter_context(opened_directory("upper", state))
+            except PermissionError as error:
+                raise SessionError(
+                    f"what the command of session {self.id} wrote can not be opened: {error.strerror}",
+                    hint=f"type `chmod u+rwx {shlex.quote(self.place)}/upper`",
+                ) from None
             try:
-                lower = stack.enter_context(_opened(self.workspace))
+                lower = stack.enter_context(opened_directory(self.workspace))
             except OSError as error:
                 raise SessionError(
                     f"the workspace of session {self.id} can not be opened: {self.workspace}: {error.strerror}",

@@ -15,7 +15,7 @@ from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.seam import CommandExecutor
 from paddock.journal.redact import Redactor
 from paddock.journal.writer import Recorder
-from paddock.plan.judge import PRIVATE, Operation, identities_above
+from paddock.plan.judge import PRIVATE, Judge, Operation
 from paddock.plan.model import Plan
 from paddock.plan.paths import within
 from paddock.policy import GrantFlag, Origin, Request, load
@@ -23,7 +23,6 @@ from paddock.policy.config import Config, configured
 from paddock.policy.model import Access, Tier
 from paddock.policy.model import Tools as ToolSettings
 from paddock.session import Prepared, prepare, remember_journal
-from paddock.session.answer import judge_for
 from paddock.tools import Limits, Tools
 from paddock.tools.commands import CommandRunner
 from paddock.tools.dispatch import Handler
@@ -59,16 +58,16 @@ async def open_tools(
         recorder = None
         if journal is not None or (audit is not None and audit.value):
             recorder = held.enter_context(open_journal(profile=profile, policy=policy, place=journal))
-        if executor is None:
-            executor = SandboxExecutor(request, workspace=origin.cwd)
-            held.push_async_callback(executor.dispose)
+        files = SandboxExecutor(request, workspace=origin.cwd)
+        held.push_async_callback(files.dispose)
         desk = held.enter_context(Desk(approver, redactor=redactor, origin=origin))
         yield tools_of(
             prepared,
             chosen,
             origin,
             desk=desk,
-            executor=executor,
+            executor=executor or files,
+            files=files,
             recorder=recorder,
             redactor=redactor,
             handlers=handlers,
@@ -82,29 +81,46 @@ def tools_of(
     *,
     desk: Desk,
     executor: CommandExecutor | CommandRunner,
+    files: SandboxExecutor,
     recorder: Recorder | None,
     redactor: Redactor,
     handlers: Mapping[str, Handler] | None,
     only: Collection[str] | None = None,
 ) -> Tools:
     """As a policy and what was chosen beside it govern them, with its fence: what commands may not touch, file tools
-    may not either."""
-    tools, judge = chosen.tools, judge_for(prepared.plan)
+    may not either. ``files``: the sandbox that is asked what a path leads to. Where commands run elsewhere it is one
+    for this alone."""
+    tools, plan = chosen.tools, prepared.plan
+    # By grants and names. The sandbox itself knows what its masks and locks lie over at each moment.
+    judge = Judge(plan)
 
     def fence(path: str, operation: Operation) -> str | None:
-        if _is_commands_own(prepared.plan, path):
+        if _is_commands_own(plan, path):
             return "the fence refuses it: commands have a directory of their own there"
         judgement = judge(path, operation)
         if not judgement.allowed:
             return f"the fence refuses it: {judgement.reason}"
-        protects = prepared.plan.files is not None and prepared.plan.files.protect
+        protects = plan.files is not None and plan.files.protect
         if operation is Operation.WRITE and protects and (made := made_by(path)):
             return f"the fence refuses it: git would take {made} for a repository"
-        return next(filter(None, (closed(identity, operation) for identity in identities_above(path))), None)
+        return None
 
-    def closed(identity: Identity, operation: Operation) -> str | None:
-        why = judge.closes(identity, operation)
-        return why and f"the fence refuses it: {why}"
+    async def inside(path: str, operation: Operation, facts: os.stat_result) -> str | None:
+        act = "write" if operation.writes else "read"
+        try:
+            found = await files.open(path, read=not operation.writes)
+        except OSError as error:
+            return f"the fence refuses it: commands can not {act} it ({error.strerror})"
+        try:
+            # A copy has files of its own.
+            copied = plan.workspace is not None and within(path, plan.workspace.path)
+            if not copied and Identity.of(os.fstat(found)) != Identity.of(facts):
+                return f"the fence refuses it: commands can not {act} it, something else lies over it"
+            if operation.writes and os.fstatvfs(found).f_flag & os.ST_RDONLY:
+                return "the fence refuses it: commands can only read it"
+        finally:
+            os.close(found)
+        return None
 
     return Tools(
         ToolPolicy.of(tools, cwd=origin.cwd, home=origin.home),
@@ -115,7 +131,7 @@ def tools_of(
         handlers=handlers,
         only=only,
         fence=fence,
-        closed=closed,
+        inside=inside,
         limits=limits_of(chosen),
         log_all_commands=tools.log_all_commands is not None and tools.log_all_commands.value,
     )

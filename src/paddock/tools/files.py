@@ -133,6 +133,7 @@ class WriteFile(_Change):
         chosen = None if encoding is None else named(encoding)
         self._place = Place.of(self._located, self._closed, self._may_make)
         self._before = self._place.regular()
+        self._place.require_writable(self._before)
         old: Document | None = None
         replaced = ""
         if self._before is not None:
@@ -162,6 +163,7 @@ class EditFile(_Change):
         shown, arguments = self._located.written, self._arguments
         self._place = Place.of(self._located, self._closed)
         self._old, self._before = self._place.read(self._limits.read_bytes)
+        self._place.require_writable(self._before)
         document = Document.read(self._old, shown, arguments.get("encoding"))
         if document.written(document.text) != self._old:
             raise ToolFailure(ToolOutcome.ENCODING, f"{shown}: it could not be written back as it is")
@@ -212,7 +214,8 @@ class ListDirectory:
             raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"depth is between 1 and {self._limits.depth}")
         with told(self._located.written):
             self._directory = open_straight(real_path(self._located), os.O_RDONLY | os.O_DIRECTORY)
-            require_open(self._directory, self._closed, self._located.written)
+            facts = os.fstat(self._directory)
+            require_open(real_path(self._located), facts, self._closed, self._located.written)
 
     def do(self) -> Listing:
         assert self._directory is not None
@@ -221,8 +224,10 @@ class ListDirectory:
         seen: set[Identity] = set()
 
         def look(directory: int, below: str, depth: int) -> None:
-            identity = Identity.of(os.fstat(directory))
-            if identity in seen or self._closed(identity):
+            facts = os.fstat(directory)
+            identity = Identity.of(facts)
+            path = os.path.join(real_path(self._located), below.rstrip("/")).rstrip("/") or "/"
+            if identity in seen or self._closed(path, facts):
                 closed.append(below.rstrip("/"))
                 return
             seen.add(identity)

@@ -66,7 +66,7 @@ class Core:
 
     def __init__(self, line: socket.socket) -> None:
         self.line = line
-        line.settimeout(10)
+        line.settimeout(60)
 
     def say(self, message: dict[str, Any]) -> None:
         self.line.send(json.dumps(message).encode())
@@ -90,7 +90,7 @@ class Core:
         except BlockingIOError:
             return True
         finally:
-            self.line.settimeout(10)
+            self.line.settimeout(60)
         return False
 
 

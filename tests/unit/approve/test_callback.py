@@ -48,7 +48,7 @@ def test_a_slow_answer_holds_up_no_other() -> None:
 
     def decide(one: Question) -> Verdict:
         if one.id == 0:
-            assert release.wait(10)
+            assert release.wait(60)
         return Verdict.ONCE
 
     with served(decide) as (core, callback, _):
@@ -66,13 +66,13 @@ def test_only_so_many_calls_run_at_a_time_and_what_is_withdrawn_is_never_asked()
     def decide(one: Question) -> Verdict:
         calls.append(one.id)
         entered.release()
-        assert release.wait(10)
+        assert release.wait(60)
         return Verdict.DENY
 
     with served(decide) as (core, _, inbox):
         core.ask(*numbered(AT_ONCE + 2))
         for _ in range(AT_ONCE):
-            assert entered.acquire(timeout=10)
+            assert entered.acquire(timeout=60)
         wait_for(lambda: inbox.is_open(question(id=AT_ONCE + 1)), "all have come")
         core.withdraw(AT_ONCE)
         wait_for(lambda: not inbox.is_open(question(id=AT_ONCE)), "it is withdrawn")

@@ -112,7 +112,8 @@ def test_ten_thousand_swaps_and_no_escape(tmp_path: Path, by: str, capsys: pytes
     policy = ToolPolicy(cwd=work, home=tmp_path)
     seen: dict[str, int] = {}
     with swapping(work, "d", "e") as count:
-        while swaps(count) < SWAPS or sum(seen.values()) < OPENS:
+        # Which answers come is chance, so it goes on until there was one of each.
+        while swaps(count) < SWAPS or sum(seen.values()) < OPENS or not {"inside", "denied"} <= seen.keys():
             decision = policy.check(ToolCall(name="read_file", arguments={"path": "d/f"}))
             if decision.action is not Action.ALLOW:
                 outcome = "denied"
@@ -129,8 +130,6 @@ def test_ten_thousand_swaps_and_no_escape(tmp_path: Path, by: str, capsys: pytes
         print(f"\n{by}: {done} swaps, {sum(seen.values())} opens: {seen}")
     assert done >= SWAPS
     assert "OUTSIDE" not in seen
-    assert seen["inside"]
-    assert seen["denied"]
 
 
 def test_control_look_then_open_by_name_is_led_outside(tmp_path: Path) -> None:

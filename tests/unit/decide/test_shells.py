@@ -107,7 +107,7 @@ def test_no_program_runs_that_the_judge_did_not_list(shell: str, dialect: Dialec
         }
         subprocess.run(
             [*shell_words(path), line], env=environment, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True,
-            timeout=20,
+            timeout=120,
         )  # fmt: skip
         started = set(log.read_text().split("\n")) - {""}
         listed = {os.path.basename(word) for command in reading.line.commands for word in command.words[:1]}

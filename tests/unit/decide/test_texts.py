@@ -70,6 +70,27 @@ OTHERWISE = (
     "ok `ok \\\\\"\npwn\n\"`", 'ok "`ok "\\`pwn\\`"`"', "bash 0<<<pwn", "ok\u00a0z", "pwn\u00a0ok",
     "ok z\u2003z", "ok `ok&&2>\u00a0`", "env -S 'ok\u00a0z'", "echo 'ok\u00a0z' | xargs ok", "bash 0<<E\npwn\nE",
 )  # fmt: skip
+# Arithmetic takes the value of a variable for arithmetic, and runs the substitution in a subscript.
+_SPLIT = "x='a[$'; y='(pwn)]'; z=$x$y; "
+_OUTPUT = "z=\"a[$(printf '\\044')(pwn)]\"; "
+_READ_BACK = "printf '%b\\n' 'a\\0133\\044(pwn)\\0135' > f; "
+EVALUATED = (
+    *(before + act for before in (_SPLIT, _OUTPUT) for act in (
+        "((z))", "[[ $z -eq 0 ]]", "[[ z -eq 0 ]]", "[[ -v $z ]]", '[ -v "$z" ]', 'test -v "$z"', "let z", 'let "$z"',
+        "declare -i w=z", "declare -i w; w=z", "echo ${a[z]}", "echo $((z))", "echo $[z]", "a[z]=1", "echo ${HOME:z}",
+        "for ((z;0;)); do :; done", 'printf -v "$z" a', 'a=1; unset "$z"', 'read "$z" <<<a', "echo ${!z}",
+        'declare "$z=1"', 'f() { local "$z=1"; }; f', "declare -n r=$z; echo $r", "RANDOM=z", "w=z; v=w; ((v))",
+        'f() { (($1)); }; f "$z"', "export z; bash -c '((z))'",
+    )),
+    *(_READ_BACK + act for act in (
+        "z=$(cat f); ((z))", "z=$(<f); ((z))", "read z < f; ((z))", "mapfile -t z < f; ((z))",
+        "while read z; do echo $((z)); done < f", "for z in $(cat f); do ((z)); done", "((`cat f`))", "let $(cat f)",
+        "set -- $(cat f); (($1))", "cat f | { read z; [[ $z -gt 1 ]]; }",
+    )),
+    "printf -v 'a[$(pwn)]' x", "test -v 'a[$(pwn)]'", "a=1; unset 'a[$(pwn)]'", "read 'a[$(pwn)]' <<<x",
+    "x=a[$; y='(pwn)]'; z=$x$y; ((z))", 'x="a[$"; y="(pwn)]"; z=$x$y; ((z))', "x='a[`pwn'; y='`]'; z=$x$y; ((z))",
+    "touch 'a[$'; for x in a*; do z=\"$x(pwn)]\"; ((z)); done", "printf -v x '\\044'; z=\"a[$x(pwn)]\"; ((z))",
+)  # fmt: skip
 _PROCESS = re.compile(r"/dev/fd/[0-9]+(-[0-9]+)?")
 _GLOB = re.compile(r"[*?]|\[.*\]")
 # Each process has a log of its own: two processes that write one file mix their words.
@@ -146,6 +167,26 @@ def shell(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Ground, Diale
 def test_a_text_that_failed_once_is_read_as_the_shell_reads_it(shell: tuple[Ground, Dialect]) -> None:
     found = {text: calls for text in OTHERWISE if (calls := hidden(text, *shell))}
     assert not found
+
+
+@pytest.mark.parametrize("text", EVALUATED)
+def test_what_arithmetic_may_run_is_a_doubt(text: str, tmp_path: Path) -> None:
+    ground = Ground(tmp_path, "bash")
+    assert ("pwn",) in list(ground.started(text)), "the control: bash runs it"
+    reading = read(text, cwd=str(ground.cwd), home="/dev/null/nowhere", dialect=Dialect.BASH)
+    assert reading.line is None or reading.line.doubts
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["i=0; while ((i < 3)); do i=$((i + 1)); done", "n=$(wc -l < f); [[ $n -gt 3 ]] && ls", "read -r line < f; ls",
+     "for i in $(seq 1 3); do echo $((i * 2)); done", "a=(1 2); echo ${a[0]} ${#a[@]}", "[[ -n $x && $y == a* ]]",
+     "start=$(date +%s); ls; echo $(($(date +%s) - start))", "awk '{print $1}' f; ((1 + 1))", "local_x=$(cat f); ls"],
+)  # fmt: skip
+def test_honest_arithmetic_is_no_doubt(text: str) -> None:
+    reading = read(text, cwd="/w", home="/h")
+    assert reading.line is not None, reading.error
+    assert not reading.line.doubts
 
 
 def test_the_programs_of_random_texts_are_those_that_the_judge_lists(shell: tuple[Ground, Dialect]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from paddock.errors import PolicyError
 from paddock.git import trusts
 from paddock.git.looked import Looked
 from paddock.git.repository import repository_of
@@ -25,11 +28,11 @@ def _top(tmp_path: Path) -> Path:
     return repository(tmp_path / "r")
 
 
-def trusted(top: Path) -> set[str]:
+def trusted(top: Path, environ: dict[str, str] | None = None) -> set[str]:
     looked = Looked()
     home = str(top.parent / "home")
     own = {trusts.SYSTEM_CONFIG, f"{home}/.gitconfig", f"{home}/.config/git/config"}
-    found = {one.path for one in trusted_by(repository_of(str(top), looked), str(top), home, looked)}
+    found = {one.path for one in trusted_by(repository_of(str(top), looked), str(top), home, looked, environ=environ)}
     assert own <= found, "the person's own configuration is obeyed everywhere"
     return found - own
 
@@ -144,9 +147,43 @@ def test_an_included_file_is_read_in_turn(top: Path) -> None:
 
 def test_files_that_include_each_other_come_to_an_end(top: Path) -> None:
     (top / "a.inc").write_text("[include]\npath = b.inc\n")
-    (top / "b.inc").write_text("[include]\npath = a.inc\n" + "".join(f"[include]\npath = {n}\n" for n in range(500)))
+    (top / "b.inc").write_text("[include]\npath = a.inc\n" + "".join(f"[include]\npath = {n}\n" for n in range(50)))
     configure(top, "[include]\npath = ../a.inc\n")
-    assert len(trusted(top)) > MOST_FILES
+    assert len(trusted(top)) == 52
+
+
+def test_more_included_files_than_are_read_are_refused(top: Path) -> None:
+    """What git would obey by the next one is not known."""
+    configure(top, "".join(f"[include]\npath = {n}\n" for n in range(MOST_FILES)))
+    with pytest.raises(PolicyError, match=f"includes more than {MOST_FILES} files .*/r/.git/config: include.path"):
+        trusted(top)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {
+            "GIT_CONFIG_COUNT": "2",
+            "GIT_CONFIG_KEY_0": "Core.HooksPath",
+            "GIT_CONFIG_VALUE_0": "hooks",
+            "GIT_CONFIG_KEY_1": "include.path",
+            "GIT_CONFIG_VALUE_1": "{top}/team.inc",
+        },
+        {"GIT_CONFIG_PARAMETERS": "'core.hookspath'='hooks' 'include.path={top}/team.inc'"},
+    ],
+)
+def test_what_variables_of_the_caller_configure_counts(top: Path, environ: dict[str, str]) -> None:
+    (top / "team.inc").write_text("[core]\nfsmonitor = ./watch\n")
+    given = {name: value.replace("{top}", str(top)) for name, value in environ.items()}
+    assert trusted(top, given) == {f"{top}/hooks", f"{top}/team.inc", f"{top}/watch"}
+    asked = ["git", "-C", str(top), "config", "--includes", "core.fsmonitor"]
+    answer = subprocess.run(asked, env={"PATH": os.environ["PATH"], **given}, capture_output=True, text=True)
+    assert answer.stdout == "./watch\n", "the control: git obeys it"
+
+
+@pytest.mark.parametrize("count", ["", "x", "-1", "1"])
+def test_variables_that_git_refuses_configure_nothing(top: Path, count: str) -> None:
+    assert trusted(top, {"GIT_CONFIG_COUNT": count, "GIT_CONFIG_KEY_0": "core.hooksPath"}) == set()
 
 
 def test_the_persons_own_configuration_and_that_of_the_worktree_count(top: Path) -> None:

@@ -90,6 +90,34 @@ def test_the_secret_is_found_in_each_spelling_wherever_the_stream_is_cut(secret:
         assert out.count(b"*") >= len(form) - 12, (cut, out)
 
 
+BEHIND: dict[str, tuple[str, Callable[[str], str]]] = {
+    "percent": ("%", quote),
+    "percent, with percent": ("%", each("%{:02x}", _ALNUM)),
+    "percent, in JSON": ("%", lambda text: json.dumps(text)[1:-1].replace("/", "\\/")),
+    "JavaScript": ("\\x", each("\\x{:02x}", _ALNUM)),
+    "JSON": ("\\u00", each("\\u{:04x}", _ALNUM)),
+    "a backslash": ("\\", each("%{:02x}", _ALNUM)),
+    "percent, in HTML": ("&#37;", each("&#{};", _ALNUM)),
+}
+
+
+@pytest.mark.parametrize("spelling", BEHIND)
+@pytest.mark.parametrize("secret", ["abcd/ef+ghi", "12/34+567890", "xab/cd+efghi", "u00ab/cd+efghi"])
+def test_the_secret_is_found_behind_the_beginning_of_an_escape(secret: str, spelling: str) -> None:
+    before, spell = BEHIND[spelling]
+    form = spell(secret).encode()
+    out = Search(secret.encode()).masked(b"<" + before.encode() + form + b">")
+    assert out.endswith(b"*" * len(form) + b">"), out
+
+
+@pytest.mark.parametrize("secret", ["a\\<b&c>'d\"e\\&f", "a\\b\\c\\d\\e&lt;f", "%3Ca\\<b%&c\\%41"])
+@pytest.mark.parametrize("spell", [html.escape, quote, lambda text: json.dumps(text)[1:-1], named])
+def test_a_secret_that_looks_escaped_is_found_once_and_twice_over(secret: str, spell: Callable[[str], str]) -> None:
+    for form in (spell(secret).encode(), spell(spell(secret)).encode()):
+        out = Search(secret.encode()).masked(b"<" + form + b">")
+        assert out == b"<" + b"*" * len(form) + b">"
+
+
 @given(PRINTABLE, some.lists(some.binary(max_size=40), max_size=6), some.data())
 def test_a_stream_in_any_pieces_keeps_its_length_and_loses_the_secret(
     secret: str, parts: list[bytes], data: some.DataObject

@@ -182,7 +182,7 @@ fn tell_end(line: &OwnedFd, status: WaitStatus) {
 }
 
 /// Whoever does not listen any more learns nothing.
-fn say(line: &OwnedFd, word: &str, descriptor: Option<BorrowedFd<'_>>) {
+pub fn say(line: &OwnedFd, word: &str, descriptor: Option<BorrowedFd<'_>>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let given: Vec<BorrowedFd<'_>> = descriptor.into_iter().collect();

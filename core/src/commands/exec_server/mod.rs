@@ -6,6 +6,7 @@
 //! for the execs of all of them, and its end is the end of them all.
 
 mod command_reaper;
+mod opener;
 
 use std::collections::HashSet;
 use std::io::IoSliceMut;
@@ -19,12 +20,17 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use rustix::process::{DumpableBehavior, Pid, Signal, WaitOptions};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::error::Refusal;
 use crate::kernel::sys;
 use crate::limits::process_usage::{ProcessUsage, Tree};
 use crate::plan::wire::bytes::Text;
 use crate::plan::wire::reader;
+
+/// The first byte of a message: start a command, or open a file for the session's owner.
+const START: u8 = b's';
+const OPEN: u8 = b'o';
 
 /// What is to be started. It lies in a file in memory: arguments may be megabytes.
 #[derive(Debug, Deserialize)]
@@ -142,9 +148,13 @@ fn serve(wardens: &mut HashSet<Pid>) -> Result<bool, Refusal> {
     };
     let standard: Vec<OwnedFd> = given.collect();
     // Reading what may be long, and whatever goes wrong from here on, is not for the one that all others wait for.
-    let warden = sys::fork(|| match read(&request) {
-        Some(request) => command_reaper::look_after(&request, standard, &line),
-        None => command_reaper::refuse(&line, "request", Errno::INVAL),
+    let warden = sys::fork(|| match word[0] {
+        START => match read(&request).filter(|request: &Request| !request.argv.is_empty()) {
+            Some(request) => command_reaper::look_after(&request, standard, &line),
+            None => command_reaper::refuse(&line, "request", Errno::INVAL),
+        },
+        OPEN => opener::answer(read(&request), &line),
+        _ => command_reaper::refuse(&line, "request", Errno::INVAL),
     });
     match warden {
         Ok(warden) => drop(wardens.insert(warden)),
@@ -153,7 +163,7 @@ fn serve(wardens: &mut HashSet<Pid>) -> Result<bool, Refusal> {
     Ok(true)
 }
 
-fn read(file: &OwnedFd) -> Option<Request> {
+fn read<T: DeserializeOwned>(file: &OwnedFd) -> Option<T> {
     let length = rustix::fs::fstat(file).ok()?.st_size as u64;
     let mut text = vec![0; usize::try_from(length).ok().filter(|_| length <= LONGEST)?];
     let mut filled = 0;
@@ -165,5 +175,5 @@ fn read(file: &OwnedFd) -> Option<Request> {
             Err(_) => return None,
         }
     }
-    reader::from_slice(&text).ok().filter(|request: &Request| !request.argv.is_empty())
+    reader::from_slice(&text).ok()
 }

@@ -1,5 +1,7 @@
 //! What git reads, follows and executes: the table that the policy loader reads too.
 
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
 use std::sync::OnceLock;
 
 use super::Role;
@@ -30,6 +32,8 @@ pub enum Key {
 #[derive(Debug, Default)]
 pub struct Table {
     pub parts: Vec<Part>,
+    /// The last names of the parts that are checked in the end.
+    pub checked: Vec<Box<CStr>>,
     /// Where a git directory holds further ones.
     pub layouts: Vec<&'static str>,
     /// What goes on with the name of a branch.
@@ -53,6 +57,9 @@ pub fn table() -> &'static Table {
                 _ => table.keys.push((name, key_of(role))),
             }
         }
+        let checked = table.parts.iter().filter(|part| part.held == "checked");
+        let names: BTreeSet<&str> = checked.filter_map(|part| part.path.rsplit('/').next()).collect();
+        table.checked = names.into_iter().filter_map(|name| CString::new(name).ok()).map(Into::into).collect();
         table
     })
 }
@@ -65,6 +72,8 @@ fn role_of(name: &str) -> Option<Role> {
         "hook" => Some(Role::Hook),
         "commondir" => Some(Role::CommonDir),
         "gitdir" => Some(Role::GitDir),
+        "index" => Some(Role::Index),
+        "number" => Some(Role::Number),
         _ => None,
     }
 }
@@ -114,7 +123,7 @@ mod tests {
             let columns: Vec<&str> = line.split('\t').collect();
             let [kind, _, role, held] = columns[..] else { panic!("{line}: four columns") };
             match kind {
-                "part" => assert!(["locked", "main", "makes", "own"].contains(&held), "{line}"),
+                "part" => assert!(["locked", "main", "makes", "own", "checked"].contains(&held), "{line}"),
                 "layout" => assert!(["module", "entry"].contains(&role), "{line}"),
                 "branch" => {}
                 "key" => assert!(key_of(role) != Key::Program || role == "program", "{line}"),

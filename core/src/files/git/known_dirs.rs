@@ -112,6 +112,8 @@ impl Known {
         let pointer = matches!(role, Role::CommonDir | Role::GitDir);
         let in_entry = pointer || (role == Role::Config && names[0].starts_with(b"config.worktree"));
         let stands = match of {
+            // A linked work tree has an index and an unfinished rebase of its own.
+            _ if matches!(role, Role::Index | Role::Number) => true,
             Of::Entry => in_entry,
             Of::Repository | Of::Submodule => !pointer,
         };
@@ -205,6 +207,11 @@ mod tests {
             (".git/commondir", None),
             (".git/gitdir", None),
             (".git/info/attributes", None),
+            (".git/index", Some(Role::Index)),
+            (".git/worktrees/n/index", Some(Role::Index)),
+            (".git/modules/a/b/index", Some(Role::Index)),
+            (".git/worktrees/n/rebase-merge/msgnum", Some(Role::Number)),
+            (".git/objects/index", None),
             (".git/objects/info/alternates", None),
             (".vscode/config", None),
             ("a/.git/x/.git", Some(Role::GitFile)),

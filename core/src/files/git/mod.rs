@@ -7,6 +7,7 @@
 
 mod config;
 mod git_table;
+mod index;
 mod known_dirs;
 mod trusted_paths;
 
@@ -29,6 +30,8 @@ pub use trusted_paths::{Obeyed, Unread};
 
 /// No configuration that git writes by itself is longer.
 const LONGEST: usize = 64 * 1024;
+/// Bytes of an index; that of a million files has half of it.
+const MAX_INDEX: usize = 256 * 1024 * 1024;
 
 /// What a protected name means to git.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +45,21 @@ pub enum Role {
     GitDir,
     /// `.git`, where it is a file.
     GitFile,
+    /// The list of files that git has checked out.
+    Index,
+    /// A count that git's prompt script hands to the shell.
+    Number,
+}
+
+impl Role {
+    fn max_bytes(self) -> usize {
+        if self == Role::Index { MAX_INDEX } else { LONGEST }
+    }
+}
+
+/// What git leaves behind and obeys: the content is judged when nothing runs any more.
+pub fn checked() -> impl Iterator<Item = &'static CStr> {
+    git_table::table().checked.iter().map(|name| &**name)
 }
 
 /// What is read-only in every git directory, as patterns without a beginning.
@@ -136,9 +154,12 @@ pub fn judge(
     let harmless = match (role, FileType::from_raw_mode(stat.st_mode)) {
         (Role::Hooks, file_type) => file_type == FileType::Directory,
         (Role::Hook, FileType::RegularFile) => name.to_bytes().ends_with(b".sample") && stat.st_nlink == 1,
-        (_, FileType::RegularFile) => match read(object.as_fd(), LONGEST, buffer) {
+        (_, FileType::RegularFile) => match read(object.as_fd(), role.max_bytes(), buffer) {
             Ok(0) => return Judgement::Gone,
-            Ok(1) => content_is_harmless(role, sight, names, dir, buffer),
+            // Nothing can write an index or a count by another name: both are judged when nothing runs any more.
+            Ok(links) if links == 1 || matches!(role, Role::Index | Role::Number) => {
+                content_is_harmless(role, sight, names, dir, buffer)
+            }
             Ok(_) | Err(_) => false,
         },
         _ => false,
@@ -154,7 +175,18 @@ fn content_is_harmless(role: Role, sight: &GitView<'_>, names: &mut Names, dir: 
         Role::CommonDir => line(content) == Some(b"../.."),
         Role::GitDir => line(content).is_some_and(|path| path.ends_with(b"/.git")),
         Role::GitFile => leads_to_worktree(sight, names, dir, content),
+        Role::Index => index::is_harmless(content),
+        Role::Number => line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit)),
         Role::Hooks | Role::Hook => false,
+    }
+}
+
+/// The answer to `paddock-core git-state`: may a file with this path in a git directory be taken over from a copy?
+pub fn may_be_applied(path: &[u8], content: &[u8]) -> bool {
+    match Known::default().role(&[b"/.git/", path].concat()) {
+        Some(Role::Index) => content.is_empty() || index::is_harmless(content),
+        Some(Role::Number) => line(content).is_some_and(|digits| digits.iter().all(u8::is_ascii_digit)),
+        _ => true,
     }
 }
 

@@ -210,10 +210,11 @@ impl Guard {
         self.look_at(number, name)
     }
 
-    /// A socket, or a symlink in a git directory. Asked of every new file: the directory is opened once for all that come together.
+    /// A socket, a symlink in a git directory, or another name of a file that is closed. Asked of every new file: the directory is opened once for all that come together.
     fn counts_by_kind(&mut self, number: u32, name: &CStr) -> Result<bool, GuardError> {
         let tree = self.post.nodes.get(number).map(|node| node.tree);
-        if tree.is_none_or(|tree| self.ground.trees[tree].is_copy()) {
+        let Some(is_copy) = tree.map(|tree| self.ground.trees[tree].is_copy()) else { return Ok(false) };
+        if is_copy && !self.post.closes_files() {
             return Ok(false);
         }
         // Where it can not be told, it is looked at.
@@ -226,6 +227,8 @@ impl Guard {
             Err(_) => return Ok(true),
         };
         Ok(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => self.post.closed(Identity::from(&stat)).is_some(),
+            _ if is_copy => false,
             FileType::Socket => true,
             // Whether it is in one is found out when it is looked at.
             FileType::Symlink => self.names.guards_git,

@@ -1,216 +1,26 @@
 //! What is done with a name that appeared.
 
-use std::collections::HashMap;
 use std::ffi::CStr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use rustix::fs::inotify::{self, WatchFlags};
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 
-use crate::files::cover::{Cover, CoverKind};
+use crate::files::cover::CoverKind;
 use crate::files::git::{self, GitView, Judgement, Known, Role};
 use crate::files::patterns::{Look, Names, StemId};
-use crate::files::quarantine::{Quarantine, RemovalResult};
-use crate::files::scan::{self, Survey, Through};
+use crate::files::quarantine::RemovalResult;
+use crate::files::scan::{self, Through};
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError};
 use crate::files::{host_sockets, symlink};
 use crate::kernel::open_beneath;
 use crate::kernel::resolved_path::Identity;
-use crate::plan::wire::bytes::AbsPath;
 
-use super::foreign_sockets::Silent;
-use super::watches::{Nodes, UNWATCHED};
+use super::post::Post;
+use super::watches::UNWATCHED;
 use super::{DISAPPEAR, GuardError, GuardEvent, MAX_TAKEN, WRITTEN, appear, watch};
-
-/// A name that was locked or denied at the start. Inside it is a mount point, which the command can not replace; so whoever does is outside,
-/// and it is locked again. It goes by the directory that holds it: another directory that comes to the same path is new.
-#[derive(Debug)]
-pub struct Held {
-    pub parent: Identity,
-    pub name: Box<[u8]>,
-    /// With the mount on it. What comes to the name now may be the command's.
-    gone: bool,
-}
-
-/// What a guard remembers.
-pub struct Post {
-    pub nodes: Nodes,
-    store: Quarantine,
-    guards_git: bool,
-    /// By directory and name.
-    pub held: Vec<Held>,
-    /// What was covered at the start, in order: never taken away. Each is watched, so that its end is known: a number that is
-    /// free may be another file's next.
-    covered: Vec<Identity>,
-    /// The watches of those that are not watched as directories.
-    cover_watches: HashMap<i32, Identity>,
-    /// Repositories without a work tree that were there before.
-    pub bare: Vec<Identity>,
-    /// Symlinks in git directories that were there before, in order.
-    pub through: Vec<Through>,
-    /// Directories that could not be listed, and were closed as a whole.
-    pub shut: Vec<Identity>,
-    /// What was denied at the start, in order.
-    pub masked: Vec<Identity>,
-    /// Flagged names, as last seen: the tree, and the path there.
-    pub flagged: Vec<(usize, Vec<u8>)>,
-    pub taken: usize,
-    pub covers: Vec<Cover>,
-    /// Bytes of the paths of covers, and of flagged names.
-    pub kept: usize,
-    /// What the last scan could not look at first.
-    pub unfinished: Option<WalkError>,
-    pub events: Vec<GuardEvent>,
-    /// What could not be taken away was said once.
-    failed: Vec<AbsPath>,
-    content: Vec<u8>,
-    /// Some directory can not be watched.
-    pub blind: bool,
-    /// The name itself made the event, and was not found on a walk below it.
-    pub direct: bool,
-    /// Events were lost: what was covered may be covered no more.
-    pub again: bool,
-    /// Sockets that nobody answers for yet.
-    pub silent: Silent,
-    /// The sandbox is gone; nothing is covered any more.
-    pub finishing: bool,
-}
-
-impl Post {
-    pub fn new(nodes: Nodes, store: Quarantine, guards_git: bool, survey: Survey) -> Post {
-        let Survey { held, mut bare, mut through, shut, flagged, mut masked, .. } = survey;
-        masked.sort_unstable();
-        through.sort_unstable();
-        let mut held: Vec<Held> = held.into_iter().map(|(parent, name)| Held { parent, name, gone: false }).collect();
-        held.sort_by(|one, other| (one.parent, &one.name).cmp(&(other.parent, &other.name)));
-        held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
-        bare.sort_unstable();
-        Post {
-            nodes,
-            store,
-            guards_git,
-            held,
-            covered: Vec::new(),
-            cover_watches: HashMap::new(),
-            bare,
-            through,
-            shut,
-            masked,
-            flagged,
-            taken: 0,
-            covers: Vec::new(),
-            kept: 0,
-            unfinished: None,
-            events: Vec::new(),
-            failed: Vec::new(),
-            content: Vec::new(),
-            blind: false,
-            direct: false,
-            again: false,
-            silent: Silent::default(),
-            finishing: false,
-        }
-    }
-
-    fn find_held(&self, parent: Identity, name: &[u8]) -> Option<usize> {
-        self.held.binary_search_by(|held| (held.parent, &*held.name).cmp(&(parent, name))).ok()
-    }
-
-    /// A name went away.
-    pub fn gone(&mut self, parent: Identity, name: &[u8]) {
-        if let Some(index) = self.find_held(parent, name) {
-            self.held[index].gone = true;
-        }
-    }
-
-    fn holds_in(&self, parent: Identity) -> bool {
-        let first = self.held.partition_point(|held| held.parent < parent);
-        self.held.get(first).is_some_and(|held| held.parent == parent)
-    }
-
-    fn was_covered(&self, identity: Identity) -> bool {
-        self.covered.binary_search(&identity).is_ok()
-    }
-
-    fn was_denied(&self, identity: Identity) -> bool {
-        self.masked.binary_search(&identity).is_ok()
-    }
-
-    /// Is this a name that was locked or denied, and was replaced just now?
-    fn is_replaced(&mut self, parent: Identity, name: &[u8]) -> bool {
-        let Some(index) = self.find_held(parent, name) else { return false };
-        if self.held[index].gone {
-            self.held.remove(index);
-            return false;
-        }
-        true
-    }
-
-    /// A covered object is known by its identity for as long as it is watched.
-    pub fn remember(
-        &mut self,
-        inotify: BorrowedFd<'_>,
-        object: BorrowedFd<'_>,
-        identity: Identity,
-    ) -> Result<(), Errno> {
-        let Err(at) = self.covered.binary_search(&identity) else { return Ok(()) };
-        // A directory may be watched already, for more.
-        let watch = match watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
-            Ok(watch) => watch,
-            // What its owner may not read can not be watched. It is known by its name alone.
-            Err(Errno::ACCESS) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        self.covered.insert(at, identity);
-        if self.nodes.of_watch(watch).is_none() {
-            self.cover_watches.insert(watch, identity);
-        }
-        Ok(())
-    }
-
-    /// The kernel gave a watch up: what it was on is no more.
-    pub fn forget(&mut self, watch: i32) {
-        let node = self.nodes.remove(watch);
-        let Some(identity) = self.cover_watches.remove(&watch).or(node) else { return };
-        if let Ok(at) = self.covered.binary_search(&identity) {
-            self.covered.remove(at);
-        }
-        for known in [&mut self.bare, &mut self.masked] {
-            if let Ok(at) = known.binary_search(&identity) {
-                known.remove(at);
-            }
-        }
-        self.held.retain(|held| held.parent != identity);
-    }
-
-    /// Opens a directory whose owner has taken his own rights away, from it or from one above it. They are given back for good.
-    pub fn open_shut(&self, tree: &OpenTree, path: &[u8]) -> Result<OwnedFd, Errno> {
-        let mut dir = tree.open(b"", OFlags::PATH | OFlags::DIRECTORY)?;
-        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
-            self.give_rights(dir.as_fd())?;
-            dir = open_beneath::open(&dir, name, OFlags::PATH | OFlags::DIRECTORY)?;
-        }
-        self.give_rights(dir.as_fd())?;
-        Ok(dir)
-    }
-
-    /// Gives a directory back its owner's rights to list and to search it. False: it is another user's, or was shut from the start
-    /// and is closed as a whole.
-    fn give_rights(&self, dir: BorrowedFd<'_>) -> Result<bool, Errno> {
-        let stat = rustix::fs::fstat(dir)?;
-        if stat.st_uid != rustix::process::getuid().as_raw() || self.shut.contains(&Identity::from(&stat)) {
-            return Ok(false);
-        }
-        if stat.st_mode & 0o500 != 0o500 {
-            let mut buffer = [0; 32];
-            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o500);
-            rustix::fs::chmod(open_beneath::link_to(dir, &mut buffer), mode)?;
-        }
-        Ok(true)
-    }
-}
 
 pub struct Visit<'g> {
     pub inotify: BorrowedFd<'g>,
@@ -267,12 +77,29 @@ impl Visit<'_> {
             return Ok(());
         }
         let Some(followed) = symlink::leads_to(&dir.absolute(name)?)? else { return Ok(()) };
-        match self.ground.look(&followed.end).and_then(rustix::fs::fstat) {
-            Ok(stat) => self.post.covers.push(scan::cover(followed.end, &stat, CoverKind::Mask)?),
+        match self.ground.look(&followed.end).and_then(|end| Ok((rustix::fs::fstat(&end)?, end))) {
+            Ok((stat, end)) => {
+                let failed = |source| WalkError::Look { path: followed.end.clone(), source };
+                self.post.close(self.inotify, end.as_fd(), &stat, CoverKind::Mask).map_err(failed)?;
+                self.post.covers.push(scan::cover(followed.end, &stat, CoverKind::Mask)?);
+            }
             Err(Errno::NOENT | Errno::NOTDIR) => {}
             Err(source) => return Err(WalkError::Look { path: followed.end, source }),
         }
         Ok(())
+    }
+
+    /// Remembers a file that is covered now, so that it is covered under other names too.
+    fn close(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
+        match open_beneath::look(dir.fd, name) {
+            Ok(object) => {
+                let same = rustix::fs::fstat(&object).is_ok_and(|now| Identity::from(&now) == Identity::from(stat));
+                let closed = same.then(|| self.post.close(self.inotify, object.as_fd(), stat, kind));
+                closed.transpose().map(|_| ()).map_err(|source| dir.unseen(name, source))
+            }
+            Err(Errno::NOENT) => Ok(()),
+            Err(source) => Err(dir.unseen(name, source)),
+        }
     }
 
     fn take(&mut self, dir: &Dir<'_>, name: &CStr, judged: Option<Identity>) -> Result<(), GuardError> {
@@ -395,6 +222,33 @@ impl Visit<'_> {
         self.take_trap(known, dir, parts)
     }
 
+    /// What git left behind and obeys. During the run git rewrites it all the time.
+    fn check_state(&mut self, names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+        let has_state = parts.head || matches!(dir.own_name(), b"rebase-merge" | b"rebase-apply");
+        if !self.post.finishing || !has_state || !dir.tree.writable || !dir.is_in_git(names) {
+            return Ok(());
+        }
+        for name in git::checked() {
+            if self.stat(dir, name)?.is_none() {
+                continue;
+            }
+            let path = dir.absolute(name.to_bytes())?;
+            let Some(role @ (Role::Index | Role::Number)) = names.git.role(path.as_bytes()) else { continue };
+            let mut content = std::mem::take(&mut self.post.content);
+            let sight = GitView { ground: self.ground, shut: &self.post.shut, finishing: true };
+            let judgement = git::judge(role, &sight, names, dir, name, &mut content);
+            content.truncate(0);
+            content.shrink_to(64 * 1024);
+            self.post.content = content;
+            match judgement {
+                Judgement::Harmless | Judgement::Gone => {}
+                Judgement::Unknown(source) => self.failed(dir.unseen(name.to_bytes(), source))?,
+                Judgement::Harmful(judged) => self.take(dir, name, Some(judged))?,
+            }
+        }
+        Ok(())
+    }
+
     fn take_trap(&mut self, git: &Known, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
         let trap = parts.make_a_repository() && !git::is_git_own(git, dir, parts);
         let known = self.post.bare.binary_search(&dir.identity).is_ok();
@@ -429,9 +283,10 @@ impl Visitor for Visit<'_> {
     }
 
     /// The root of a tree was there at the start.
-    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, _look: Look) -> Result<Option<Below>, GuardError> {
+    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, look: Look) -> Result<Option<Below>, GuardError> {
         Ok(match verdict {
             NameDecision::Deny(_) => None,
+            NameDecision::Protect(_) if look.opened_below => Some(Below::Carved),
             _ => Some(Below::Locked),
         })
     }
@@ -444,6 +299,7 @@ impl Visitor for Visit<'_> {
             NameDecision::Deny(rule) => {
                 self.pin(names, dir, &dir.join(name)?, rule)?;
                 self.cover(dir, name, &stat, CoverKind::Mask)?;
+                self.close(dir, name, &stat, CoverKind::Mask)?;
                 let file_type = FileType::from_raw_mode(stat.st_mode);
                 if file_type == FileType::Symlink {
                     self.mask_target(dir, name)?;
@@ -466,6 +322,7 @@ impl Visitor for Visit<'_> {
                 if self.post.is_replaced(dir.identity, name) =>
             {
                 self.cover(dir, name, &stat, CoverKind::Lock)?;
+                self.close(dir, name, &stat, CoverKind::Lock)?;
                 match open_beneath::look(dir.fd, name) {
                     Ok(object) => {
                         let failed = |source| GuardError::Watch { path: walk::shown(dir.tree, dir.path), source };
@@ -517,6 +374,24 @@ impl Visitor for Visit<'_> {
         }
     }
 
+    fn wants_files(&self, below: Below) -> bool {
+        self.post.closes_files() && below != Below::Masked && !self.post.finishing
+    }
+
+    /// Another name of a file that is closed.
+    fn file(&mut self, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<(), GuardError> {
+        if dir.numbers_agree && entry.inode != 0 && !self.post.closes_inode(entry.inode) {
+            return Ok(());
+        }
+        let Some(stat) = self.stat(dir, entry.name)? else { return Ok(()) };
+        let Some(kind) = self.post.closed(Identity::from(&stat)) else { return Ok(()) };
+        // What is locked as a whole, or only read, needs no lock of its own.
+        if kind == CoverKind::Mask || (dir.tree.writable && dir.below != Below::Locked) {
+            self.cover(dir, entry.name.to_bytes(), &stat, kind)?;
+        }
+        Ok(())
+    }
+
     fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<(), GuardError> {
         if self.post.finishing {
             let path = dir.join(name.to_bytes())?;
@@ -526,7 +401,8 @@ impl Visitor for Visit<'_> {
         Ok(())
     }
 
-    fn leave(&mut self, names: &Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+    fn leave(&mut self, names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
+        self.check_state(names, dir, parts)?;
         self.take_trap(&names.git, dir, parts)
     }
 
@@ -550,6 +426,10 @@ impl Visitor for Visit<'_> {
                 return Ok(true);
             }
             if self.post.finishing {
+                // It appeared closed to the command too, as it is to this process: the command put nothing there.
+                if !can_be_searched && self.post.nodes.never_had(identity) {
+                    return Ok(false);
+                }
                 return self.failed(failed(Errno::ACCESS)).map(|()| false);
             }
             // Another user's: closed as a whole, as it would have been at the start.

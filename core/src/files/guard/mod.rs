@@ -11,6 +11,7 @@ mod foreign_sockets;
 mod guard_events;
 mod handle_name;
 mod overlay_view;
+mod post;
 mod saved_state;
 #[cfg(test)]
 mod tests;
@@ -38,8 +39,9 @@ use crate::plan::wire::bytes::AbsPath;
 
 use flagged_names::Flagged;
 use guard_events::{Near, Noted};
-use handle_name::{Post, Visit};
+use handle_name::Visit;
 use overlay_view::View;
+use post::Post;
 pub use saved_state::{Away, Memory};
 use watches::{NO_NODE, Nodes};
 
@@ -391,7 +393,9 @@ impl Guard {
             let unwatched = |source| GuardError::Watch { path: cover.path.clone(), source };
             match self.ground.look(&cover.path).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd))) {
                 Ok((stat, object)) if Identity::from(&stat) == cover.identity => {
-                    self.post.remember(self.inotify.as_fd(), object.as_fd(), cover.identity).map_err(unwatched)?;
+                    let inotify = self.inotify.as_fd();
+                    self.post.remember(inotify, object.as_fd(), cover.identity).map_err(unwatched)?;
+                    self.post.close(inotify, object.as_fd(), &stat, cover.kind).map_err(unwatched)?;
                 }
                 // It was replaced since, which is an event.
                 Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}

@@ -20,7 +20,7 @@ use crate::plan::wire::writer::{self, Invalid};
 
 use super::flagged_names::Flagged;
 use super::guard_events::Noted;
-use super::handle_name::Post;
+use super::post::Post;
 use super::watches::Nodes;
 use super::{Guard, GuardError};
 

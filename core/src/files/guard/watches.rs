@@ -94,6 +94,11 @@ impl Nodes {
         numbers.filter(move |number| matches!(&self.slots[*number as usize], node if node.tree == tree && !node.file))
     }
 
+    /// Was this never watched? False where nothing was, as in a scan for a run that was killed: there it can not be told.
+    pub fn never_had(&self, identity: Identity) -> bool {
+        !self.slots.is_empty() && self.slots.iter().all(|node| node.identity != identity)
+    }
+
     /// Where a file is: the directory, and its name there.
     pub fn place(&self, node: &Node) -> (u32, Vec<u8>) {
         (node.above, node.name.clone())

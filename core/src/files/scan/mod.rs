@@ -290,9 +290,11 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         (self.enter)(names, dir).map(Some)
     }
 
-    fn root(&mut self, tree: &OpenTree, verdict: NameDecision, _look: Look) -> Result<Option<Below>, E> {
+    fn root(&mut self, tree: &OpenTree, verdict: NameDecision, look: Look) -> Result<Option<Below>, E> {
         let (kind, below) = match verdict {
             NameDecision::Deny(_) => (CoverKind::Mask, Below::Masked),
+            // It can not be moved: a mount begins there.
+            NameDecision::Protect(_) if look.opened_below && tree.is_dir() => return Ok(Some(Below::Carved)),
             _ => (CoverKind::Lock, Below::Locked),
         };
         self.found.covers.push(cover(tree.path.clone(), tree.stat(), kind)?);
@@ -418,7 +420,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
     }
 
     /// A bare repository that was here before is the user's: it stays, and what git executes in it is locked.
-    fn leave(&mut self, _names: &Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
+    fn leave(&mut self, _names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
         let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
         if !counts || !parts.make_a_repository() || git::is_git_name(dir.own_name(), dir.folding) {
             return Ok(());
@@ -475,8 +477,9 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         Ok(Some(0))
     }
 
-    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, _look: Look) -> Result<Option<Below>, E> {
-        Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(Below::Locked))
+    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, look: Look) -> Result<Option<Below>, E> {
+        let below = if look.opened_below { Below::Carved } else { Below::Locked };
+        Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(below))
     }
 
     fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, E> {

@@ -274,7 +274,7 @@ pub trait Visitor {
     }
 
     /// All entries were seen.
-    fn leave(&mut self, _names: &Names, _dir: &Dir<'_>, _parts: GitParts) -> Result<(), Self::Error> {
+    fn leave(&mut self, _names: &mut Names, _dir: &Dir<'_>, _parts: GitParts) -> Result<(), Self::Error> {
         Ok(())
     }
 

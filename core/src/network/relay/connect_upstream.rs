@@ -5,9 +5,10 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::connection::{Connection, Dialled, Direction, Origin, Turn};
+use super::connection::{Connection, Direction, Turn};
 use super::decision_log::{ConnectionResult, Decision};
 use super::host_resolver::{self, Addresses, Failure};
+use super::origin::{Dialled, Origin};
 use super::refusal_response::{self, DENIED, RefusalText, UNREACHABLE};
 use super::{CLIENT, LOOKUP, Relay, SERVER, event};
 use crate::network::rules::http_hosts::Kind as Handed;

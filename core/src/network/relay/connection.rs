@@ -21,17 +21,16 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
 use super::byte_pump::{End, Flow, Stop, Tools};
 use super::decision_log::{self, Layer};
-use super::dial::{self, Dial, Next, WATCHED, is_own};
-use super::guarded_addresses::Guards;
+use super::dial::{Dial, Next, WATCHED, is_own};
 use super::host_resolver::Addresses;
+use super::origin::{Dialled, Origin};
 use super::relay_messages::Process;
 use super::sniffer::{Refusal, Sniffer};
 use crate::network::parse::http_request::{self, First};
 use crate::network::parse::http_response_head;
 use crate::network::parse::proxy_request::{Form, Greeting, ProxyRequest, Step};
-use crate::network::rules::host_table::{Rule, Table};
+use crate::network::rules::host_table::Rule;
 use crate::network::rules::http_hosts::Kind as Handed;
-use crate::network::supervisor::published_ports::Within;
 use crate::plan::host_name::{Host, Name};
 
 /// To finish the first head of a request, or a ClientHello, that was begun, and to tell the proxy what is wanted.
@@ -579,30 +578,4 @@ fn peek_answer(server: &mut End, tools: &mut Tools) -> Option<bool> {
         }
     }
     None
-}
-
-pub enum Dialled {
-    Started,
-    /// No address is left, and the last word of the table was this.
-    Forbidden(&'static str),
-    Unreachable,
-}
-
-/// Where connections are dialled from.
-pub struct Origin<'a> {
-    pub table: &'a Table,
-    pub guards: &'a Guards<'a>,
-    pub epoll: &'a OwnedFd,
-    /// Where ports are published.
-    pub within: Option<&'a Within>,
-}
-
-impl Origin<'_> {
-    /// What is published is inside; all else is of the host's network.
-    fn socket(&self, way: Direction, to: IpAddr) -> Result<OwnedFd, Errno> {
-        match way {
-            Direction::Inward(_) => self.within.ok_or(Errno::HOSTUNREACH)?.socket(dial::family(to)),
-            Direction::Outward | Direction::Local => dial::host_socket(to),
-        }
-    }
 }

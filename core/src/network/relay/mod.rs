@@ -15,6 +15,7 @@ pub mod dns_stub;
 pub mod guarded_addresses;
 pub mod host_resolver;
 pub mod http_handover;
+mod origin;
 mod pending;
 mod proxy;
 pub mod refusal_response;
