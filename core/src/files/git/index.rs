@@ -123,7 +123,7 @@ mod tests {
         }
         entry.extend(path.as_bytes());
         entry.push(0);
-        while version != 4 && entry.len() % 8 != 0 {
+        while version != 4 && !entry.len().is_multiple_of(8) {
             entry.push(0);
         }
         entry
