@@ -1,4 +1,6 @@
-"""Where runs and the person's approvals server find each other (``core/src/companion/server.rs`` is the core's side).
+"""Where runs and the person's approvals server find each other.
+
+``core/src/approve/approvals_server.rs`` is the core's side.
 
 The socket lies with the journal, the one place that no command can read. In the landlock tier a command that may make
 unix sockets could connect to it by its name; so whoever asks has to know the key that lies beside it.

@@ -7,8 +7,8 @@ else when the question comes must not answer it by accident. What lets something
 has left the session is not kept from reading, and could make an ``o`` of a ``no`` by taking a letter.
 
 Settings decide what becomes of what is typed, and a background process that ignores SIGTTOU may set them. So the core
-lets none of the command's change a terminal while a question is open (``core/src/desk.rs``), and what was read counts
-only if the terminal is, before and after, as we set it.
+lets none of the command's change a terminal while a question is open (``core/src/approve/open_questions.rs``),
+and what was read counts only if the terminal is, before and after, as we set it.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class CanonicalPlan(Protocol):
 @cache
 def program() -> str:
     """The installed core: beside the scripts of the environment this package was installed into."""
-    if not sys.platform.startswith("linux"):  # core/src/unsupported.rs says the same
+    if not sys.platform.startswith("linux"):  # core/bin/unsupported.rs says the same
         raise HostError(
             f"{sys.platform} is not supported: the fence is made of Landlock and seccomp, which are Linux's",
             hint="run it in a virtual machine or container with Linux 6.12 or newer on x86_64 or aarch64",

@@ -1,5 +1,5 @@
 """One exec → what the gate answers. The core's rule engine is the only one (``core/src/gate/rules.rs``), and only it
-knows what the kernel would bring to run (``core/src/gate/chain.rs``)."""
+knows what the kernel would bring to run (``core/src/gate/interpreter_chain.rs``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One host → what the network answers. The core's table is the only judge (``core/src/network/table.rs``)."""
+"""One host → what the network answers. The core's table is the only judge (``core/src/network/rules/``)."""
 
 from __future__ import annotations
 

@@ -265,7 +265,7 @@ class Judge:
         return any(grant.access in accesses for place in places for grant in self._granted.get(place, ()))
 
     def _is_mount(self, path: str) -> bool:
-        """A grant below another gets a mount of its own where it opens more (core/src/root.rs)."""
+        """A grant below another gets a mount of its own where it opens more (core/src/sandbox/root/mod.rs)."""
         above = os.path.dirname(path)
         return path in self._granted and any(
             self._mounted(path, kinds) != self._mounted(above, kinds) for kinds in (ACCESS, WRITES, _EXECUTES)
@@ -336,7 +336,7 @@ def _rights(plan: Plan, grant: PathGrant) -> set[str]:
 
 def _ruled(plan: Plan, files: Files, grant: PathGrant) -> Iterator[Identity]:
     """What a grant gives rules on: its place, or, around places that stay closed, what is beside them on the way there
-    (core/src/files.rs)."""
+    (core/src/sandbox/landlock/mod.rs)."""
     try:
         own = follow(grant.path).end
     except PolicyError:
@@ -391,7 +391,7 @@ def existing(path: str, to_make: Container[str] = ()) -> str:
 
 
 def _is_made(path: str) -> bool:
-    """core/src/root.rs makes it anew."""
+    """core/src/sandbox/root/mod.rs makes it anew."""
     return path == TMP or within(path, "/dev") or within(path, "/proc")
 
 

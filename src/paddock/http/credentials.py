@@ -25,7 +25,8 @@ from paddock.policy.trust.writable_history import NOTHING_REACHED, WritableHisto
 
 COMMAND_TIMEOUT_S = 60
 MAX_SECRET_BYTES = 4096
-# Which OpenSSL obeys, whatever Python is told to ignore (core/src/network/http.rs passes some of them in any case).
+# Which OpenSSL obeys, whatever Python is told to ignore (core/src/network/supervisor/http_helper.rs passes
+# some of them in any case).
 _TLS_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "OPENSSL_CONF", "OPENSSL_MODULES", "OPENSSL_ENGINES")
 
 

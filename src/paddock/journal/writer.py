@@ -1,4 +1,4 @@
-"""Events of this process → the journal, by way of the core, which is its only writer (core/src/record.rs).
+"""Events of this process → the journal, by way of the core, which is its only writer (core/src/commands/record.rs).
 
 Each event is answered when it is written. What can not be written is a JournalError, and from then on so is every other
 event: whoever needs the journal stops acting. Only the ends of calls that are under way are still told, as long as the

@@ -18,7 +18,7 @@ class CoverKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """A mount that the core lays over a name inside (core/src/cover.rs)."""
+    """A mount that the core lays over a name inside (core/src/files/cover.rs)."""
 
     path: str
     kind: CoverKind

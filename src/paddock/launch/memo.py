@@ -1,6 +1,6 @@
 """The memo: a compiled plan kept for the next time the same is asked, so that `paddock run` starts like a native tool.
 
-The front door (`core/src/bin/paddock.rs`) looks a memo up by its key, sees that every input is still what it was, and
+The front door (`core/bin/paddock/main.rs`) looks a memo up by its key, sees that every input is still what it was, and
 starts the core without Python. It knows no options and compiles nothing; on any doubt it comes here. What a plan
 depends on is said in this file:
 

@@ -1,6 +1,7 @@
 """Links by the names of shells, in front of PATH: each is the core, which closes itself in and becomes the real shell.
 
-Who calls a shell by its path goes past them, so they fence nothing by themselves; `core/src/shell.rs` is what they do.
+Who calls a shell by its path goes past them, so they fence nothing by themselves;
+`core/src/commands/intercepted_shell.rs` is what they do.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from paddock.policy import model
 from paddock.policy.model import ROUTE_TOKEN, CredentialKind, Deny, Policy, Switch, Tier
 
 DOMAIN = "paddock.internal"
-BUNDLE = "/dev/paddock-ca.pem"  # made by the core (core/src/root/made.rs)
+BUNDLE = "/dev/paddock-ca.pem"  # made by the core (core/src/sandbox/root/private_dirs.rs)
 # By which programs find the certificates that they are to trust.
 BUNDLE_VARIABLES = (
     "SSL_CERT_FILE",  # OpenSSL, Go, Rust

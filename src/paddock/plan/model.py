@@ -312,7 +312,7 @@ class Http:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPlan:
-    """Which hosts may be reached. ``core/src/network/table.rs`` is what it means."""
+    """Which hosts may be reached. ``core/src/network/rules/host_table.rs`` is what it means."""
 
     mode: NetworkReach
     default: Action
@@ -329,7 +329,7 @@ class NetworkPlan:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShellPlan:
     """What shells are put behind besides. ``plan``: the canonical text of another plan, which a shell carries out on
-    itself (``core/src/shell.rs``)."""
+    itself (``core/src/commands/intercepted_shell.rs``)."""
 
     on_failure: OnFailure
     plan: str

@@ -1,4 +1,4 @@
-"""[network] → which hosts may be reached. Judged by the core alone (core/src/network/table.rs)."""
+"""[network] → which hosts may be reached. Judged by the core alone (core/src/network/rules/host_table.rs)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def network_of(policy: Policy, host: Host, tier: Tier, registries: Mapping[str, 
 
 
 def _refuse_taken(asked: model.Network) -> None:
-    """core/src/network/inside.rs."""
+    """core/src/network/namespace.rs."""
     for port in asked.allowed_local_ports:
         if port.value == 1:
             raise PolicyError(
@@ -204,7 +204,8 @@ def _members(group: Sourced[Destination], registries: Mapping[str, Registry]) ->
 
 
 def _refuse_unheld_terminal(policy: Policy, asked: model.Network, host: Host) -> None:
-    """While a person is asked on the command's terminal, nothing of the command may change that (core/src/desk.rs)."""
+    """While a person is asked on the command's terminal, nothing of the command may change that
+    (core/src/approve/open_questions.rs)."""
     where = str(asked.default.source) if asked.default else "[network]"
     if Switch.SECCOMP in policy.off:
         raise PolicyError(

@@ -1,7 +1,7 @@
 """What git reads, follows and executes, from git.tsv: the one table that paddock-core shares.
 
-``core/src/gitdir/known.rs`` asks the same questions by the same rules. Paths are taken as they are written: relative to
-a workspace, or whole.
+``core/src/files/git/known_dirs.rs`` asks the same questions by the same rules. Paths are taken as they are written:
+relative to a workspace, or whole.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A link counts by the directory it stands in: who can write there, chooses where it leads. Only what does not exist has
 no links: a directory that can not be entered may hold one. If it belongs to somebody else, no command of this user has
 shut it and none gets through it, so it is as good as empty. One's own is an error, because Landlock does not judge
-chmod. (``core/src/place.rs`` walks by the same rules.)
+chmod. (``core/src/kernel/resolved_path.rs`` walks by the same rules.)
 """
 
 from __future__ import annotations

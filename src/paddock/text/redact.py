@@ -1,7 +1,7 @@
 """Take secrets out of text before it is written or shown: journal, prompts, logs.
 
 Best effort: what looks like a secret goes, and what a session knows to be one goes wherever it stands. A secret that
-looks like nothing stays. ``secrets.tsv`` has the rules; the core reads the same (core/src/redact.rs), for what it
+looks like nothing stays. ``secrets.tsv`` has the rules; the core reads the same (core/src/journal/redact/), for what it
 journals itself. The expressions are RE2's, because commands choose the text they work on: time is linear in it. They
 work on bytes, so text that is not UTF-8 comes out as it went in.
 """

@@ -2,7 +2,7 @@
 
 One look from left to right, by the quotes. From the first place on where that does not tell any more what is quoted
 (substitutions, here-documents, arithmetic, patterns), quotes count for nothing: every letter that could be syntax is.
-core/src/redact/syntax.rs is the same.
+core/src/journal/redact/shell_syntax.rs is the same.
 """
 
 from __future__ import annotations

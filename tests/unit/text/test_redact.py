@@ -166,7 +166,7 @@ def test_a_long_line_takes_no_long_time() -> None:
 
 
 def test_the_core_is_held_to_the_same() -> None:
-    """What both languages have to give: core/src/redact.rs reads the file as well."""
+    """What both languages have to give: core/src/journal/redact/mod.rs reads the file as well."""
     golden = json.loads(GOLDEN.read_text())
     known = {text for text, _ in golden["texts"]}
     assert known >= {*PLAIN, *(text for text, _ in SECRETS)}
