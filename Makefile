@@ -51,7 +51,6 @@ test: setup
 	cargo test --quiet --locked --manifest-path core/Cargo.toml
 	$(BIN)/python -m pytest $(WORKERS)
 
-# The long versions: every index of the fault table.
 # The long versions: all calls of the fault table, so many hundreds of programs of the aftermath machine, so many rounds of HTTP.
 STRESS ?= 20
 stress: setup

@@ -18,7 +18,7 @@ from tests.support.fence import Fence
 from tests.support.waiting import NeverHappened
 
 _TESTS = Path(__file__).parent
-_REFUSALS = tuple(_TESTS / name for name in ("aftermath", "cow", "escape", "gate", "network", "shells"))
+_REFUSALS = tuple(_TESTS / name for name in ("aftermath", "cow", "escape", "faults", "gate", "network", "shells"))
 _NOTHING = [error.__name__ for error in (NeverHappened, TimeoutError, subprocess.TimeoutExpired)]
 
 

@@ -1,0 +1,85 @@
+"""A supervisor without memory leaves no name uncovered.
+
+An allocation that fails ends the supervisor (SIGABRT, and a line), wherever it is, or is an error of the search. Then
+init ends the command, the mark of the run stays, and the next run finishes the last scan. strace takes the memory away:
+from some call on the kernel gives the supervisor no more.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.faults.injection import Table, Tracing, counted, lasting_table, since_mark, try_faults
+from tests.faults.scene import PLANT, Scene
+from tests.session.scene import alive, gone, mark
+from tests.support.aside import remove
+from tests.support.fence import Word
+from tests.support.waiting import wait_for
+
+MEMORY = "mmap,brk,mremap"
+# Names that take more than the supervisor has at the start.
+TREE = "mkdir -p tree; for i in $(seq 8); do mkdir -p $(seq -f tree/$i/%0180g 40); done"
+# Names that the host makes at most.
+MOST_NAMES = 20_000
+ACT = f"echo started; {TREE}\n{PLANT}\ncat .env deploy/settings; {TREE.replace('tree', 'tree/second')}"
+
+
+def test_without_memory_a_guard_and_a_last_scan_leave_no_name_uncovered(scene: Scene) -> None:
+    def put_back() -> None:
+        scene.put_back()
+        if os.path.lexists(scene.project / "tree"):
+            remove(scene.project / "tree")
+
+    for _ in range(2):
+        scene.inside([], act=ACT)
+        put_back()
+    table = Table("no memory")
+    clean = try_faults(
+        table,
+        lambda prefix: scene.inside(prefix, act=ACT),
+        Tracing(calls=MEMORY, begins=since_mark),
+        sample=6,
+        judge=scene.judge,
+        put_back=put_back,
+        faults=lasting_table,
+    )
+    assert clean.started, str(clean)
+    table.check()
+    verdicts = {verdict for _, verdict, _ in table.rows}
+    assert "finished later" in verdicts, f"the control: without memory a last scan does not finish: {verdicts}"
+
+
+def test_a_guard_without_memory_ends_the_command_and_the_next_run_finishes_its_scan(scene: Scene) -> None:
+    word = mark()
+    act = f"{PLANT}\necho started"
+    tracing = Tracing(calls=MEMORY)
+    for _ in range(2):
+        scene.inside([], act=act)
+    counts, _ = counted(lambda prefix: scene.inside(prefix, act=act), tracing)
+    scene.put_back()
+    starve: list[Word] = [*tracing.strace(Path("/dev/null")), "-e", f"trace={MEMORY}"]
+    for call in MEMORY.split(","):
+        starve += ["-e", f"inject={call}:error=ENOMEM:when={counts.get(call, (0, 0))[1] + 1}+"]
+    words = scene.full.command(["sh", "-c", f"{act}; exec sleep {word}"], "--quiet", journal=False)
+    with scene.full.tester.starting([*starve, *words], cwd=scene.project) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        assert alive(word), "the control: the command would sleep for a day"
+        # The host gives the guard more to remember than it has room for.
+        for number in range(MOST_NAMES):
+            if process.poll() is not None:
+                break
+            (scene.project / f"{number:0200}").mkdir()
+        wait_for(lambda: process.poll() is not None, "the supervisor has ended", deadline_s=30)
+        assert process.returncode != 0
+        assert process.stderr is not None
+        assert "memory" in process.stderr.read()
+    gone(word)
+    for number in range(MOST_NAMES):
+        if not (made := scene.project / f"{number:0200}").exists():
+            break
+        made.rmdir()
+    outcome = scene.full.inside(["true"], journal=False)
+    assert outcome.exit_code == 0, str(outcome)
+    assert scene.left() == []
