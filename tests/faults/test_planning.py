@@ -49,7 +49,7 @@ def test_no_fault_of_a_plan_leaves_a_name_uncovered(scene: Scene) -> None:
         table = Table("plan")
         paths = [*scene.directories(), more, config, home, scene.full.installation.core]
         tracing = Tracing(paths=paths, begins=since_program("paddock-core"))
-        try_faults(table, run, tracing, sample=15, judge=judge, put_back=put_back, faults=before_the_core)
+        try_faults(table, run, tracing, sample=8, judge=judge, put_back=put_back, faults=before_the_core)
         table.check()
     finally:
         for path in (more, config):

@@ -60,6 +60,6 @@ def test_no_fault_of_a_sandbox_leaves_a_name_uncovered(scene: Scene) -> None:
     tracing = Tracing(
         paths=[*scene.directories(), scene.full.installation.core], begins=since_program("paddock-core"), words=["-D"]
     )
-    clean = try_faults(table, run, tracing, sample=15, judge=scene.judge, put_back=scene.put_back)
+    clean = try_faults(table, run, tracing, sample=8, judge=scene.judge, put_back=scene.put_back)
     assert clean.started, str(clean)
     table.check()

@@ -27,7 +27,7 @@ from tests.support.tester import Outcome
 WORK = (
     "; mkdir -p src/deep; echo 1 > src/deep/new; echo 2 > own.txt; rm gone.txt; mv old.txt moved.txt; ln -s new src/l"
 )
-SAMPLES = {"diff": 15, "apply": 20, "discard": 12, "sessions": 12}
+SAMPLES = {"diff": 8, "apply": 10, "discard": 6, "sessions": 6}
 
 
 def complaints(outcome: Outcome) -> int:
