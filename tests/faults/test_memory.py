@@ -8,13 +8,13 @@ from some call on the kernel gives the supervisor no more.
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
-from tests.faults.injection import Table, Tracing, counted, lasting_table, since_mark, try_faults
+from tests.faults.injection import Table, Tracing, lasting_table, since_mark, try_faults
 from tests.faults.scene import PLANT, Scene
 from tests.session.scene import alive, gone, mark
 from tests.support.aside import remove
-from tests.support.fence import Word
 from tests.support.waiting import wait_for
 
 MEMORY = "mmap,brk,mremap"
@@ -54,34 +54,32 @@ def test_without_memory_a_guard_and_a_last_scan_leave_no_name_uncovered(scene: S
 
 def test_a_guard_without_memory_ends_the_command_and_the_next_run_finishes_its_scan(scene: Scene) -> None:
     word = mark()
-    act = f"{PLANT}\necho started"
-    tracing = Tracing(calls=MEMORY)
-    for _ in range(2):
-        scene.inside([], act=act)
-    counts, _ = counted(lambda prefix: scene.inside(prefix, act=act), tracing)
-    scene.put_back()
-    starve: list[Word] = [*tracing.strace(Path("/dev/null")), "-e", f"trace={MEMORY}"]
-    for call in MEMORY.split(","):
-        starve += ["-e", f"inject={call}:error=ENOMEM:when={counts.get(call, (0, 0))[1] + 1}+"]
-    words = scene.full.command(["sh", "-c", f"{act}; exec sleep {word}"], "--quiet", journal=False)
-    with scene.full.tester.starting([*starve, *words], cwd=scene.project) as process:
+    words = scene.full.command(["sh", "-c", f"{PLANT}\necho started; exec sleep {word}"], "--quiet", journal=False)
+    with scene.full.tester.starting(words, cwd=scene.project) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
-        assert alive(word), "the control: the command would sleep for a day"
+        wait_for(lambda: alive(word), "the control: the command sleeps for a day")
+        starve = ["-e", f"trace={MEMORY}", "-e", f"inject={MEMORY}:error=ENOMEM"]
+        tracer = subprocess.Popen(["strace", "-qq", "-o", "/dev/null", "-p", str(process.pid), *starve])
+        status = Path(f"/proc/{process.pid}/status")
+        wait_for(lambda: "TracerPid:\t0\n" not in status.read_text(), "the supervisor gets no more memory")
         # The host gives the guard more to remember than it has room for.
         for number in range(MOST_NAMES):
             if process.poll() is not None:
                 break
             (scene.project / f"{number:0200}").mkdir()
         wait_for(lambda: process.poll() is not None, "the supervisor has ended", deadline_s=30)
+        tracer.wait(timeout=30)
         assert process.returncode != 0
         assert process.stderr is not None
         assert "memory" in process.stderr.read()
     gone(word)
+    assert list(scene.unfinished.iterdir()), "the mark of the run stays"
     for number in range(MOST_NAMES):
         if not (made := scene.project / f"{number:0200}").exists():
             break
         made.rmdir()
     outcome = scene.full.inside(["true"], journal=False)
     assert outcome.exit_code == 0, str(outcome)
-    assert scene.left() == []
+    assert "finished the last scan of session" in outcome.stderr
+    assert (scene.left(), list(scene.unfinished.iterdir())) == ([], [])
