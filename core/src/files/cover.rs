@@ -34,6 +34,8 @@ pub enum Placed {
     Needless,
     /// What it was meant for is not there, or not any more.
     Absent,
+    /// It is not known whether that is there: it is looked for again.
+    Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

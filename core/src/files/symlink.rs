@@ -1,6 +1,7 @@
 //! Where a symlink leads, and by way of which others. Only names come out of this: whoever uses them finds out for himself what
 //! is there, by descriptor.
 
+use rustix::fs::Access;
 use rustix::io::Errno;
 
 use super::walk::WalkError;
@@ -18,15 +19,11 @@ pub struct Followed {
 
 /// Follows a link that was found on a walk. None: it leads nowhere, as the kernel follows no circle and no more links than this.
 pub fn leads_to(link: &AbsPath) -> Result<Option<Followed>, WalkError> {
-    match follow(link) {
-        Ok(followed) => Ok(Some(followed)),
-        Err(Errno::LOOP) => Ok(None),
-        Err(source) => Err(WalkError::Look { path: link.clone(), source }),
-    }
+    follow(link).map_err(|source| WalkError::Look { path: link.clone(), source })
 }
 
-/// Follows `link`, whose path goes through no link but itself.
-fn follow(link: &AbsPath) -> Result<Followed, Errno> {
+/// Follows `link`, whose path goes through no link but itself. An error of the kernel is not a circle: it has to be told.
+fn follow(link: &AbsPath) -> Result<Option<Followed>, Errno> {
     let mut links = Vec::new();
     let mut met = 0;
     let mut real: Vec<u8> = Vec::new();
@@ -48,12 +45,13 @@ fn follow(link: &AbsPath) -> Result<Followed, Errno> {
             Ok(target) => target.into_bytes(),
             // Something else than a link, or nothing yet: the rest of the path lies below it. So it does where a directory on the
             // way can not be searched: in a tree that is closed as a whole, and elsewhere no command can give itself the right.
-            Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => continue,
+            Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR) => continue,
+            Err(Errno::ACCESS) if is_shut(&real[..above]) => continue,
             Err(error) => return Err(error),
         };
         met += 1;
         if met > MAX_SYMLINKS {
-            return Err(Errno::LOOP);
+            return Ok(None);
         }
         if real != link.as_bytes() {
             links.push(absolute(&real)?);
@@ -61,7 +59,13 @@ fn follow(link: &AbsPath) -> Result<Followed, Errno> {
         real.truncate(if target.starts_with(b"/") { 0 } else { above });
         ahead.extend(names(&target));
     }
-    Ok(Followed { links, end: absolute(&real)? })
+    Ok(Some(Followed { links, end: absolute(&real)? }))
+}
+
+/// Is there a directory, or one above it, that can not be searched?
+fn is_shut(directory: &[u8]) -> bool {
+    let directory = if directory.is_empty() { b"/" } else { directory };
+    rustix::fs::access(directory, Access::EXEC_OK) == Err(Errno::ACCESS)
 }
 
 /// The last one first.
@@ -91,11 +95,11 @@ mod tests {
         symlink("../x/../self", dir.join("real/up")).unwrap();
         symlink("self", dir.join("self")).unwrap();
         let path = |name: &str| absolute(dir.join(name).as_os_str().as_bytes()).unwrap();
-        let followed = follow(&path("a")).unwrap();
+        let followed = follow(&path("a")).unwrap().unwrap();
         assert_eq!(followed.links, [path("b"), path("way")]);
         assert_eq!(followed.end, path("real/deep/none"));
-        assert_eq!(follow(&path("self")).err(), Some(Errno::LOOP));
-        assert_eq!(follow(&path("real/up")).err(), Some(Errno::LOOP));
+        assert!(follow(&path("self")).unwrap().is_none());
+        assert!(follow(&path("real/up")).unwrap().is_none());
         std::fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -40,13 +40,13 @@ pub fn hide(root: BorrowedFd<'_>, cover: &Cover) -> Result<Placed, Errno> {
     }
 }
 
-/// Covers a name. Errno::STALE: something else has that name by now. A copy has identities of its own, and its names do not
+/// Covers a name. [`Placed::Absent`]: something else has that name by now. A copy has identities of its own, and its names do not
 /// change behind our back.
 pub fn cover(root: BorrowedFd<'_>, cover: &Cover, copied: bool) -> Result<Placed, Errno> {
     let target = open_however_deep(root, cover.path.as_bytes())?;
     let stat = rustix::fs::fstat(&target)?;
     if !copied && cover.identity != Identity::from(&stat) {
-        return Err(Errno::STALE);
+        return Ok(Placed::Absent);
     }
     if copied && cover.kind == CoverKind::Mask && is_mask(root, Identity::from(&stat)) {
         return Ok(Placed::Needless);

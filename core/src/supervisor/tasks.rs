@@ -341,7 +341,8 @@ fn put(inside: &Inside, copied: Option<Copied<'_>>, covers: &[Cover]) -> Result<
         .iter()
         .map(|cover| match if hidden(cover) { None } else { results.next() } {
             None => Ok(Placed::Needless),
-            Some(Err(Errno::NOENT | Errno::NOTDIR | Errno::STALE | Errno::LOOP)) => Ok(Placed::Absent),
+            Some(Err(Errno::NOENT)) => Ok(Placed::Absent),
+            Some(Err(Errno::NOTDIR | Errno::STALE | Errno::LOOP)) => Ok(Placed::Unknown),
             Some(placed) => placed,
         })
         .collect()
@@ -354,7 +355,7 @@ impl Copied<'_> {
         // If the host has moved it as a whole, there are only the covers.
         let workspace = match mount::open_host(&self.workspace.as_c_str()) {
             Ok(workspace) => workspace,
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(()),
+            Err(Errno::NOENT) => return Ok(()),
             Err(error) => return Err(error),
         };
         for (dir, name) in paths.filter_map(|path| whiteouts::split(self.workspace, path)) {

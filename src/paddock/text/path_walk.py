@@ -118,7 +118,8 @@ def _look(path: str, directory: str) -> os.stat_result | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except PermissionError as error:
-        if _is_ours(directory):
+        # Where it can be searched, the error says nothing of what is there.
+        if _is_ours(directory) or os.access(directory, os.X_OK):
             raise _wrong(directory, error) from None
         return None
     except OSError as error:

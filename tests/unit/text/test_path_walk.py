@@ -69,9 +69,9 @@ def test_a_loop_is_an_error(root: Path) -> None:
         follow(str(root / "loop"))
 
 
-@pytest.mark.parametrize("ours", [True, False])
-def test_a_shut_directory_is_an_error_if_it_is_ones_own(
-    root: Path, monkeypatch: pytest.MonkeyPatch, ours: bool
+@pytest.mark.parametrize(("ours", "searchable"), [(True, False), (False, True), (False, False)])
+def test_a_refused_look_is_nothing_only_in_a_directory_that_another_user_has_shut(
+    root: Path, monkeypatch: pytest.MonkeyPatch, ours: bool, searchable: bool
 ) -> None:
     look = os.lstat
 
@@ -81,8 +81,9 @@ def test_a_shut_directory_is_an_error_if_it_is_ones_own(
         return look(path)
 
     monkeypatch.setattr(os, "lstat", refused)
+    monkeypatch.setattr(os, "access", lambda path, mode: searchable)
     monkeypatch.setattr(os, "getuid", lambda: look(root / "a").st_uid + (not ours))
-    if ours:
+    if ours or searchable:
         with pytest.raises(PolicyError, match=f"{root}/a: what lies behind it can not be told"):
             follow(f"{root}/one/b/c")
     else:

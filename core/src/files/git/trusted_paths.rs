@@ -179,7 +179,7 @@ fn tops_of(git: &[u8]) -> Result<Vec<Vec<u8>>, Unread> {
     let listed = match rustix::fs::open(&entries[..], flags, Mode::empty()) {
         Ok(dir) => rustix::fs::Dir::new(dir).map_err(failed)?,
         // Git takes it for no directory of entries either.
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(tops),
+        Err(Errno::NOENT | Errno::NOTDIR) => return Ok(tops),
         Err(source) => return Err(failed(source)),
     };
     for entry in listed {
@@ -275,12 +275,18 @@ fn words_with_blanks(command: &[u8]) -> Vec<Vec<u8>> {
 fn is(path: &[u8], file_type: FileType) -> Result<bool, Unread> {
     match rustix::fs::lstat(path) {
         Ok(stat) => Ok(FileType::from_raw_mode(stat.st_mode) == file_type),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(false),
         // A word need not be a path at all.
-        Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::LOOP) => Ok(false),
-        // What lies in a directory that is shut may be opened again: it counts as a file.
-        Err(Errno::ACCESS) => Ok(file_type == FileType::RegularFile),
+        Err(Errno::NAMETOOLONG) if is_too_long(path) => Ok(false),
+        // What lies in a directory that is shut, or behind a link that leads nowhere, may be opened again: it counts as a file.
+        Err(Errno::ACCESS | Errno::LOOP) => Ok(file_type == FileType::RegularFile),
         Err(source) => Err(Unread { path: path.to_vec(), source }),
     }
+}
+
+/// PATH_MAX with its NUL, and NAME_MAX.
+fn is_too_long(path: &[u8]) -> bool {
+    path.len() >= 4096 || path.split(|byte| *byte == b'/').any(|name| name.len() > 255)
 }
 
 /// By the letters alone.

@@ -71,9 +71,9 @@ impl Silent {
                     }
                     silent
                 }
-                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => false,
-                // The command has shut a directory on the way, and can open it again.
-                Err(Errno::ACCESS) => {
+                Ok(_) | Err(Errno::NOENT) => false,
+                // The command has shut or replaced a directory on the way, and can put it back.
+                Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP) => {
                     one.pause = one.pause.min(LAST_PAUSE / 2);
                     true
                 }

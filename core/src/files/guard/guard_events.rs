@@ -267,7 +267,7 @@ impl Guard {
         };
         let fd = match opened.and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd))) {
             Ok((stat, fd)) if Identity::from(&stat) == node.identity => fd,
-            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(false),
+            Ok(_) | Err(Errno::NOENT) => return Ok(false),
             Err(error) => return Err(error),
         };
         if self.near.len() == MOST_NEAR {
@@ -304,8 +304,8 @@ impl Guard {
                 self.post.nodes.remove(watch);
                 None
             }
-            // Another user has shut a directory on the way, for the command too: later, then.
-            Err(Errno::ACCESS) => {
+            // A directory on the way was shut by another user, for the command too, or is none now: later, then.
+            Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
                 self.post.blind = true;
                 None
             }

@@ -46,7 +46,11 @@ impl Visit<'_> {
         let Some(rule) = rule.filter(|_| dir.tree.writable && !self.post.finishing) else { return Ok(()) };
         for path in scan::pins(names, dir.tree, path, rule, dir.folding)? {
             walk::keep(&mut self.post.kept, &path)?;
-            self.post.covers.extend(scan::pin(dir.tree, &path)?);
+            match scan::pin(dir.tree, &path) {
+                // What came in its place makes an event; the patrol finds where it is now.
+                Err(WalkError::Moved { .. }) => self.post.blind = true,
+                pinned => self.post.covers.extend(pinned?),
+            }
         }
         Ok(())
     }

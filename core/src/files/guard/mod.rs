@@ -257,8 +257,18 @@ impl Guard {
         !readable[0].revents().is_empty() || self.timeout() == Some(Duration::ZERO)
     }
 
-    /// Judges what has appeared since.
+    /// Judges what has appeared since. After an error the last scan looks at everything.
     pub fn turn(
+        &mut self,
+        put_covers: &mut PutCovers<'_>,
+        on_event: &mut dyn FnMut(GuardEvent),
+    ) -> Result<(), GuardError> {
+        let turned = self.judge_all(put_covers, on_event);
+        self.quiet &= turned.is_ok();
+        turned
+    }
+
+    fn judge_all(
         &mut self,
         put_covers: &mut PutCovers<'_>,
         on_event: &mut dyn FnMut(GuardEvent),
@@ -398,7 +408,7 @@ impl Guard {
                     self.post.close(inotify, object.as_fd(), &stat, cover.kind).map_err(unwatched)?;
                 }
                 // It was replaced since, which is an event.
-                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Ok(_) | Err(Errno::NOENT) => {}
                 Err(source) => return Err(unwatched(source)),
             }
             if cover.kind == CoverKind::Stranger || !tree.watched || cover.path == tree.path {
@@ -411,7 +421,7 @@ impl Guard {
                 .open(below, OFlags::PATH | OFlags::DIRECTORY)
                 .and_then(|dir| watch(self.inotify.as_fd(), dir.as_fd(), DISAPPEAR | WatchFlags::MASK_ADD));
             match watched {
-                Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => {}
+                Ok(_) | Err(Errno::NOENT) => {}
                 Err(source) => return Err(unwatched(source)),
             }
         }
@@ -449,11 +459,18 @@ impl Guard {
         let placed = put_covers(&post.covers).map_err(GuardError::Cover)?;
         let window = available.elapsed();
         for (cover, placed) in post.covers.drain(..).zip(&placed) {
-            if *placed == Placed::Now && cover.kind != CoverKind::Pin {
-                post.events.push(GuardEvent::Masked { path: cover.path, window });
+            match placed {
+                Placed::Now if cover.kind != CoverKind::Pin => {
+                    post.events.push(GuardEvent::Masked { path: cover.path, window });
+                }
+                Placed::Unknown => match self.view.as_mut().filter(|view| view.shows(&cover.path)) {
+                    Some(view) => view.is_astray = true,
+                    None => post.blind = true,
+                },
+                Placed::Now | Placed::Needless | Placed::Absent => {}
             }
         }
-        Ok(astray || placed.contains(&Placed::Absent))
+        Ok(astray || placed.iter().any(|placed| matches!(placed, Placed::Absent | Placed::Unknown)))
     }
 }
 

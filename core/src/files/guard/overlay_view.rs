@@ -62,8 +62,12 @@ impl View {
         self.is_astray.then(|| pause.saturating_sub(self.last_look.elapsed()))
     }
 
+    pub fn shows(&self, path: &AbsPath) -> bool {
+        path.is_within(&self.ground.trees[0].path)
+    }
+
     pub fn may_show_elsewhere(&self, cover: &Cover) -> bool {
-        self.is_astray && cover.kind == CoverKind::Mask && cover.path.is_within(&self.ground.trees[0].path)
+        self.is_astray && cover.kind == CoverKind::Mask && self.shows(&cover.path)
     }
 
     /// A name in a directory, and what lies below it.
@@ -81,9 +85,9 @@ impl View {
         let fd = match tree.open(path, OFlags::PATH | OFlags::DIRECTORY) {
             Ok(fd) => fd,
             // What the command does not see needs no cover.
-            Err(error) if is_hidden(error) => return Ok(()),
-            // The command has shut a directory of its own, and can open it again.
-            Err(Errno::ACCESS) => {
+            Err(Errno::NOENT) => return Ok(()),
+            // Nor is it seen now; but it may be later. The command has shut a directory of its own, and can open it again.
+            Err(error) if is_hidden(error) || error == Errno::ACCESS => {
                 self.is_astray = true;
                 return Ok(());
             }
@@ -130,7 +134,7 @@ struct Seen<'v> {
     own: &'v OwnedFd,
     covers: &'v mut Vec<Cover>,
     kept: usize,
-    /// A directory can not be searched, by the command neither: it is looked at again.
+    /// Something can not be looked at, by the command neither: it is looked at again.
     shut: bool,
 }
 
@@ -185,8 +189,8 @@ impl Visitor for Seen<'_> {
     fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, GuardError> {
         match dir.stat(name) {
             Ok(stat) => Ok(Some(stat)),
-            Err(error) if is_hidden(error) => Ok(None),
-            Err(Errno::ACCESS) => {
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) if is_hidden(error) || error == Errno::ACCESS => {
                 self.shut = true;
                 Ok(None)
             }
@@ -209,7 +213,10 @@ impl Visitor for Seen<'_> {
     fn failed(&mut self, error: WalkError) -> Result<(), GuardError> {
         match error {
             // Errors of the overlay, not of the workspace.
-            WalkError::List { source, .. } if is_hidden(source) => Ok(()),
+            WalkError::List { source, .. } if is_hidden(source) => {
+                self.shut |= source != Errno::NOENT;
+                Ok(())
+            }
             WalkError::Moved { .. } => {
                 self.shut = true;
                 Ok(())

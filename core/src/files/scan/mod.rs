@@ -148,7 +148,8 @@ pub fn pin(tree: &OpenTree, path: &[u8]) -> Result<Option<Cover>, WalkError> {
     let stat = match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => stat,
         // Gone, and the match with it.
-        Ok(_) | Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
+        Ok(_) | Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Err(WalkError::Moved { path: walk::shown(tree, path) }),
         Err(source) => return Err(WalkError::Look { path: walk::shown(tree, path), source }),
     };
     cover(tree.absolute(path)?, &stat, CoverKind::Pin).map(Some)

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::private_dirs::put_names;
 use super::{Blueprint, Result, RootError, failed, hear};
-use crate::files::cover::Cover;
+use crate::files::cover::{Cover, Placed};
 use crate::kernel::mount;
 use crate::kernel::resolved_path::Identity;
 use crate::plan::wire::bytes::AbsPath;
@@ -55,11 +55,13 @@ fn told_covers(channel: &OwnedFd) -> std::result::Result<Vec<Cover>, Errno> {
 fn put_cover(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>, cover: &Cover) -> Result<()> {
     let copied = blueprint.session.is_some_and(|session| cover.path.is_within(session.workspace()));
     match cover_mount::cover(root, cover, copied) {
+        // After an earlier look, and perhaps under another name: a mount goes where its place goes.
+        Ok(Placed::Absent) if !is_masked(root, &cover.path) => {
+            Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE))
+        }
         Ok(_) => Ok(()),
         // In a copy it is looked for again wherever it comes to.
         Err(Errno::NOENT | Errno::NOTDIR) if copied || is_hidden(root, &cover.path) => Ok(()),
-        // After an earlier look, and perhaps under another name: a mount goes where its place goes.
-        Err(Errno::STALE) if is_masked(root, &cover.path) => Ok(()),
         // It was seen, so from now on it counts as covered, also where a directory on the way was moved to.
         Err(Errno::NOENT | Errno::NOTDIR) => Err(failed("can not cover", cover.path.as_bytes())(Errno::STALE)),
         Err(errno) => Err(failed("can not cover", cover.path.as_bytes())(errno)),

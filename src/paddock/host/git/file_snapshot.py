@@ -43,7 +43,7 @@ class Looked:
             found = os.lstat(path)
         except OSError as error:
             # Below a file, and under a name that no file can have, there is nothing either.
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            if error.errno in (errno.ENOENT, errno.ENOTDIR) or _is_too_long(path):
                 self._files[path] = None
                 return None
             raise self._unreadable(path, error) from None
@@ -99,6 +99,12 @@ class Looked:
             where=path,
             hint=self._hint,
         )
+
+
+def _is_too_long(path: str) -> bool:
+    """PATH_MAX has its NUL; the other limit is NAME_MAX."""
+    written = os.fsencode(path)
+    return len(written) >= 4096 or any(len(name) > 255 for name in written.split(b"/"))
 
 
 def _is_loop(path: str) -> bool:
