@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-CORE   := $(shell find core/src core/build.rs core/launch.ld core/profiles core/Cargo.toml core/Cargo.lock src/paddock/policy/syscalls.tsv src/paddock/journal/secrets.tsv 2>/dev/null)
+CORE   := $(shell find core/src core/bin core/build.rs core/Cargo.toml core/Cargo.lock src/paddock/policy/syscalls.tsv src/paddock/text/secrets.tsv 2>/dev/null)
 
 # A static musl starts in half the time of a static glibc. Where its target can not be had, the host's own serves.
 # The other architecture's is for lint: it has to compile, and its filters are tested on this one. So is another system's,
@@ -20,16 +20,7 @@ export CARGO_BUILD_TARGET := $(MUSL)
 WHEEL_TAGS := --compatibility manylinux2014 musllinux_1_2
 endif
 
-# What a start and an exec run through, as bench/train.py saw it: a thirtieth of a launch. A profile is one compiler's, and changes nothing
-# but the time; cargo's own files can not name it, because crates are compiled in many directories. The seldom halves of functions go
-# where nobody looks.
-PROFILE := $(wildcard $(CURDIR)/core/profiles/$(word 2,$(shell rustc --version)).profdata)
-ifneq ($(PROFILE),)
-$(VENV)/.installed wheel symbols: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_MUSL_RUSTFLAGS := -Cprofile-use=$(PROFILE) \
-	-Cllvm-args=-disable-vp -Cllvm-args=-no-pgo-warn-mismatch -Cllvm-args=-enable-split-machine-functions
-endif
-
-.PHONY: setup test stress lint lint-python lint-rust deny bench symbols demo wheel clean
+.PHONY: setup test stress lint lint-python lint-rust deny bench demo wheel clean
 
 setup: $(VENV)/.installed
 
@@ -43,19 +34,19 @@ $(VENV)/.installed: $(VENV)/.tools $(CORE)
 	$(BIN)/maturin develop --release --quiet --extras dev
 	touch $@
 
-# Each with a tester of its own, whom only root can make.
-WORKERS := $(if $(filter 0,$(shell id -u)),-n 2 --dist loadfile)
+# Each with a tester of its own, whom only root can make. The longest files have few tests, and come first by their names: by the
+# number of tests they would come last, one worker would have the last one, and the other nothing to do.
+WORKERS := $(if $(filter 0,$(shell id -u)),-n 2 --dist loadfile --no-loadscope-reorder)
 
 test: setup
 	cargo test --quiet --locked --manifest-path core/Cargo.toml --features force-unsupported --test unsupported
 	cargo test --quiet --locked --manifest-path core/Cargo.toml
 	$(BIN)/python -m pytest $(WORKERS)
 
-# The long versions: every index of the fault table.
 # The long versions: all calls of the fault table, so many hundreds of programs of the aftermath machine, so many rounds of HTTP.
 STRESS ?= 20
 stress: setup
-	PADDOCK_STRESS=$(STRESS) $(BIN)/python -m pytest -s tests/faults tests/aftermath tests/network/test_protocol.py tests/unit/decide
+	PADDOCK_STRESS=$(STRESS) $(BIN)/python -m pytest -s tests/faults tests/aftermath tests/network/test_protocol.py tests/unit/shell
 
 # Side by side with -j2: the end of a release build keeps one processor busy.
 lint: lint-python lint-rust
@@ -77,11 +68,6 @@ deny:
 
 bench: setup
 	$(BIN)/python bench/run.py
-
-# The core as it is installed but not stripped, for bench/layout.py.
-symbols:
-	CARGO_PROFILE_RELEASE_STRIP=false cargo build --release --quiet --locked --manifest-path core/Cargo.toml --bin paddock-core \
-		--target-dir core/target/symbols
 
 demo: setup
 	$(BIN)/python demo/run.py

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from paddock.changes.apply import apply
-from paddock.changes.judge import Terms, judge
-from paddock.changes.record import Record
-from paddock.changes.renames import with_renames
-from paddock.changes.scan import scan
-from paddock.changes.settle import Roots
+from paddock.workspace.apply import apply
+from paddock.workspace.conflicts import Terms, judge
+from paddock.workspace.record import Record
+from paddock.workspace.renames import with_renames
+from paddock.workspace.replace_file import Roots
+from paddock.workspace.scan import scan
 from tests.support import overlay
 
 STATUS = ["git", "status", "--porcelain"]

@@ -21,11 +21,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from bench.network import Through, mitmdump
-from paddock.canonical import canonical
-from paddock.network.credentials import injection
-from paddock.network.routes import Settings
-from paddock.network.server import serve
-from paddock.plan.http import DOMAIN
+from paddock.core.canonical import canonical
+from paddock.http.credentials import injection
+from paddock.http.route_table import Settings
+from paddock.http.server import serve
+from paddock.plan.http_routes import DOMAIN
 from paddock.policy.model import Credential, CredentialKind, EndpointRule, Route, Source, Upstream
 from tests.support.waiting import wait_for
 

@@ -1,12 +1,11 @@
 //! Says whether the target has the kernel this is for (`cfg(supported)`), and turns the system call table shared with the
-//! policy loader into a static array, and lays out the core for its start. A table that is not sorted, not unique or not numeric stops the build.
+//! policy loader into a static array. A table that is not sorted, not unique or not numeric stops the build.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::{env, fs, process};
 
 const TABLE: &str = "../src/paddock/policy/syscalls.tsv";
-const LAYOUT: &str = "launch.ld";
 
 fn main() {
     println!("cargo::rerun-if-changed={TABLE}");
@@ -16,7 +15,6 @@ fn main() {
     if supported() {
         println!("cargo::rustc-cfg=supported");
     }
-    lay_out();
     if let Err(message) = generate() {
         println!("cargo::error={TABLE}: {message}");
         process::exit(1);
@@ -27,20 +25,6 @@ fn supported() -> bool {
     let target = |part: &str| env::var(format!("CARGO_CFG_TARGET_{part}")).unwrap_or_default();
     let forced = env::var_os("CARGO_FEATURE_FORCE_UNSUPPORTED").is_some();
     !forced && target("OS") == "linux" && matches!(target("ARCH").as_str(), "x86_64" | "aarch64")
-}
-
-/// The linkers of Linux understand it; what they put where changes nothing but the time.
-fn lay_out() {
-    println!("cargo::rerun-if-changed={LAYOUT}");
-    if supported()
-        && let Ok(here) = env::var("CARGO_MANIFEST_DIR")
-    {
-        println!("cargo::rustc-link-arg-bin=paddock-core=-Wl,-T,{here}/{LAYOUT}");
-        // In two pieces and not in four: each is mapped, and faulted in, by itself.
-        println!("cargo::rustc-link-arg-bin=paddock-core=-Wl,-z,noseparate-code");
-        // A program at a fixed address has nothing that is written once; the border would be a page of its own.
-        println!("cargo::rustc-link-arg-bin=paddock-core=-Wl,-z,norelro");
-    }
 }
 
 fn generate() -> Result<(), String> {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,20 +14,6 @@ import pytest
 from tests.support import aside, core, ground, installation, programs, tester
 from tests.support.features import need
 from tests.support.fence import Fence
-from tests.support.waiting import NeverHappened
-
-_TESTS = Path(__file__).parent
-_REFUSALS = tuple(_TESTS / name for name in ("aftermath", "cow", "escape", "gate", "network", "shells"))
-_NOTHING = [error.__name__ for error in (NeverHappened, TimeoutError, subprocess.TimeoutExpired)]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A machine that has more to do gets a second chance, and the summary names who needed it. Where refusals are
-    tested only what did not happen in time is tried again: an escape that works now and then is an escape."""
-    for item in items:
-        refuses = any(item.path.is_relative_to(place) for place in _REFUSALS)
-        only = {"only_rerun": _NOTHING} if refuses else {}
-        item.add_marker(pytest.mark.flaky(reruns=1, **only))
 
 
 @pytest.fixture(scope="session", name="tester")

@@ -15,12 +15,11 @@ from paddock.errors import (
     SessionError,
     UsageError,
 )
+from paddock.version import __version__
 
 if TYPE_CHECKING:
     from paddock.approve import HostQuestion, Question, Verdict
-    from paddock.approve.desk import Desk
-    from paddock.decide.calls import ToolCall, ToolSpec
-    from paddock.decide.tools import Decision, Scope, Step, ToolPolicy
+    from paddock.approve.approvals import Desk
     from paddock.executors.container import ContainerExecutor
     from paddock.executors.denials import Denial
     from paddock.executors.distro import (
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
         unregister_distro,
     )
     from paddock.executors.host import HostExecutor
+    from paddock.executors.interface import CommandExecutor, Process, Size
     from paddock.executors.modes import (
         LinuxSandbox,
         LocalSandbox,
@@ -42,16 +42,13 @@ if TYPE_CHECKING:
     )
     from paddock.executors.run import Outcome, Result
     from paddock.executors.sandbox import SandboxExecutor
-    from paddock.executors.seam import CommandExecutor, Process, Size
     from paddock.executors.shells import Shell, Shells
     from paddock.executors.ssh import SshExecutor
     from paddock.executors.windows import WindowsExecutor
     from paddock.executors.wsl import WslExecutor
-    from paddock.journal.redact import Redactor
     from paddock.journal.writer import Recorder
-    from paddock.policy.config import Config, load_config
-    from paddock.policy.model import Action, CommandRule, Effect, PathRule
-    from paddock.policy.places import (
+    from paddock.policy.formats.config import Config, load_config
+    from paddock.policy.formats.executor_modes import (
         ContainerSandboxConfig,
         LinuxSandboxConfig,
         LocalSandboxConfig,
@@ -61,13 +58,18 @@ if TYPE_CHECKING:
         WindowsSandboxConfig,
         WslSandboxConfig,
     )
-    from paddock.policy.safety import SafetyConfig
-    from paddock.session.beside import run_sync
+    from paddock.policy.formats.safety import SafetyConfig
+    from paddock.policy.model import Action, CommandRule, Effect, PathRule
+    from paddock.session.run_sync import run_sync
     from paddock.session.sandbox import Sandbox
     from paddock.session.tools import open_journal, open_tools
-    from paddock.tools import CommandResult, FileText, FileWritten, Limits, Listing, ToolOutcome, ToolResult, Tools
-
-__version__ = "0.1.0"
+    from paddock.text.redact import Redactor
+    from paddock.tools.commands import CommandResult
+    from paddock.tools.dispatch import Tools
+    from paddock.tools.files import Limits
+    from paddock.tools.policy.calls import ToolCall, ToolSpec
+    from paddock.tools.policy.policy import Decision, Scope, Step, ToolPolicy
+    from paddock.tools.result import FileText, FileWritten, Listing, ToolOutcome, ToolResult
 
 __all__ = [
     "Action",
@@ -150,76 +152,81 @@ __all__ = [
 # Imported when they are asked for: the command line, which starts anew for every run, has no use for them.
 _LAZY = {
     "Action": "paddock.policy.model",
-    "CommandExecutor": "paddock.executors.seam",
-    "CommandResult": "paddock.tools",
+    "CommandExecutor": "paddock.executors.interface",
+    "CommandResult": "paddock.tools.commands",
     "CommandRule": "paddock.policy.model",
-    "Config": "paddock.policy.config",
+    "Config": "paddock.policy.formats.config",
     "ContainerExecutor": "paddock.executors.container",
-    "ContainerSandboxConfig": "paddock.policy.places",
-    "Decision": "paddock.decide.tools",
+    "ContainerSandboxConfig": "paddock.policy.formats.executor_modes",
+    "Decision": "paddock.tools.policy.policy",
     "Denial": "paddock.executors.denials",
-    "Desk": "paddock.approve.desk",
+    "Desk": "paddock.approve.approvals",
     "Effect": "paddock.policy.model",
-    "FileText": "paddock.tools",
-    "FileWritten": "paddock.tools",
+    "FileText": "paddock.tools.result",
+    "FileWritten": "paddock.tools.result",
     "HostExecutor": "paddock.executors.host",
     "HostQuestion": "paddock.approve",
-    "Limits": "paddock.tools",
+    "Limits": "paddock.tools.files",
     "LinuxSandbox": "paddock.executors.modes",
-    "LinuxSandboxConfig": "paddock.policy.places",
-    "Listing": "paddock.tools",
+    "LinuxSandboxConfig": "paddock.policy.formats.executor_modes",
+    "Listing": "paddock.tools.result",
     "LocalSandbox": "paddock.executors.modes",
-    "LocalSandboxConfig": "paddock.policy.places",
-    "Mode": "paddock.policy.places",
+    "LocalSandboxConfig": "paddock.policy.formats.executor_modes",
+    "Mode": "paddock.policy.formats.executor_modes",
     "Outcome": "paddock.executors.run",
     "PathRule": "paddock.policy.model",
-    "Process": "paddock.executors.seam",
+    "Process": "paddock.executors.interface",
     "Question": "paddock.approve",
     "Recorder": "paddock.journal.writer",
-    "Redactor": "paddock.journal.redact",
+    "Redactor": "paddock.text.redact",
     "Result": "paddock.executors.run",
-    "SafetyConfig": "paddock.policy.safety",
+    "SafetyConfig": "paddock.policy.formats.safety",
     "Sandbox": "paddock.session.sandbox",
-    "SandboxConfig": "paddock.policy.places",
+    "SandboxConfig": "paddock.policy.formats.executor_modes",
     "SandboxExecutor": "paddock.executors.sandbox",
-    "Scope": "paddock.decide.tools",
+    "Scope": "paddock.tools.policy.policy",
     "Shell": "paddock.executors.shells",
     "Shells": "paddock.executors.shells",
-    "Size": "paddock.executors.seam",
+    "Size": "paddock.executors.interface",
     "SshExecutor": "paddock.executors.ssh",
-    "SshSandboxConfig": "paddock.policy.places",
-    "Step": "paddock.decide.tools",
-    "ToolCall": "paddock.decide.calls",
-    "ToolOutcome": "paddock.tools",
-    "ToolPolicy": "paddock.decide.tools",
-    "ToolResult": "paddock.tools",
-    "ToolSpec": "paddock.decide.calls",
-    "Tools": "paddock.tools",
+    "SshSandboxConfig": "paddock.policy.formats.executor_modes",
+    "Step": "paddock.tools.policy.policy",
+    "ToolCall": "paddock.tools.policy.calls",
+    "ToolOutcome": "paddock.tools.result",
+    "ToolPolicy": "paddock.tools.policy.policy",
+    "ToolResult": "paddock.tools.result",
+    "ToolSpec": "paddock.tools.policy.calls",
+    "Tools": "paddock.tools.dispatch",
     "Verdict": "paddock.approve",
     "WindowsExecutor": "paddock.executors.windows",
-    "WindowsSandboxConfig": "paddock.policy.places",
+    "WindowsSandboxConfig": "paddock.policy.formats.executor_modes",
     "WindowsSubprocessSandbox": "paddock.executors.modes",
     "WslDistroSandbox": "paddock.executors.modes",
     "WslExecutor": "paddock.executors.wsl",
-    "WslSandboxConfig": "paddock.policy.places",
+    "WslSandboxConfig": "paddock.policy.formats.executor_modes",
     "download_rootfs": "paddock.executors.distro",
     "executor_for": "paddock.executors.modes",
     "import_distro": "paddock.executors.distro",
     "is_wsl_available": "paddock.executors.distro",
     "list_distros": "paddock.executors.distro",
-    "load_config": "paddock.policy.config",
+    "load_config": "paddock.policy.formats.config",
     "open_journal": "paddock.session.tools",
     "open_tools": "paddock.session.tools",
     "resolve_mode": "paddock.executors.modes",
     "run_in_distro": "paddock.executors.distro",
-    "run_sync": "paddock.session.beside",
+    "run_sync": "paddock.session.run_sync",
     "unregister_distro": "paddock.executors.distro",
 }
 
 
+# By the names that other agents use.
+_ALIASES = {"SafetyPolicy": ("paddock.tools.policy.policy", "ToolPolicy")}
+
+
 def __getattr__(name: str) -> object:
-    if name not in _LAZY:
+    if name not in _LAZY and name not in _ALIASES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    module, attribute = _ALIASES.get(name) or (_LAZY[name], name)
+    return getattr(importlib.import_module(module), attribute)

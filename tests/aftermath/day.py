@@ -39,7 +39,7 @@ WORK = (
 def call(words: list[str], cwd: str) -> None:
     quiet = subprocess.DEVNULL
     try:
-        subprocess.run(words, cwd=cwd, stdin=quiet, stdout=quiet, stderr=quiet, timeout=30)
+        subprocess.run(words, cwd=cwd, stdin=quiet, stdout=quiet, stderr=quiet, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         print(f"{words} in {cwd}: {error}", file=sys.stderr)
 

@@ -48,7 +48,7 @@ def asked(fence: Fence, command: str = READER, *, background: bool = False) -> I
         listener.bind(str(place))
         os.chmod(place, 0o777)
         listener.listen(1)
-        listener.settimeout(10)
+        listener.settimeout(60)
         shell = ["bash", "--norc", "--noprofile", "-i"]
         with terminal.opened(fence.tester, shell, cwd=project) as screen:
             screen.line("PS1='shell$ '; echo up-$((1+1))")
@@ -354,8 +354,8 @@ def test_a_tool_call_is_asked_about_with_its_diff(fence: Fence, at_terminal: tup
 DESK = """
 import asyncio
 from paddock.approve import ToolQuestion
-from paddock.approve.desk import Desk
-from paddock.approve.elsewhere import AtTerminal
+from paddock.approve.approvals import Desk
+from paddock.approve.forwarded import AtTerminal
 
 async def main():
     with Desk(AtTerminal()) as desk:

@@ -18,7 +18,7 @@ import pytest
 
 import paddock
 from paddock.policy import Origin
-from paddock.policy.config import read_config
+from paddock.policy.formats.config import read_config
 from tests.support.aside import remove
 from tests.support.features import need
 from tests.support.fence import Fence

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from paddock.executors.attendant import AttendedProcess
 from paddock.executors.container import ContainerExecutor
+from paddock.executors.exec_server import AttendedProcess
 from paddock.executors.host import HostExecutor
 from paddock.executors.sandbox import SandboxExecutor
 from paddock.executors.ssh import SshExecutor

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from paddock import ContainerExecutor, Outcome, Sandbox, ToolCall, Verdict
-from paddock.executors import held
+from paddock.executors import workspace_covers
 from paddock.executors.container import PATH
-from paddock.executors.leftover import LABEL, is_dead, owner
+from paddock.executors.interface import NotStarted
+from paddock.executors.orphan_containers import LABEL, is_dead, owner
 from paddock.executors.run import Result, run
-from paddock.executors.seam import NotStarted
 from paddock.policy.model import Tier
 from paddock.policy.request import Request
 from tests.contract.engine import IMAGE, OPTIONS, Engine
@@ -287,14 +287,14 @@ def test_a_killed_owner_leaves_nothing(engine: Engine, tmp_path: Path) -> None:
         name = process.stdout.readline().strip()
         assert name in engine.ask("ps", "--format", "{{.Names}}").split(), "the control: it runs"
         process.send_signal(signal.SIGKILL)
-    wait_for(lambda: engine.ask("ps", "--all", "--quiet") == "", "the container is gone", deadline_s=60)
-    wait_for(lambda: not alive("86400.5"), "and what ran in it", deadline_s=60)
+    wait_for(lambda: engine.ask("ps", "--all", "--quiet") == "", "the container is gone")
+    wait_for(lambda: not alive("86400.5"), "and what ran in it")
 
 
 def test_what_a_dead_owner_left_is_removed_by_the_next(engine: Engine, tmp_path: Path) -> None:
     """H-053: whose helpers were killed as well. Those of living owners, and of nobody, stay."""
-    with subprocess.Popen([sys.executable, "-c", "from paddock.executors.leftover import owner; print(owner())"],
-                          stdout=subprocess.PIPE, text=True) as process:  # fmt: skip
+    program = "from paddock.executors.orphan_containers import owner; print(owner())"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         dead, _ = process.communicate()
     machine, boot, namespace, pid, began = owner().split("/")
     living = {
@@ -406,6 +406,6 @@ def test_a_place_that_can_not_search_for_names_says_so(engine: Engine, tmp_path:
     ran, confines = asyncio.run(scene())
     assert (ran.stdout, confines) == ("ran\n", False)
     assert any("are not held here" in note for note in ran.notes)
-    mount = held.Mount(source=None, target="/work/a:b/.env", directory=False, read_only=True)
+    mount = workspace_covers.Mount(source=None, target="/work/a:b/.env", directory=False, read_only=True)
     with pytest.raises(NotStarted, match="a name with a colon"):
-        list(held.volumes(held.HeldNames(mounts=(mount,)), "/empty"))
+        list(workspace_covers.volumes(workspace_covers.HeldNames(mounts=(mount,)), "/empty"))

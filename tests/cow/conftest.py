@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import cow as support
+from tests.support.aside import remove
 from tests.support.features import need
 from tests.support.ground import Ground
 from tests.support.installation import Installation
@@ -39,5 +40,4 @@ def cow(tester: Tester, installation: Installation, bench: support.Workbench, gr
     made = support.Cow(tester=tester, installation=installation, bench=bench, ground=ground)
     yield made
     for name in made.made:
-        if (made.store / name).exists():
-            made.paddock("discard", name)
+        remove(made.store / name)

@@ -31,14 +31,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from paddock.changes import kernel
-from paddock.changes.apply import Outcome, apply
-from paddock.changes.judge import Selection, Terms, judge
-from paddock.changes.model import Change, Obstacle, inside
-from paddock.changes.record import TEMPORARY, Record
-from paddock.changes.renames import with_renames
-from paddock.changes.scan import scan
-from paddock.changes.settle import Roots, recover
+from paddock.workspace import kernel
+from paddock.workspace.apply import ApplyOutcome, apply
+from paddock.workspace.conflicts import Selection, Terms, judge
+from paddock.workspace.model import Change, Obstacle, inside
+from paddock.workspace.record import TEMPORARY, Record
+from paddock.workspace.renames import with_renames
+from paddock.workspace.replace_file import Roots, recover
+from paddock.workspace.scan import scan
 from tests.support import overlay
 
 STEPS = 60
@@ -233,7 +233,7 @@ class Case:
         changes = with_renames(scan(roots.upper, roots.lower, unseen=record.temporaries), roots.upper, roots.lower)
         return judge(changes, terms, record), terms
 
-    def apply(self, paths: tuple[str, ...] = ()) -> Outcome:
+    def apply(self, paths: tuple[str, ...] = ()) -> ApplyOutcome:
         with self.roots() as roots:
             record = Record.read(roots.state)
             problems = recover(roots, record)

@@ -16,12 +16,12 @@ import sys
 import time
 from typing import Any
 
-from paddock.changes import kernel
-from paddock.changes.apply import apply
-from paddock.changes.judge import Terms, judge
-from paddock.changes.record import Record
-from paddock.changes.scan import scan
-from paddock.changes.settle import Roots
+from paddock.workspace import kernel
+from paddock.workspace.apply import apply
+from paddock.workspace.conflicts import Terms, judge
+from paddock.workspace.record import Record
+from paddock.workspace.replace_file import Roots
+from paddock.workspace.scan import scan
 
 FILES = 40
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,23 @@ def test_a_diff_has_an_end_whatever_the_files_hold(cow: Cow) -> None:
         "added    nul\n  binary, 3 B",
     ):
         assert said in shown.stdout
+
+
+@pytest.mark.parametrize("mode", ["0500", "0300", "0000"])
+@pytest.mark.parametrize("verb", ["apply", "discard"])
+def test_a_command_that_shuts_its_workspace_locks_nobody_out(cow: Cow, mode: str, verb: str) -> None:
+    cow.host("echo old > a; mkdir d; echo old > d/b")
+    session = cow.session(f"echo new > a; echo new > d/b; chmod {mode} d .")
+    shown = cow.paddock("diff", session)
+    assert shown.exit_code == 0, shown
+    assert "changed  a" in shown.stdout
+    done = cow.paddock(verb, session)
+    assert done.exit_code == 0, done
+    kept = "new\n" if verb == "apply" else "old\n"
+    assert stat.S_IMODE(cow.workspace.stat().st_mode) == (int(mode, 8) if verb == "apply" else 0o755)
+    for directory in (cow.workspace, cow.workspace / "d"):
+        directory.chmod(0o755)
+    assert [(cow.workspace / name).read_text() for name in ("a", "d/b")] == [kept, kept]
 
 
 def test_a_diff_is_what_a_person_expects(cow: Cow) -> None:

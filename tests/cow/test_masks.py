@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.cow import Cow
 from tests.support.features import need_root
+from tests.support.guard import wait_until_judged
 
 WATCH = """
     import os, select, sys
@@ -150,15 +151,15 @@ def test_a_directory_with_a_hidden_name_can_be_renamed(cow: Cow) -> None:
 def test_a_name_that_was_asked_for_too_early_stays_hidden(cow: Cow) -> None:
     """The overlay knows that it was missing, so nothing can be covered. When the kernel forgets, it must not show."""
     need_root()
-    for number in range(400):  # too many for whiteouts everywhere
-        cow.put(f"d/{number}/file")
-    cow.put("plain/file")
+    # too many for whiteouts everywhere
+    cow.host("mkdir plain d; touch plain/file; for n in $(seq 400); do mkdir d/$n; touch d/$n/file; done")
     words = ["sh", "-c", "cat plain/.env new/.env 2>/dev/null; echo started; read x; cat plain/.env new/.env; echo end"]
     known = cow.sessions()
     with cow.tester.starting(cow.running(*words), cwd=cow.workspace, stdin=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
-        cow.host("echo secret > plain/.env; mkdir new; echo secret > new/.env; sleep 0.5")
+        cow.host("echo secret > plain/.env; mkdir new; echo secret > new/.env")
+        wait_until_judged(cow.tester, cow.workspace, cow.journal)
         Path("/proc/sys/vm/drop_caches").write_text("2")
         assert process.communicate("\n", timeout=120)[0] == "end\n"
     cow.made.extend(cow.sessions() - known)

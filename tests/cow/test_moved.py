@@ -17,10 +17,11 @@ import pytest
 from tests.cow import moves
 from tests.support.cow import Cow
 from tests.support.features import need_root
+from tests.support.guard import wait_until_judged, wait_until_masked
+from tests.support.waiting import wait_for
+from tests.support.witness import state
 
 DENY = ("--deny", "**/*.secret")
-# What is waited for is that nothing shows any more, also when the kernel forgets: that makes no event.
-TO_NOTICE, TO_LOOK_AROUND = 0.3, 1.5
 EXCHANGE = 2  # renameat2
 
 
@@ -46,10 +47,18 @@ class Shell:
         """For so long nobody looks at what happens: as on a machine that is very busy."""
         os.kill(self.process.pid, signal.SIGSTOP)
         try:
-            time.sleep(0.05)
+            wait_for(lambda: state(self.process.pid) == "T", "the supervisor is stopped")
             yield
         finally:
             os.kill(self.process.pid, signal.SIGCONT)
+
+
+def judged(cow: Cow) -> None:
+    wait_until_judged(cow.tester, cow.workspace, cow.journal)
+
+
+def closed(cow: Cow, path: str) -> None:
+    wait_until_masked(cow.journal, cow.workspace / path)
 
 
 @contextmanager
@@ -63,7 +72,7 @@ def shell(cow: Cow) -> Iterator[Shell]:
         yield inside
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
 
 
 def exchange(cow: Cow, one: str, other: str) -> None:
@@ -88,7 +97,7 @@ def test_where_a_directory_was_for_an_instant(cow: Cow) -> None:
             away.rename(there)
             assert "a.secret" in inside.does("ls there"), "the control: the copy has seen it"
             there.rename(away)
-        time.sleep(TO_NOTICE)
+        closed(cow, "there/a.secret")
         assert inside.does("cat there/b") == "plain\n", "the control: the copy still has it"
         assert inside.does("cat there/a.secret 2>&1") == "cat: there/a.secret: Permission denied\n"
     assert cow.tester.run(["cat", away / "a.secret"]).stdout == "secret\n", "the control"
@@ -99,11 +108,11 @@ def test_what_comes_into_a_directory_that_the_copy_shows_elsewhere(cow: Cow) -> 
     with shell(cow) as inside:
         assert inside.does("cat one/plain two/plain") == "one\ntwo\n"
         exchange(cow, "one", "two")
-        time.sleep(TO_NOTICE)
+        judged(cow)
         assert inside.does("cat one/plain two/plain") == "one\ntwo\n", "the control: as it was"
         cow.put("two/a.secret", "secret\n")
         cow.put("two/b", "later\n")
-        time.sleep(TO_NOTICE)
+        closed(cow, "one/a.secret")
         assert inside.does("cat one/b") == "later\n", "the control: what came shows where the copy has it"
         assert reads(inside) == ""
         forget()
@@ -120,10 +129,10 @@ def test_a_name_that_was_asked_for_where_the_copy_shows_it(cow: Cow) -> None:
         inside.does("cat one/a.secret two/a.secret one/b 2>/dev/null")
         cow.put("two/a.secret", "secret\n")
         cow.put("two/b", "later\n")
-        time.sleep(TO_NOTICE)
+        judged(cow)
         forget()
         assert inside.does("cat one/b") == "later\n", "the control: it has forgotten"
-        time.sleep(TO_LOOK_AROUND)
+        closed(cow, "one/a.secret")
         assert reads(inside) == ""
 
 
@@ -133,7 +142,7 @@ def test_a_directory_that_is_another_by_now(cow: Cow) -> None:
         assert inside.does("cat sub/plain; ls sub/deep") == "old\n"
         cow.host("rm -r sub; mkdir -p sub/deep; echo secret > sub/a.secret; echo secret > sub/deep/a.secret")
         cow.put("sub/plain", "new\n")
-        time.sleep(TO_NOTICE)
+        judged(cow)
         assert reads(inside) == ""
         forget()
         assert inside.does("cat sub/plain") == "new\n", "the control: the copy has forgotten"
@@ -149,10 +158,11 @@ def test_what_comes_into_a_directory_that_has_left_the_workspace(cow: Cow) -> No
     with shell(cow) as inside:
         assert inside.does("cat sub/plain; ls sub/deep") == "old\n"
         cow.host("mv sub ../sub; echo secret > ../sub/a.secret; echo later > ../sub/b")
-        time.sleep(TO_NOTICE)
+        closed(cow, "sub/a.secret")
         assert inside.does("cat sub/b") == "later\n", "the control: the copy still shows it"
         assert reads(inside) == ""
-        cow.host("mkdir ../sub/new; echo secret > ../sub/new/a.secret; echo later > ../sub/new/b; sleep 2")
+        cow.host("mkdir ../sub/new; echo secret > ../sub/new/a.secret; echo later > ../sub/new/b")
+        closed(cow, "sub/new/a.secret")
         assert inside.does("cat sub/new/b") == "later\n", "the control"
         assert reads(inside) == ""
 
@@ -164,7 +174,8 @@ def test_what_the_command_made_itself_stays_open(cow: Cow) -> None:
         inside.does("for dir in */d.secret; do echo mine > $dir/f; done")
         exchange(cow, "one", "two")
         cow.put("two/b.secret", "secret\n")
-        time.sleep(TO_LOOK_AROUND)
+        closed(cow, "one/b.secret")
+        judged(cow)  # since a directory was moved, the guard looks through the whole copy for this
         assert reads(inside) == "own\n"
         assert inside.does("cat */d.secret/f") == "mine\nmine\n"
 
@@ -177,23 +188,26 @@ def test_directories_that_change_places_all_the_time(cow: Cow, start: bool) -> N
         cow.put(f"{name}/a.secret", "secret\n")
     cow.host("mkdir -p b/c empty; echo secret > b/c/.env; for i in 0 1 2 3; do mkdir -p z$i/y/x; done")
     looks = "(while ls * >/dev/null 2>&1; do sleep 0.02; done) & looking=$!"
-    script = f"{looks}; read x; kill $looking; sleep 0.3; cat */.env */*/.env */*.secret"
+    script = f"{looks}; echo started; read x; kill $looking; cat */.env */*/.env */*.secret"
     chance = random.Random(7)
     for turn in range(12):
         known = cow.sessions()
         argv = cow.running("sh", "-c", script, flags=DENY)
         with cow.tester.starting(argv, cwd=cow.workspace, stdin=subprocess.PIPE) as process:
-            if not start:
-                time.sleep(0.15)
+            assert process.stdout is not None
+            text = "" if start else process.stdout.readline()
             until = time.monotonic() + chance.uniform(0.02, 0.2)
             while time.monotonic() < until:
                 one, other = chance.sample(names, 2)
                 exchange(cow, one, other)
                 time.sleep(chance.uniform(0, 0.002))
-            text, complaints = process.communicate("\n", timeout=60)
+            text = text or process.stdout.readline()
+            # What is there before the command starts is covered without an event.
+            wait_until_judged(cow.tester, cow.workspace, cow.journal, has_ended=lambda: process.poll() is not None)
+            more, complaints = process.communicate("\n", timeout=60)
         cow.made.extend(cow.sessions() - known)
         # A start is told to be tried again, or does not show any.
-        assert text == "", turn
+        assert text + more == ("" if process.returncode == 125 else "started\n"), turn
         assert "Permission denied" in complaints or "No such file" in complaints or process.returncode == 125, (
             complaints
         )

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from pathlib import Path
 
 from tests.support.cow import Cow, tree
 from tests.support.waiting import wait_for
@@ -198,11 +199,22 @@ def test_a_session_is_resumed_after_a_reboot_and_while_somebody_looks_at_it(cow:
     text = file.read_text()
     fields = json.loads(text)
     file.write_text(text.replace(f'"device":{fields["device"]}', f'"device":{fields["device"] + 1}'))
-    holding = 'flock -s "$0" sh -c "echo held; sleep 0.2"'
-    with cow.tester.starting(["sh", "-c", holding, cow.store / session], cwd=cow.workspace) as looking:
+    words: list[str | Path] = ["flock", "-s", cow.store / session, "sh", "-c", "echo held; cat"]
+    resume = cow.running("cat", "f", flags=["--resume", session])
+    with cow.tester.starting(words, stdin=subprocess.PIPE) as looking:
         assert looking.stdout is not None
         assert looking.stdout.readline() == "held\n"
-        assert cow.run("cat", "f", flags=["--resume", session]).stdout == "1\n"
+        with cow.tester.starting(resume, cwd=cow.workspace) as resumed:
+            wait_for(lambda: has_open(resumed.pid, cow.store / session), "the run tries to lock the session")
+            looking.communicate("")
+            assert resumed.communicate(timeout=120)[0] == "1\n"
+
+
+def has_open(pid: int, path: Path) -> bool:
+    """The process or one that it started."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    links = [link for one in (pid, *children) for link in Path(f"/proc/{one}/fd").glob("*")]
+    return any(os.path.realpath(link) == str(path) for link in links)
 
 
 def test_a_session_that_runs_or_is_of_another_directory_is_not_resumed(cow: Cow) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from tests.support.fence import Fence
 
 # Every plant touches a mark of its own, whoever comes to execute it. A plant that is refused is the fence's work, so
-# each is tried alone, and its failure is its own.
+# each is tried alone, and its failure is its own. The one that sleeps gives the guard time to find the repository
+# harmless first.
 PLANTS = r"""
 mark() { echo "touch $MARKS/$1"; }
 evil() { printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tfsmonitor = "%s; false"\n' "$(mark $1)"; }

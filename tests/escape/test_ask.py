@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import terminal
+from tests.support import journal, terminal
 from tests.support.features import need, need_program
 from tests.support.fence import Fence, Word
 from tests.support.terminal import Screen
@@ -44,6 +44,7 @@ reason = "leaves the machine"
 """
 ASKED = "once, session, always or deny? (the whole word; Enter: deny)"
 PUSH = "git push -q remote.git main"
+WAIT = "while ! test -e go; do sleep 0.05; done"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +61,10 @@ class Asking:
         """As the host sees it."""
         return (self.project / "remote.git" / "refs" / "heads" / "main").exists()
 
+    def go(self) -> None:
+        """What waits inside (``WAIT``) goes on."""
+        self.fence.ground.put(self.project / "go")
+
     def take_back(self) -> None:
         (self.project / "remote.git" / "refs" / "heads" / "main").unlink()
 
@@ -71,8 +76,7 @@ class Asking:
         return self.fence.inside(words, "--policy", self.policy, *flags, **rest)
 
     def events(self) -> list[dict[str, Any]]:
-        lines = [line for file in self.fence.journal.glob("*.jsonl") for line in file.read_text().splitlines()]
-        return [event for line in lines if (event := json.loads(line))["event"].startswith("exec")]
+        return [event for event in journal.events(self.fence.journal) if event["event"].startswith("exec")]
 
     @contextmanager
     def at_terminal(self, script: str) -> Iterator[Screen]:
@@ -267,7 +271,9 @@ def test_a_shell_at_its_prompt_is_asked_about_its_background_job(asking: Asking)
     with terminal.opened(asking.fence.tester, argv, cwd=asking.project) as screen:
         screen.line("PS1='inner$ '; echo up-$((40+2))")
         screen.shows("up-42")
-        screen.line(f"(sleep 1; {PUSH}; echo pushed-$?) &")
+        screen.line(f"({WAIT}; {PUSH}; echo pushed-$?) &")
+        screen.prompts("inner$")
+        asking.go()
         asked(screen)
         screen.line("once")
         screen.shows("pushed-0")
@@ -292,8 +298,9 @@ def test_a_program_that_looks_for_keys_gets_none_of_the_answers_and_all_of_the_r
     """It wakes with every answer, tries to read and is stopped. The shell outside must not take that for Ctrl-Z."""
     asking.fence.ground.put(asking.project / "keys.py", KEYS)
     pushes = f"n=0; while [ $n -lt 10 ]; do n=$((n+1)); {PUSH}; echo answered-$n-$?; done"
-    with asking.at_terminal(f"python3 keys.py < /dev/tty & {{ sleep 1; {pushes}; }} & wait") as screen:
+    with asking.at_terminal(f"python3 keys.py < /dev/tty & {{ {WAIT}; {pushes}; }} & wait") as screen:
         screen.shows("keys-up")
+        asking.go()
         for number in range(1, 11):
             wait_for(lambda: screen.text().count(ASKED) == 1, "the question is there")
             screen.line("once")
@@ -312,7 +319,7 @@ fd = os.open("/dev/tty", os.O_RDWR)
 how = sys.argv[1]
 open("disturbing", "w").close()
 before = termios.tcgetattr(fd)
-until = time.monotonic() + 20
+until = time.monotonic() + 120
 while time.monotonic() < until and not os.path.exists("enough"):
     settings = termios.tcgetattr(fd)
     if how == "raw":
@@ -357,7 +364,7 @@ if os.fork():
     os._exit(0)
 os.setsid()
 open("taking", "w").close()
-select.select([0], [], [], 20)
+select.select([0], [], [], 120)
 letter = os.read(0, 1)
 open("taken", "wb").write(letter)
 """
@@ -394,8 +401,9 @@ def test_a_terminal_whose_output_was_stopped_shows_the_question(asking: Asking) 
 
 
 def test_the_end_of_the_run_takes_the_question_away(asking: Asking) -> None:
-    with asking.at_terminal(f"({PUSH}) & sleep 2; echo done-$((1+1))") as screen:
+    with asking.at_terminal(f"({PUSH}) & {WAIT}; echo done-$((1+1))") as screen:
         asked(screen)
+        asking.go()
         screen.shows("ended-0")
         screen.line("echo shell-$((2+2))")
         screen.shows("shell-4")

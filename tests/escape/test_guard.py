@@ -12,19 +12,23 @@ from pathlib import Path
 import pytest
 
 from tests.support.fence import Fence, Word
+from tests.support.guard import wait_until_judged
 from tests.support.waiting import wait_for
+from tests.support.witness import state
 
 # Says what it found when the host has said that it is done.
 READER = """
 echo started; touch ready
 while ! test -e done; do sleep 0.05; done
-sleep 0.5; cat SECRET 2>&1; rm -f ready done
+cat SECRET 2>&1; rm -f ready done
 """
 
 
 @contextmanager
-def running(full: Fence, words: list[Word], *flags: Word) -> Iterator[subprocess.Popen[str]]:
-    with full.starting(words, *flags) as process:
+def running(
+    full: Fence, words: list[Word], *flags: Word, stdin: int = subprocess.DEVNULL
+) -> Iterator[subprocess.Popen[str]]:
+    with full.starting(words, *flags, stdin=stdin) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         yield process
@@ -37,10 +41,18 @@ def said(process: subprocess.Popen[str]) -> str:
     return text
 
 
-def by_host(full: Fence, script: str) -> None:
+def judged(full: Fence) -> None:
+    wait_until_judged(full.tester, full.ground.project, full.journal)
+
+
+def by_host(full: Fence, script: str, *, until: str = "ready") -> None:
+    """The command goes on when the guard has judged what the script did, and the file ``until`` is there."""
     wait_for(lambda: (full.ground.project / "ready").exists(), "the command waits")
-    done = full.outside(["sh", "-c", f"set -e; {script}; touch done"])
+    done = full.outside(["sh", "-c", f"set -e; {script}"])
     assert done.exit_code == 0, str(done)
+    wait_for(lambda: (full.ground.project / until).exists(), f"the command makes {until}")
+    judged(full)
+    assert full.outside(["touch", "done"]).exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -70,7 +82,7 @@ def test_what_moves_while_a_run_starts_is_looked_for_again(full: Fence, act: str
     project = full.ground.project
     full.ground.put(project / "d" / ".env", "secret\n")
     full.ground.put(project / "d" / "plain", "plain\n")
-    script = "while ! test -e done; do sleep 0.01; done; sleep 0.1; cat */.env */plain; rm -f done"
+    script = "echo started; while ! test -e done; do sleep 0.01; done; cat */.env */plain; rm -f done"
     here, there = project / "d", project / "e"
     for turn in range(60):
         if act == "is replaced":
@@ -85,6 +97,9 @@ def test_what_moves_while_a_run_starts_is_looked_for_again(full: Fence, act: str
                     (here / ".env").unlink()
                 case "is replaced":
                     (project / "new").rename(here / ".env")
+            assert process.stdout is not None
+            assert process.stdout.readline() == "started\n", turn
+            judged(full)
             full.ground.put(project / "done", "")
             text = said(process)
         # One change does not end a start.
@@ -98,11 +113,12 @@ def test_a_directory_that_the_host_moves_under_a_copy_stays_closed(full: Fence) 
     """In a live workspace the cover moves with it. In a copy it was hidden by its path."""
     full.ground.put(full.ground.project / "d" / "deep" / ".env", "secret\n")
     full.ground.put(full.ground.project / "d" / "deep" / "plain", "plain\n")
-    script = "echo started; sleep 1.5; cat */deep/.env */deep/plain"
+    script = "echo started; read x; cat */deep/.env */deep/plain"
     for flags in (["--cow"], []):
-        with running(full, ["sh", "-c", script], *flags) as process:
+        with running(full, ["sh", "-c", script], *flags, stdin=subprocess.PIPE) as process:
             assert full.outside(["mv", "d", "e"]).exit_code == 0
-            assert said(process) == "plain\n", flags
+            judged(full)
+            assert process.communicate("\n", timeout=120)[0] == "plain\n", flags
         assert full.outside(["mv", "e", "d"]).exit_code == 0
     assert full.outside(["sh", "-c", "cat */deep/.env"]).stdout == "secret\n", "the control"
 
@@ -115,10 +131,10 @@ me = os.getpid()
 if os.fork() == 0:
     os.setsid()
     os.kill(me, signal.SIGSTOP)
-    time.sleep(0.2)
+    while not os.path.exists("go"): time.sleep(0.01)
     open(".envrc", "w").write("evil")
     os.mkdir("x"); os.rename("x", ".vscode")
-    end = time.time() + 5
+    end = time.time() + 60
     while os.path.exists(".envrc") and time.time() < end: time.sleep(0.02)
     print("there:", os.path.exists(".envrc"), flush=True)
     os.kill(me, signal.SIGCONT)
@@ -130,6 +146,8 @@ os.wait()
 def test_a_command_that_stops_does_not_stop_the_guard(full: Fence) -> None:
     """The supervisor stops as its parent expects; a shell would have it in the background now."""
     with running(full, ["python3", "-c", STOPPED]) as process:
+        wait_for(lambda: state(process.pid) == "T", "the supervisor is stopped")
+        full.ground.put(full.ground.project / "go")
         # The command is continued after that: what is gone by then was taken away while it was stopped.
         assert said(process) == "there: False\n"
     assert not (full.ground.project / ".envrc").exists()
@@ -140,9 +158,11 @@ def test_output_that_nobody_reads_does_not_stop_the_guard(full: Fence) -> None:
     """stderr is a pipe that is full. The guard's own words wait for the end."""
     script = """
     echo started
-    timeout 1 sh -c 'while :; do head -c 4096 /dev/zero >&2; done'
+    python3 -c 'import os, select
+while select.select([], [2], [], 0)[1]: os.write(2, bytes(4096))'
     i=0; while [ $i -lt 40 ]; do mkdir -p $i; echo evil > $i/.envrc; i=$((i+1)); done
-    sleep 1; ls */.envrc 2>/dev/null | wc -l
+    i=0; while ls */.envrc >&- 2>&- && [ $i -lt 1000 ]; do sleep 0.05; i=$((i+1)); done
+    ls */.envrc 2>/dev/null | wc -l
     """
     with running(full, ["sh", "-c", script]) as process:
         assert process.stdout is not None
@@ -161,10 +181,10 @@ def test_a_name_that_the_host_removes_is_not_the_command_s_to_make(full: Fence) 
     echo started; touch ready
     while test -e .envrc || test -e a/.vscode; do sleep 0.01; done
     echo evil > .envrc; mkdir x; echo evil > x/tasks.json; mv x a/.vscode
-    while ! test -e done; do sleep 0.05; done; sleep 0.5; rm -f done ready
+    touch planted; while ! test -e done; do sleep 0.05; done; rm -f done ready
     """
     with running(full, ["sh", "-c", script]) as process:
-        by_host(full, "rm -r .envrc a/.vscode; echo mine > new; mv new .mcp.json; sleep 0.3")
+        by_host(full, "rm -r .envrc a/.vscode; echo mine > new; mv new .mcp.json", until="planted")
         said(process)
     assert not (project / ".envrc").exists()
     assert not (project / "a" / ".vscode").exists()
@@ -250,7 +270,7 @@ def test_a_command_can_not_use_up_the_watches_of_the_user(full: Fence) -> None:
 TWO_READERS = """
 echo started
 unshare -U -m --propagation unchanged sh -c '
-    touch ready; while ! test -e done; do sleep 0.05; done; sleep 0.5
+    touch ready; while ! test -e done; do sleep 0.05; done
     echo "its own: $(cat .env 2>&1)"' &
 wait
 echo "the sandbox: $(cat .env 2>&1)"; rm -f ready done

@@ -82,7 +82,7 @@ def test_a_workspace_that_is_swapped_for_a_link_while_a_run_starts_opens_nothing
     link.symlink_to(fence.ground.outside)
     swap = [
         "python3", "-c",
-        "import ctypes, time\nlibc = ctypes.CDLL(None)\nprint('started', flush=True)\nend = time.monotonic() + 6\n"
+        "import ctypes, time\nlibc = ctypes.CDLL(None)\nprint('started', flush=True)\nend = time.monotonic() + 120\n"
         "while time.monotonic() < end:\n"
         "    assert libc.renameat2(-100, b'sub', -100, b'link', 2) == 0\n    time.sleep(0.0002)\n",
     ]  # fmt: skip

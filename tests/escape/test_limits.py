@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,10 @@ def test_files_in_memory_count_as_memory(full_tier: Limited, place: str) -> None
 
 
 def test_shared_memory_with_a_name_counts_once(full_tier: Limited) -> None:
-    """Mapped, a file in /dev/shm is in the account of its processes and in that of its file system."""
+    """Mapped, a file in /dev/shm is in the account of its processes and in that of its file system.
+
+    The watchdog looks at least every 0.5 s and says nothing about it: the command stays for three looks.
+    """
     script = """
 file = os.open('/dev/shm/one', os.O_RDWR | os.O_CREAT)
 os.truncate(file, 120 << 20)
@@ -223,7 +226,7 @@ CROWD = "echo started; i=0; while [ $i -lt 60 ]; do sleep 1 & i=$((i+1)); done; 
 def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
     """In the full tier the kernel refuses the next process; in the landlock tier somebody looks, and ends the run."""
     held = limited.fence.tier == "full"
-    argv = limited.fence.command(python(STUBBORN_BOMB), *limited.policy(processes=40, wall_s=3))
+    argv = limited.fence.command(python(STUBBORN_BOMB), *limited.policy(processes=40, wall_s=5))
     with limited.fence.tester.starting(
         [*limited.cage.prefix(), *argv], cwd=limited.fence.ground.project, as_root=True
     ) as bomb:
@@ -235,7 +238,7 @@ def test_a_fork_bomb_is_held_and_the_host_goes_on(limited: Limited) -> None:
         said = bomb.stderr.read()
     limits = [event["limit"] for event in limited.met()]
     assert limits == (["wall_s", "processes"] if held else ["processes"])
-    assert ("ended: wall_s 3 exceeded" if held else "ended: processes 40 exceeded") in said
+    assert ("ended: wall_s 5 exceeded" if held else "ended: processes 40 exceeded") in said
     # Paddock's two, and in the landlock tier what a bomb does between two looks, up to the cage.
     assert limited.cage.peak_tasks <= (43 if held else cage.SAFE_TASKS)
     limited.assert_nothing_left()
@@ -258,12 +261,12 @@ def test_processor_time_of_children_counts(limited: Limited) -> None:
 
 
 def test_the_wall_clock_ends_what_ignores_signals(limited: Limited) -> None:
-    ignored = "trap '' TERM INT HUP QUIT TSTP; setsid -f sh -c 'sleep 3; echo late >> late'"
-    script = f"{ignored}; echo started; sleep 2; echo full"
+    ignored = "trap '' TERM INT HUP QUIT TSTP; setsid -f sh -c 'sleep 60; echo late >> late'"
+    script = f"echo started; {ignored}; sleep 60; echo full"
     outcome = limited.run(["sh", "-c", script], wall_s=1)
     limited.assert_ended(outcome, "wall_s", 1, "watchdog")
     assert not (limited.fence.ground.project / "late").exists()
-    limited.assert_unharmed(limited.run(["sh", "-c", "echo started; sleep 2; echo full"]))
+    limited.assert_unharmed(limited.run(["sh", "-c", "echo started; sleep 1.2; echo full"]))
 
 
 def test_open_files_are_limited(limited: Limited) -> None:
@@ -354,7 +357,7 @@ def test_without_a_limit_a_stopped_run_stays_and_goes_on(limited: Limited) -> No
     done = limited.fence.ground.project / "done"
     with _stopping(limited, SHARED.replace("print('full')", "").replace("sys.argv[1]", "400")) as paddock:
         wait_for(done.exists, "the child has done it")
-        assert witness.state(paddock.pid) == "T", "as the shell would see it"
+        wait_for(lambda: witness.state(paddock.pid) == "T", "the run is stopped, as the shell would see it")
         paddock.send_signal(signal.SIGCONT)
         assert paddock.wait(timeout=120) == 0
         assert paddock.stdout
@@ -417,13 +420,14 @@ def test_a_group_of_version_1_holds_memory(given: Callable[..., Limited], hog: s
 def _empty_shared_memory(fence: Fence) -> None:
     """In the landlock tier /dev/shm is the machine's."""
     for file in Path("/dev/shm").glob("hog-*"):
-        if file.stat().st_uid == fence.tester.uid:
-            file.unlink()
+        with suppress(FileNotFoundError):  # another user's
+            if file.stat().st_uid == fence.tester.uid:
+                file.unlink()
 
 
 def test_a_group_of_version_1_holds_processes(given: Callable[..., Limited]) -> None:
     limited = given("pids")
-    outcome = limited.run(python(STUBBORN_BOMB), processes=40, wall_s=2)
+    outcome = limited.run(python(STUBBORN_BOMB), processes=40, wall_s=5)
     assert outcome.started, str(outcome)
     assert outcome.exit_code == 137, str(outcome)
     assert [(met["limit"], met["means"]) for met in limited.met()] == [

@@ -85,7 +85,7 @@ def ask(labels, kind, over):
     message = b"\\x12\\x34\\1\\0\\0\\1\\0\\0\\0\\0\\0\\0" + name + kind.to_bytes(2, "big") + b"\\0\\1"
     family = socket.AF_INET6 if ":" in server else socket.AF_INET
     with socket.socket(family, over) as client:
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect((server, 53))
         if over == socket.SOCK_STREAM:
             client.sendall(len(message).to_bytes(2, "big") + message)
@@ -303,24 +303,24 @@ print("started", flush=True)
 there, sixth = sys.argv[1:]
 def stream(protocol):
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol) as client:
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect((there, 80))
         client.sendall(b"GET /stream HTTP/1.0\\r\\nHost: evil.example\\r\\n\\r\\n")
         return client.recv(15)
 def fast_open():
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 10, 0))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 60, 0))
         client.sendto(b"GET /fast HTTP/1.0\\r\\nHost: evil.example\\r\\n\\r\\n", 0x20000000, (there, 80))
         return client.recv(15)
 def fast_message():
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 10, 0))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 60, 0))
         said = b"GET /message HTTP/1.0\\r\\nHost: evil.example\\r\\n\\r\\n"
         client.sendmsg([said], [], 0x20000000, (there, 80))
         return client.recv(15)
 def datagram(family, address, protocol=0):
     with socket.socket(family, socket.SOCK_DGRAM, protocol) as client:
-        client.settimeout(10)
+        client.settimeout(60)
         client.connect((address, 443))
         client.send(b"hello")
         return client.recv(15)

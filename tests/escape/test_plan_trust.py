@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from tests.support import core
 from tests.support.core import Plan
 from tests.support.fence import Fence

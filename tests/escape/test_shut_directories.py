@@ -5,15 +5,17 @@ Each attack was found by somebody who tried to get out.
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.session.scene import play
-from tests.support.features import need
+from tests.support.features import need, need_root
 from tests.support.fence import Fence, Word
 from tests.support.ground import SECRET, laid_out
 from tests.support.later import at_home, paddock
+from tests.support.tester import Outcome
 
 
 def shut(fence: Fence, path: Path) -> None:
@@ -33,6 +35,38 @@ def test_a_denied_place_behind_a_link_stays_closed_when_its_directory_is_shut(fe
         assert later.exit_code == 125, later
         assert "can not be located" in later.stderr
     assert paddock(fence, "run", "--", "cat", secret, cwd=dot).stdout == SECRET, "without the link it is just a file"
+
+
+def run_beside_another_user(full: Fence, shared: Path, *, opened: bool) -> Outcome:
+    """Another user has a directory in a shared one: closed as it appears, or closed after the command was in it."""
+    others = shared / "others"
+    words = ["sh", "-c", "echo started; read x; touch work"]
+    if opened:
+        others.mkdir()
+        others.chmod(0o777)
+    with full.starting(words, "-a", f"{shared}/**", stdin=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        others.chmod(0o700) if opened else others.mkdir(mode=0o700)
+        stdout, stderr = process.communicate("\n", timeout=120)
+    return Outcome(argv=tuple(words), exit_code=process.returncode, stdout=stdout, stderr=stderr)
+
+
+def test_a_directory_that_another_user_makes_meanwhile_does_not_stop_the_last_scan(full: Fence) -> None:
+    """As in /var/tmp, where any user makes one at any time. A failed last scan would refuse all later runs."""
+    need_root()
+    shared = full.ground.make(full.ground.root / "shared")
+    done = run_beside_another_user(full, shared, opened=False)
+    assert done.exit_code == 0, str(done)
+    assert full.inside(["true"]).exit_code == 0
+
+
+def test_a_directory_that_was_open_to_the_command_and_is_shut_by_its_owner_stops_the_last_scan(full: Fence) -> None:
+    need_root()
+    shared = full.ground.make(full.ground.root / "shared")
+    done = run_beside_another_user(full, shared, opened=True)
+    assert done.exit_code == 125, str(done)
+    assert f"{shared}/others can not be listed" in done.stderr, str(done)
 
 
 def test_a_denied_link_in_the_workspace_stays_closed_when_its_directory_is_shut(fence: Fence) -> None:

@@ -152,7 +152,7 @@ def test_no_name_is_the_end_of_the_journal(fence: Fence) -> None:
 CONFIGURED = """
 import asyncio, sys
 from paddock import ToolCall, open_tools
-from paddock.policy.config import tool_flags
+from paddock.policy.formats.config import tool_flags
 
 
 async def main():
@@ -449,6 +449,77 @@ def test_a_closed_object_stays_closed_to_file_tools_after_its_directory_moved(fu
     assert (project / "free" / "copy").samefile(settings)
     assert settings.read_text() == "mine"
     assert (project / "free" / "plain").read_text() == "x"
+
+
+CHANGED_BY_THE_HOST = """
+import asyncio, json, os, sys
+from paddock import ToolCall, Verdict, open_tools
+from paddock.approve import Callback
+
+policy, secret = sys.argv[1:]
+
+
+async def call(tools, name, **arguments):
+    result = await tools.call(ToolCall(name=name, arguments=arguments))
+    content = result.content
+    text = getattr(content, "text", None) or str(getattr(content, "entries", ""))
+    return [result.outcome.value, result.message, text]
+
+
+async def until_closed(tools, command):
+    for _ in range(500):
+        ran = await tools.call(ToolCall(name="bash", arguments={"command": command}))
+        if ran.content.exit_code != 0:
+            return
+    raise SystemExit(f"the sandbox never closed it: {command}")
+
+
+async def main():
+    async with open_tools(policy=policy, approver=Callback(lambda question: Verdict.ONCE)) as tools:
+        print(json.dumps(await call(tools, "read_file", path="notes")))  # it starts the sandbox
+        for name in ("d/.env", "e/.env"):
+            with open(name, "w") as file:
+                file.write(secret)
+        await until_closed(tools, "cat d/.env || cat e/.env")
+        os.link("d/.env", "linked")
+        os.rename("e/.env", "renamed")
+        os.symlink("../notes", "e/.env")
+        os.link(".envrc", "script")
+        for path in ("linked", "renamed", "notes"):
+            await until_closed(tools, f"cat {path}")
+        await until_closed(tools, ": >> script")
+        for path in ("linked", "renamed", "notes"):
+            with open(path) as file:
+                assert file.read() == secret  # the control: the host has it by this name
+            print(json.dumps(await call(tools, "read_file", path=path)))
+            print(json.dumps(await call(tools, "edit_file", path=path, old_text=secret, new_text="x")))
+        print(json.dumps(await call(tools, "write_file", path="script", content="x")))
+        print(json.dumps(await call(tools, "read_file", path="script")))
+        print(json.dumps(await call(tools, "write_file", path="plain", content="x")))
+
+
+asyncio.run(main())
+"""
+
+
+def test_file_tools_do_not_open_what_the_host_gave_another_name_during_the_session(full: Fence) -> None:
+    """A denied file that is made, linked and renamed later, a file that a denied link leads to, a link to settings."""
+    ground, project = full.ground, full.ground.project
+    policy = ground.put(ground.root / "p.toml", LENIENT)
+    for name, text in (("notes", SECRET), (".envrc", "mine"), ("plain", "plain"), ("d/x", ""), ("e/x", "")):
+        ground.put(project / name, text)
+    program = ground.put(ground.root / "program.py", CHANGED_BY_THE_HOST)
+    python = full.installation.paddock.with_name("python")
+    run = full.tester.run([python, program, policy, SECRET], cwd=project)
+    assert run.exit_code == 0, str(run)
+    before, *after = [json.loads(line) for line in run.stdout.splitlines()]
+    assert (before[0], before[2]) == ("ok", SECRET), "the control: nothing is denied yet"
+    assert [outcome for outcome, *_ in after] == [*["blocked"] * 7, "ok", "ok"], str(run)
+    assert all("fence" in message for outcome, message, _ in after if outcome == "blocked"), str(run)
+    assert SECRET not in json.dumps(after)
+    assert (project / "script").read_text() == (project / ".envrc").read_text() == "mine"
+    assert (project / "notes").read_text() == (project / "linked").read_text() == SECRET
+    assert (project / "plain").read_text() == "x"
 
 
 MEASURED = """

@@ -1,7 +1,11 @@
-"""System calls of the real programs that fail: strace counts those of a clean run, then lets one of them fail.
+"""System calls of the real programs that fail: strace counts the calls of a clean run, then lets one of them fail.
 
-Without ``-f`` strace follows one process, from `paddock` to the supervisor that it becomes. What that process starts is
-not touched.
+Without ``-f`` strace follows one process, from `paddock` to the supervisor that it becomes. The processes that this one
+starts are not touched.
+
+The whole table is, for each call: each of the seven errors at the first, the second and the last call, and one error at
+each call between them. `make stress` runs all of it. An ordinary test run takes a sample that is spread over the table
+and is the same each time.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.fence import Word
@@ -20,15 +25,22 @@ from tests.support.tester import Outcome
 STRESS = "PADDOCK_STRESS" in os.environ
 
 ERRORS = ("EACCES", "EIO", "ENOMEM", "ESTALE", "ELOOP", "ENAMETOOLONG", "EMFILE")
-# What a search, a guard, a walk, git's readers, an apply and a session are made of.
+# The calls of a search, a guard, a walk, git's readers, an apply and a session.
 CALLS = (
-    "openat,openat2,newfstatat,statx,fstat,getdents64,readlink,readlinkat,inotify_init1,inotify_add_watch,"
-    "fstatfs,statfs,read,pread64,mmap,brk,rename,renameat,renameat2,link,linkat,unlink,unlinkat,rmdir,chmod,fchmod,"
-    "fchmodat,mkdir,mkdirat,flock,flistxattr,lseek,access,faccessat2,copy_file_range,sendfile,fsync,symlinkat,utimensat"
+    "open,openat,openat2,stat,lstat,newfstatat,statx,fstat,getdents64,readlink,readlinkat,inotify_init1,"
+    "inotify_add_watch,fstatfs,statfs,read,pread64,write,mmap,brk,mremap,rename,renameat,renameat2,link,linkat,unlink,"
+    "unlinkat,rmdir,chmod,fchmod,fchmodat,mkdir,mkdirat,flock,flistxattr,getxattr,lgetxattr,fgetxattr,lseek,access,"
+    "faccessat,faccessat2,copy_file_range,sendfile,fsync,symlinkat,utimensat,fcntl,sendmsg,recvmsg,ftruncate"
 )
+# For these the allocator asks only whether they failed.
+ALLOCATIONS = ("mmap", "brk", "mremap")
+# A race between the command and the guard decides how many calls there are.
+LEAST_REACHED = 0.5
 _CALL = re.compile(r"^(?:\d+ +)?([a-z0-9_]+)\(")
 
 Run = Callable[[Sequence[Word]], Outcome]
+# True: this line of strace is where the counting begins.
+Begins = Callable[[str], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -36,87 +48,163 @@ class Fault:
     call: str
     index: int  # the first is 1
     error: str
+    lasting: bool = False  # all calls from this one on
 
-    def words(self, paths: Sequence[Word]) -> list[Word]:
-        inject = f"inject={self.call}:error={self.error}:when={self.index}"
-        return ["strace", "-qq", "-o", "/dev/null", *paths, "-e", f"trace={self.call}", "-e", inject]
+    def __str__(self) -> str:
+        return f"{self.call} #{self.index}{'+' if self.lasting else ''} {self.error}"
+
+    def words(self, tracing: Tracing, log: Path) -> list[Word]:
+        inject = f"inject={self.call}:error={self.error}:when={self.index}{'+' if self.lasting else ''}"
+        return [*tracing.strace(log), "-e", f"trace={self.call}", "-e", inject]
 
 
-def only(paths: Sequence[Path]) -> list[Word]:
-    """The words for strace that limit it to calls about these."""
-    return [word for path in paths for word in ("-P", path)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tracing:
+    """Which calls are counted, and fail. ``paths``: only calls about these. ``children``: those of all processes, each
+    counted by itself; then only ``calls`` that the command itself never makes are sensible."""
+
+    paths: Sequence[Path] = ()
+    calls: str = CALLS
+    children: bool = False
+    begins: Begins | None = None
+    words: Sequence[Word] = ()  # further ones for strace
+
+    def strace(self, log: Path) -> list[Word]:
+        paths: list[Word] = [word for path in self.paths for word in ("-P", path)]
+        return ["strace", "-q", *(["-f"] if self.children else []), *self.words, "-o", log, *paths]
 
 
-def counted(run: Run, paths: Sequence[Word] = (), *, since: str = "") -> tuple[dict[str, tuple[int, int]], Outcome]:
-    """How many calls of each kind a run makes: those before a program is executed whose name ends with ``since``, and
-    all."""
+def since_program(name: str) -> Begins:
+    """If only some paths are traced, that of the program has to be among them."""
+    return lambda line: "execve(" in line and f'{name}"' in line
+
+
+def since_mark(line: str) -> bool:
+    """The mark of a run gets its name right before the command starts. If only some paths are traced, the directory of
+    the marks has to be among them."""
+    return line.startswith("renameat(")
+
+
+@contextmanager
+def _log() -> Iterator[Path]:
     with tempfile.NamedTemporaryFile(dir="/tmp") as file:
         os.chmod(file.name, 0o666)
-        outcome = run(["strace", "-qq", "-o", file.name, *paths, "-e", f"trace=execve,{CALLS}"])
-        lines = Path(file.name).read_text(errors="replace").splitlines()
+        yield Path(file.name)
+
+
+def counted(run: Run, tracing: Tracing) -> tuple[dict[str, tuple[int, int]], Outcome]:
+    """How many calls of each kind a run makes: those before the counting begins, and all."""
+    with _log() as log:
+        outcome = run([*tracing.strace(log), "-e", f"trace=execve,renameat,{tracing.calls}"])
+        lines = log.read_text(errors="replace").splitlines()
     before: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for line in lines:
         match = _CALL.match(line)
         if match is None:
             continue
-        if match[1] == "execve":
-            if since and f'{since}"' in line:
-                before = total.copy()
-            continue
-        total[match[1]] += 1
+        if match[1] in tracing.calls.split(","):
+            total[f"{line.split()[0]} {match[1]}" if tracing.children else match[1]] += 1
+        if tracing.begins is not None and tracing.begins(line):
+            before = total.copy()
+    if tracing.children:  # the process that makes most of them
+        most: dict[str, int] = {}
+        for key, count in total.items():
+            call = key.split()[1]
+            most[call] = max(most.get(call, 0), count)
+        return {call: (0, count) for call, count in most.items()}, outcome
     return {call: (before[call], count) for call, count in total.items() if count > before[call]}, outcome
 
 
-def faults(counts: dict[str, tuple[int, int]], *, errors: int, seed: int = 0) -> Iterator[Fault]:
-    """The first, the second and the last call of each kind, each with so many errors; in a stress run all calls."""
-    turn = seed
+def whole_table(counts: dict[str, tuple[int, int]]) -> list[Fault]:
+    table = []
+    turn = 0
     for call, (before, total) in sorted(counts.items()):
-        first = before + 1
-        chosen = range(first, total + 1) if STRESS else sorted({first, min(first + 1, total), total})
-        for index in chosen:
-            picked: tuple[str, ...]
-            if STRESS:
-                picked = ERRORS
-            elif call in ("mmap", "brk"):
-                picked = ("ENOMEM",)
-            else:
-                picked = tuple(ERRORS[(turn + step) % len(ERRORS)] for step in range(errors))
-                turn += errors
-            for error in picked:
-                yield Fault(call=call, index=index, error=error)
+        edges = {before + 1, min(before + 2, total), total}
+        for index in range(before + 1, total + 1):
+            errors: tuple[str, ...] = ERRORS
+            if call in ALLOCATIONS:
+                errors = ("ENOMEM",)
+            elif index not in edges:
+                errors = (ERRORS[turn % len(ERRORS)],)
+                turn += 1
+            table += [Fault(call=call, index=index, error=error) for error in errors]
+    return table
+
+
+def lasting_table(counts: dict[str, tuple[int, int]]) -> list[Fault]:
+    """From each call on, all of them fail: there is no memory left."""
+    return [
+        Fault(call=call, index=index, error="ENOMEM", lasting=True)
+        for call, (before, total) in sorted(counts.items())
+        for index in range(before + 1, total + 1)
+    ]
+
+
+def chosen(table: list[Fault], sample: int) -> list[Fault]:
+    """Of each call its share, so that each call is among them."""
+    if STRESS or len(table) <= sample:
+        return table
+    return [table[number * len(table) // sample] for number in range(sample)]
 
 
 @dataclass(slots=True)
 class Table:
-    """What became of each."""
+    """The verdict of each fault. ``LOST`` is the only bad one."""
 
     name: str
-    rows: list[tuple[Fault, str, str]]
+    rows: list[tuple[Fault, str, str]] = field(default_factory=list)
 
-    def add(self, fault: Fault, outcome: Outcome, uncovered: list[str], *, finished_later: bool) -> None:
-        """``uncovered``: the names that were read, are left or were changed, as the host sees them. ``finished_later``:
-        only names were left, the supervisor died, and the next run took them away."""
-        if not uncovered:
-            verdict = "closed" if outcome.exit_code == 0 else f"closed, exit {outcome.exit_code}"
-        elif outcome.exit_code == 125:
-            verdict = "refused"
-        elif finished_later and outcome.exit_code != 0:
-            verdict = "finished later"
-        elif all(name in outcome.stderr for name in uncovered):
-            verdict = "said"
-        else:
-            verdict = "UNCOVERED"
-        self.rows.append((fault, verdict, ", ".join(uncovered)))
+    def add(self, fault: Fault, verdict: str, detail: str = "") -> None:
+        self.rows.append((fault, verdict, detail))
 
     def check(self) -> None:
         by_call: dict[str, Counter[str]] = {}
         for fault, verdict, _ in self.rows:
-            by_call.setdefault(fault.call, Counter())[verdict.partition(",")[0]] += 1
-        print(f"\n{self.name}: {len(self.rows)} faults")
+            by_call.setdefault(fault.call, Counter())[verdict] += 1
+        totals = Counter(verdict for _, verdict, _ in self.rows)
+        print(f"\n{self.name}: {len(self.rows)} faults: {_shown(totals)}")
         for call, verdicts in sorted(by_call.items()):
-            print(f"  {call:20} {', '.join(f'{verdict} {count}' for verdict, count in sorted(verdicts.items()))}")
-        bad = [(fault, what) for fault, verdict, what in self.rows if verdict == "UNCOVERED"]
-        for fault, what in bad:
-            print(f"  UNCOVERED: {fault.call} #{fault.index} {fault.error}: {what}")
-        assert not bad, f"{len(bad)} of {len(self.rows)} faults leave a name uncovered without a word: {bad}"
+            print(f"  {call:20} {_shown(verdicts)}")
+        bad = [f"{fault}: {detail}" for fault, verdict, detail in self.rows if verdict == LOST]
+        print("".join(f"  {LOST}: {line}\n" for line in bad), end="")
+        assert not bad, f"{len(bad)} of {len(self.rows)} faults of {self.name} are lost without a word: {bad}"
+        assert self.rows, f"{self.name}: the calls that matter are counted"
+        reached = len(self.rows) - totals[NOT_REACHED]
+        assert reached >= LEAST_REACHED * len(self.rows), f"{self.name}: of {len(self.rows)} faults {reached} happened"
+
+
+LOST = "LOST"
+NOT_REACHED = "not reached"
+
+
+def _shown(verdicts: Counter[str]) -> str:
+    return ", ".join(f"{verdict} {count}" for verdict, count in sorted(verdicts.items()))
+
+
+Judge = Callable[[Outcome], tuple[str, str]]
+
+
+def try_faults(
+    table: Table,
+    run: Run,
+    tracing: Tracing,
+    *,
+    sample: int,
+    judge: Judge,
+    put_back: Callable[[], None],
+    faults: Callable[[dict[str, tuple[int, int]]], list[Fault]] = whole_table,
+) -> Outcome:
+    """``judge`` gives the verdict of an outcome, and a detail. ``put_back`` makes all as it was. Returns the outcome of
+    the clean run, which has to have the verdict "closed"."""
+    counts, clean = counted(run, tracing)
+    assert judge(clean)[0] == "closed", f"the control: nothing fails, and all is held: {judge(clean)} {clean}"
+    put_back()
+    for fault in chosen(faults(counts), sample):
+        with _log() as log:
+            outcome = run(fault.words(tracing, log))
+            happened = "(INJECTED)" in log.read_text(errors="replace")
+        verdict, detail = judge(outcome)
+        table.add(fault, verdict if happened or verdict == LOST else NOT_REACHED, detail)
+        put_back()
+    return clean

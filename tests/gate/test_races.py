@@ -170,11 +170,13 @@ def test_looking_and_letting_go_loses_the_race(fence: Fence, name: str) -> None:
     gate = Gate(fence=fence)
     run = race(gate, name, NAIVE_CALLS)
     words = [gate.fence.programs.naive, run.denied, WORDS[1], gate.project / "denied", "--", *run.words]
-    outcome = gate.fence.tester.run(words, cwd=gate.project, timeout_s=TIMEOUT_S)
-    calls, ran, killed = counts(outcome)
-    assert killed == 0, str(outcome)
-    if not run.bypasses(gate):
-        raise NeverHappened(f"{name}: {calls} calls, {ran} ran")
+    # The race is lost by chance, so it is run until it is.
+    for _ in range(MOST_RUNS):
+        outcome = gate.fence.tester.run(words, cwd=gate.project, timeout_s=TIMEOUT_S)
+        assert counts(outcome)[2] == 0, str(outcome)
+        if run.bypasses(gate):
+            return
+    raise NeverHappened(f"{name}: {MOST_RUNS} runs, the last one: {outcome}")
 
 
 @pytest.mark.parametrize("name", RACES)

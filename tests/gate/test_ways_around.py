@@ -126,7 +126,7 @@ WAYS: dict[str, Way] = {
     "interpreter by env -S": _script("/usr/bin/env -S $F y"),
     "sh -c": _shell("sh -c '$F x'"),
     "exec in a shell": _shell("exec $F x"),
-    "subshell in the background": _shell("($F x &); wait; sleep 0.1"),
+    "subshell in the background": _shell("($F x &) | cat"),
     "env": _shell("env -i $F x"),
     "xargs": _shell("echo x | xargs $F"),
     "find -exec": _shell("find own.txt -exec $F {} ';'"),

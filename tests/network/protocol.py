@@ -198,7 +198,7 @@ class Upstream:
     def acted(self) -> list[Acted]:
         """When all that came before this question was written down."""
         with contextlib.suppress(OSError):
-            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/end", timeout=30).read()
+            urllib.request.urlopen(f"http://127.0.0.1:{self.port}/end", timeout=120).read()
         wait_for(lambda: '"/end"' in self.log.read_text(errors="replace"), f"the last line of {self.kind}")
         lines = [json.loads(line) for line in self.log.read_text(errors="replace").splitlines()]
         told = [line for line in lines if line["path"] != "/end" and line.get("status") not in ("400", "408")]

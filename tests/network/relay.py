@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from paddock.canonical import canonical
-from paddock.network.credentials import Injection, injection
-from paddock.network.inspection import Authority
-from paddock.network.routes import Settings
-from paddock.network.server import Server
-from paddock.network.upstream import Patience
+from paddock.core.canonical import canonical
+from paddock.http.credentials import Injection, injection
+from paddock.http.inspection import Authority
+from paddock.http.route_table import Settings
+from paddock.http.server import RequestServer
+from paddock.http.upstream import Patience
 from paddock.policy.model import (
     Credential,
     CredentialKind,
@@ -174,7 +174,7 @@ def serving(
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: failed.append(context.get("exception") or Exception(context)))
         context = tls or ssl.create_default_context()
-        await Server(
+        await RequestServer(
             their_line,
             theirs,
             settings or Settings(routes=routes),

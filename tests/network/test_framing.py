@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from paddock.network.inspection import Authority
-from paddock.network.message import may_begin_a_request
-from paddock.network.routes import Settings
+from paddock.http.inspection import Authority
+from paddock.http.message import may_begin_a_request
+from paddock.http.route_table import Settings
 from paddock.policy.model import BODILESS_METHODS, Source, Sourced
 from tests.network.certificates import TestAuthority
 from tests.network.relay import SECRET, Relay, a_route, asked, serving

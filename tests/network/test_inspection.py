@@ -17,8 +17,8 @@ import h2.connection
 import h2.events
 import pytest
 
-from paddock.network.inspection import Authority
-from paddock.network.routes import Settings
+from paddock.http.inspection import Authority
+from paddock.http.route_table import Settings
 from paddock.policy.model import Source, Sourced
 from tests.network.certificates import TestAuthority
 from tests.network.relay import SECRET, Relay, a_route, curl, serving

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from paddock.network.upstream import Patience
+from paddock.http.upstream import Patience
 from paddock.policy.model import InjectMode
 from tests.network.relay import SECRET, Relay, a_route, asked, serving
 from tests.network.upstreams import Asked, answer, echo, read_body, upstream, websocket_accept, websocket_echo
@@ -486,9 +486,9 @@ def test_descriptors_are_given_back() -> None:
      (b"x" * 150_000, 1)],
 )  # fmt: skip
 def test_a_message_that_is_no_connection_ends_the_server(message: bytes, descriptors: int) -> None:
-    import paddock.network.server as served
+    import paddock.http.server as served
     from paddock.errors import CoreError
-    from paddock.network.routes import Settings
+    from paddock.http.route_table import Settings
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     our_line, their_line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -7,40 +7,25 @@ import base64
 import json
 import os
 import shlex
-import shutil
-import signal
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.network.certificates import TestAuthority
-from tests.network.upstreams import Asked, UpstreamServer, answer, echo, upstream, websocket_echo
-from tests.support import core
+from tests.network.served import KEY, SECRET, policy, route
+from tests.network.upstreams import Asked, answer, upstream, websocket_echo
 from tests.support.features import need, need_program
 from tests.support.fence import Fence, Word
-from tests.support.network import relays_of
 from tests.support.tester import Outcome
-from tests.support.waiting import wait_for
-from tests.support.witness import alive
 
-SECRET = "sk-secret/0123456789+abcdef"
-KEY = {"ROUTE_KEY": SECRET}
 OURS = TestAuthority()
 HOST, OTHER, NEAR = "api.served.example", "other.served.example", "near.served.example"
 # As root: a list of names of our own, then the tester again.
 _AS = 'mount --bind "$1" /etc/hosts && shift && exec setpriv --reuid "$1" --regid "$2" --clear-groups "${@:3}"'
 _CURL = ("curl", "-sS", "--max-time", "30")
-
-
-def policy(fence: Fence, text: str) -> Path:
-    return fence.ground.put(fence.ground.root / "served.toml", f'[meta]\ninherit = "ai-agent"\n{text}')
-
-
-def route(name: str, server: UpstreamServer, *lines: str, host: str = "127.0.0.1", scheme: str = "http") -> str:
-    return "\n".join([f"[network.routes.{name}]", f'upstream = "{scheme}://{host}:{server.port}"', *lines, ""])
 
 
 def requests(fence: Fence) -> list[tuple[object, ...]]:
@@ -49,14 +34,6 @@ def requests(fence: Fence) -> list[tuple[object, ...]]:
         for one in fence.events()
         if one["event"] == "network" and one["layer"] == "request"
     ]
-
-
-def served_by(core: int) -> int:
-    """What speaks HTTP for this run."""
-    for pid in Path(f"/proc/{core}/task/{core}/children").read_text().split():
-        if b"http" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0"):
-            return int(pid)
-    raise AssertionError("nobody speaks HTTP")
 
 
 def test_each_way_to_put_a_secret_in_arrives_and_the_sandbox_never_has_it(full: Fence) -> None:
@@ -394,56 +371,6 @@ def test_a_sandboxed_command_does_not_choose_which_upstreams_are_genuine(full: F
     assert len(server.asked) == 1
 
 
-@pytest.mark.parametrize("comes", [True, False], ids=["it comes", "it never comes"])
-def test_a_command_does_not_wait_for_who_speaks_http_but_its_connections_do(full: Fence, comes: bool) -> None:
-    """Whose beginning is held up here until the command runs, and until a connection is on its way."""
-    place = full.ground.root / "held"
-    place.mkdir()
-    core_program = shutil.copy(full.installation.core, place)
-    script = full.installation.core.with_name("paddock-python").read_text()
-    first, _, rest = script.partition("\n")
-    gate = place / "gate"
-    os.mkfifo(gate)
-    held = full.ground.put(place / "paddock-python", f"{first}\nopen({str(gate)!r}).close()\n{rest}")
-    for one in (place, gate, held, Path(core_program)):
-        one.chmod(0o755)
-        full.tester.give(one)
-
-    def opened() -> bool:
-        try:
-            os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
-        except OSError:  # it is not there yet
-            return False
-        return True
-
-    ask = "echo started; curl -s -m 60 -o /dev/null -w '%{http_code}' http://api.paddock.internal/x; echo; echo over"
-    with upstream() as server, ExitStack() as stack:
-        file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
-        shown = full.inside(["sh", "-c", ask], "--policy", file, "--dry-run", "--json", env=KEY)
-        plan = json.loads(shown.stdout)["plan"]
-        fd = stack.enter_context(core.sealed(core.canonical(plan)))
-        words = [core_program, "run", "--plan-fd", str(fd), "--", "sh", "-c", ask]
-        process = stack.enter_context(full.tester.starting(words, cwd=full.ground.project, env=KEY, pass_fds=[fd]))
-        assert process.stdout is not None
-        assert process.stdout.readline() == "started\n"
-        wait_for(lambda: relays_of(process.pid) != [], "a relay: somebody calls")
-        if comes:
-            wait_for(opened, "what speaks HTTP")
-        else:
-            os.kill(served_by(process.pid), signal.SIGKILL)
-        status = process.stdout.readline().strip()
-        assert process.stdout.readline() == "over\n", "the run goes on"
-        assert process.wait(30) == 0
-        assert process.stderr is not None
-        said = process.stderr.read()
-    assert [one.header("authorization") for one in server.asked] == ([f"Bearer {SECRET}"] if comes else [])
-    if comes:
-        assert status == "200"
-    else:
-        assert status in ("502", "000"), "cut off while it waited, or told that nobody is there"
-        assert "is reached any more: what speaks HTTP: it was killed by SIGKILL" in said
-
-
 def test_what_would_show_a_secret_is_refused(full: Fence) -> None:
     with upstream() as server:
         file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
@@ -453,85 +380,6 @@ def test_what_would_show_a_secret_is_refused(full: Fence) -> None:
         landlock = full.inside(["true"], "--policy", file, "--tier", "landlock", env=KEY)
         assert landlock.exit_code == 125, landlock
         assert f"{file}:3" in landlock.stderr
-
-
-def test_who_speaks_http_can_not_be_read_and_when_it_is_killed_the_run_goes_on(full: Fence) -> None:
-    """Its connections are lost, later ones are answered that nobody is there; everything else goes on."""
-    script = """
-import socket, sys, urllib.error, urllib.request
-def asked(path):
-    try:
-        with urllib.request.urlopen(f"http://api.paddock.internal{path}", timeout=120) as answer:
-            return answer.status
-    except urllib.error.HTTPError as error:
-        return error.code
-print(asked("/one"), flush=True)
-with socket.create_connection(("api.paddock.internal", 80), 30) as kept:
-    kept.sendall(b"GET /kept HTTP/1.1\\r\\nHost: api.paddock.internal\\r\\n\\r\\n")
-    kept.recv(9)
-    print("kept", flush=True)
-    sys.stdin.readline()
-    try:
-        while kept.recv(65536): pass
-        print("end")
-    except ConnectionResetError:
-        print("end")
-print(asked("/two"), flush=True)
-sys.stdin.readline()
-print("over")
-"""
-
-    async def endless(asked: Asked, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if asked.target == "/kept":
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n")
-            await reader.read()
-            writer.close()
-        else:
-            await echo(asked, reader, writer)
-
-    reader, writer = os.pipe()
-    with ExitStack() as stack:
-        stack.callback(os.close, writer)
-        stack.callback(os.close, reader)
-        server = stack.enter_context(upstream(endless))
-        file = policy(full, route("api", server, 'credential = "env:ROUTE_KEY"'))
-        process = stack.enter_context(
-            full.starting([need_program("python3"), "-uc", script], "--policy", file, env=KEY, stdin=reader)
-        )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert [process.stdout.readline(), process.stdout.readline()] == ["200\n", "kept\n"]
-        speaker = served_by(process.pid)
-        look = full.outside(["cat", f"/proc/{speaker}/environ"])
-        assert (look.exit_code, SECRET in look.stdout) == (1, False), "not even by the same user, outside"
-        control = full.outside(["cat", "/proc/self/environ"], env=KEY)
-        assert SECRET in control.stdout
-        os.kill(speaker, signal.SIGKILL)
-        wait_for(lambda: any(one["event"] == "network.lost" for one in full.events()), "an event")
-        os.write(writer, b"go on\n")
-        assert [process.stdout.readline(), process.stdout.readline()] == ["end\n", "502\n"]
-        os.write(writer, b"go on\n")
-        assert process.stdout.readline() == "over\n"
-        assert process.wait(30) == 0
-        said = process.stderr.read()
-    assert (
-        said.count("no route and no inspected host is reached any more: what speaks HTTP: it was killed by SIGKILL")
-        == 1
-    )
-    assert [one.target for one in server.asked] == ["/one", "/kept"]
-
-
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["the run ends", "the supervisor is killed"])
-def test_who_speaks_http_ends_with_the_run(full: Fence, end: signal.Signals) -> None:
-    with upstream() as server:
-        file = policy(full, route("api", server))
-        with full.starting(["sh", "-c", "echo started; exec sleep 60"], "--policy", file) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "started\n"
-            speaker = served_by(process.pid)
-            process.send_signal(end)
-            process.wait(30)
-            wait_for(lambda: not alive(speaker), "its end")
 
 
 @contextmanager

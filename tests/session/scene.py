@@ -51,7 +51,7 @@ def alive(word: str) -> bool:
 
 
 def gone(word: str) -> None:
-    wait_for(lambda: not alive(word), f"sleep {word} has ended", deadline_s=30)
+    wait_for(lambda: not alive(word), f"sleep {word} has ended")
 
 
 def words(fence: Fence, body: str, **options: Any) -> list[str | Path]:

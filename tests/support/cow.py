@@ -61,6 +61,10 @@ class Cow:
         return self.ground.project
 
     @property
+    def journal(self) -> Path:
+        return self.ground.root / "journal"
+
+    @property
     def store(self) -> Path:
         return self.tester.home / ".local" / "state" / "paddock" / "sessions"
 
@@ -91,7 +95,6 @@ class Cow:
         return outcome
 
     def running(self, *words: str | Path, flags: Sequence[str | Path] = ()) -> list[str | Path]:
-        journal = self.ground.root / "journal"
         start: list[str | Path] = [
             self.installation.paddock,
             "run",
@@ -99,7 +102,7 @@ class Cow:
             "--profile",
             "ai-agent",
             "--audit-log",
-            journal,
+            self.journal,
         ]
         return [*start, *flags, "--", *words]
 

@@ -29,10 +29,11 @@ class Ground:
     tester: Tester
 
     def put(self, path: Path, text: str = "", *, mode: int = 0o644) -> Path:
-        """A file of the tester's."""
+        """A file of the tester's. A command that waits for it may remove it as soon as it is there."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        path.chmod(mode)
+        with path.open("w") as file:
+            file.write(text)
+            os.fchmod(file.fileno(), mode)
         self.tester.give(self._top(path))
         return path
 

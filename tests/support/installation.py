@@ -14,6 +14,7 @@ tested, for a comparison of two checkouts. Tests started by an ordinary user tak
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -164,6 +165,7 @@ def _install_into(root: Path, tester: Tester, chosen: tuple[str, tuple[int, int]
     )
 
 
+@functools.cache
 def reachable_interpreter(tester: Tester) -> tuple[str, tuple[int, int]]:
     """One the tester can run; of the tests' own minor version if there is a choice: compiled modules fit only that."""
     own = "python{}.{}".format(*sys.version_info)

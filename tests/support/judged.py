@@ -10,10 +10,10 @@ import json
 import sys
 
 from paddock.cli.options import Parser, add_policy_options, request_of
-from paddock.plan.judge import Operation
+from paddock.explain.file_answer import judge_for
+from paddock.explain.file_rules import Operation
+from paddock.launch.prepare import prepare
 from paddock.policy import Origin
-from paddock.session import prepare
-from paddock.session.answer import judge_for
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import socket
@@ -41,7 +40,10 @@ for target in sys.argv[2:]:
 """
 
 
-_CANDIDATES = random.sample(range(20_000, 30_000), 10_000)
+# Each worker has ports of its own.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_OWN_PORTS = range(20_000 + _WORKER, 30_000, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+_CANDIDATES = random.sample(_OWN_PORTS, len(_OWN_PORTS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,11 +164,7 @@ class Netted:
                 os.close(writer)
 
     def events(self) -> list[dict[str, Any]]:
-        return [
-            json.loads(line)
-            for path in sorted(self.fence.journal.glob("*.jsonl"))
-            for line in path.read_text().splitlines()
-        ]
+        return self.fence.events()
 
 
 def relays_of(core_pid: int) -> list[int]:

@@ -73,7 +73,7 @@ def _hear(server: socket.socket, kind: int, listener: Listener, closing: threadi
             else:
                 connection, _ = server.accept()
                 with connection:
-                    connection.settimeout(2)
+                    connection.settimeout(60)
                     listener.heard.append(connection.recv(64))
         except TimeoutError:
             continue

@@ -12,12 +12,12 @@ use std::cell::OnceCell;
 
 use regex::bytes::{Regex, RegexBuilder, RegexSet, RegexSetBuilder, SetMatches};
 
-use super::hosts::{self, Pattern};
-use super::words;
-use crate::names::{Globs, NamesError};
-use crate::network::name::Host;
+use super::argv_hosts::{self, Pattern};
+use super::argv_text;
+use crate::files::patterns::{Globs, NamesError};
+use crate::plan::host_name::Host;
+use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::{self, Action, Gate, Key};
-use crate::text::{AbsPath, Text};
 
 /// Memory for one compiled expression: some thousand letters of a usual one.
 const REGEX_SIZE: usize = 1 << 20;
@@ -34,7 +34,7 @@ pub struct Exec<'a> {
     pub uid: u32,
     /// None: it has ended, or can not be read.
     pub parent: Option<Parent<'a>>,
-    /// Every file of the chain lies where programs are granted and the command can not write (places.rs).
+    /// Every file of the chain lies where programs are granted and the command can not write (gate/trusted_dirs.rs).
     pub granted: bool,
     /// The SHA-256 of a file of the chain, by its index: asked only by rules that need it.
     pub digest: &'a dyn Fn(usize) -> Result<[u8; 32], String>,
@@ -57,7 +57,7 @@ pub struct Parent<'a> {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct ExecDecision {
     pub action: Action,
     pub cause: Cause,
     /// The first rule that would have allowed it and held only partly. For people: it is what they thought of.
@@ -232,28 +232,28 @@ impl Rules {
         self.name_parents() || self.rules.iter().chain(&self.approved).any(|rule| rule.keys.iter().any(own))
     }
 
-    pub fn judge(&self, exec: &Exec<'_>) -> Verdict {
+    pub fn judge(&self, exec: &Exec<'_>) -> ExecDecision {
         let readings = readings(exec, &self.patterns);
         let mut doubted = None;
         for (index, rule) in self.rules.iter().enumerate() {
             let held = match rule.holds_in(&readings) {
                 Ok(held) => held,
                 Err(why) => {
-                    return Verdict { action: self.on_error, cause: Cause::Error { rule: index, why }, doubted };
+                    return ExecDecision { action: self.on_error, cause: Cause::Error { rule: index, why }, doubted };
                 }
             };
             match held.min(if self.is_unplaced(rule, exec) { Holds::Partly } else { Holds::Surely }) {
                 Holds::No => {}
                 Holds::Partly if rule.action == Action::Allow => doubted = doubted.or(Some(index)),
                 Holds::Partly | Holds::Surely => {
-                    return Verdict { action: rule.action, cause: Cause::Rule(index), doubted };
+                    return ExecDecision { action: rule.action, cause: Cause::Rule(index), doubted };
                 }
             }
         }
         if self.default == Action::Allow && self.is_own(exec) {
-            return Verdict { action: Action::Deny, cause: Cause::NotGranted, doubted };
+            return ExecDecision { action: Action::Deny, cause: Cause::NotGranted, doubted };
         }
-        Verdict { action: self.default, cause: Cause::Default, doubted }
+        ExecDecision { action: self.default, cause: Cause::Default, doubted }
     }
 
     /// The approval that answers the question whether this may run, if there is one. What can not be judged is not approved.
@@ -428,7 +428,7 @@ impl Test {
                 Holds::from(paths.iter().any(|wanted| wanted.as_bytes() == exe), || false)
             }
             Test::ParentArgv(expressions) => {
-                let text = words::joined(facts.parent()?.argv.iter().copied());
+                let text = argv_text::joined(facts.parent()?.argv.iter().copied());
                 let found = facts.patterns.expressions.matches(&text);
                 Holds::from(expressions.iter().any(|expression| found.matched(*expression)), || false)
             }
@@ -519,14 +519,14 @@ impl<'a, 'b> Facts<'a, 'b> {
     /// The arguments as they are; and as they would be if the program were called by its other names.
     fn texts(&self) -> (Vec<u8>, Vec<Vec<u8>>) {
         let rest = self.argv.split_first().map_or(&[][..], |(_, rest)| rest);
-        let called = |name: &[u8]| words::joined(std::iter::once(name).chain(rest.iter().copied()));
-        let as_given = words::joined(self.argv.iter().copied());
+        let called = |name: &[u8]| argv_text::joined(std::iter::once(name).chain(rest.iter().copied()));
+        let as_given = argv_text::joined(self.argv.iter().copied());
         let own = self.own_name();
         let (exe, given) = (self.exe(), self.chain.first().map_or(&b""[..], |file| file.named));
         let names = [basename(exe), exe, basename(own), basename(given), given];
         let called = names.into_iter().filter(|name| !name.is_empty()).map(called);
         let applet = self.applet();
-        let inner = (!applet.is_empty()).then(|| words::joined(applet.iter().copied()));
+        let inner = (!applet.is_empty()).then(|| argv_text::joined(applet.iter().copied()));
         let mut renamed = Vec::new();
         for text in called.chain(inner) {
             if text != as_given && !renamed.contains(&text) {
@@ -539,7 +539,7 @@ impl<'a, 'b> Facts<'a, 'b> {
     fn hosts(&self) -> &[Option<Host>] {
         self.hosts.get_or_init(|| {
             let mut found = Vec::new();
-            self.argv.iter().skip(1).for_each(|argument| hosts::in_argument(argument, &mut found));
+            self.argv.iter().skip(1).for_each(|argument| argv_hosts::in_argument(argument, &mut found));
             found
         })
     }

@@ -2,8 +2,8 @@
 //! exec going on. Nobody else starts a real one.
 
 use super::Decision;
-use super::expect::Expected;
-use crate::place::Identity;
+use super::expected_exec::Expected;
+use crate::kernel::resolved_path::Identity;
 use crate::plan::Plan;
 
 pub const PAST: &str = "a real shell is started by the one that lies over it alone";

@@ -6,14 +6,15 @@ use std::time::Instant;
 use rustix::fs::{AtFlags, OFlags};
 use rustix::io::Errno;
 
-use super::chain::{Entry, Link};
-use super::expect::{self, Expected};
-use super::mapped;
-use crate::caller::{Caller, Standing};
-use crate::memory::{Memory, PAGE};
-use crate::notify::LONGEST_PATH;
-use crate::place::Identity;
-use crate::sys::trace::{self, Point};
+use super::expected_exec::Expected;
+use super::interpreter_chain::{Entry, Link};
+use super::loader;
+use crate::journal::event::exec;
+use crate::kernel::calling_process::{Caller, Standing};
+use crate::kernel::process_memory::{Memory, PAGE};
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::seccomp_notify::LONGEST_PATH;
+use crate::kernel::sys::trace::{self, Point};
 
 const AT_NULL: u64 = 0;
 const AT_EXECFN: u64 = 31;
@@ -71,7 +72,7 @@ fn compare(
         Entry::Loader(loader) => Some(&**loader),
     };
     if let Some(first) = first
-        && !mapped::is_of(own, instruction, first.content()?)?
+        && !loader::is_of(own, instruction, first.content()?)?
     {
         return Err(Difference::In("the loader"));
     }
@@ -102,7 +103,7 @@ fn compare(
 
 /// What the kernel put on the stack of the new program: how many arguments, where they are, the environment, and facts by key.
 fn compare_stack(expected: &Expected, stack: u64, memory: &mut Memory) -> Result<(), Difference> {
-    let wanted = expect::words(expected.final_argv());
+    let wanted = exec::words(expected.final_argv());
     let at = |index: u64| index.checked_mul(8).and_then(|offset| stack.checked_add(offset)).ok_or(Errno::FAULT);
     if memory.word(stack)? != wanted.len() as u64 {
         return Err(Difference::In("the arguments"));

@@ -1,5 +1,5 @@
 use super::head::FIRST_HASH;
-use super::*;
+use crate::journal::*;
 use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{PermissionsExt, symlink};

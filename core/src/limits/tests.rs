@@ -1,6 +1,6 @@
-use super::*;
+use crate::limits::*;
 
-const ALL: Requested = Requested {
+const ALL: RequestedLimits = RequestedLimits {
     memory_mb: Some(512),
     processes: Some(64),
     cpu_s: Some(10),
@@ -16,17 +16,17 @@ fn chosen(full_tier: bool, root: bool) -> Chosen {
 #[test]
 fn every_key_has_to_be_there_and_no_other() {
     let text = r#"{"memory_mb":512,"processes":64,"cpu_s":10,"open_files":100,"file_size_mb":5,"wall_s":60}"#;
-    assert_eq!(serde_json::from_str::<Requested>(text).unwrap(), ALL);
-    assert!(serde_json::from_str::<Requested>(&text.replace("\"cpu_s\":10,", "")).is_err());
-    assert!(serde_json::from_str::<Requested>(&text.replace("cpu_s", "cpu")).is_err());
-    assert!(serde_json::from_str::<Requested>(&text.replace("cpu_s\":10", "cpu_s\":-10")).is_err());
+    assert_eq!(serde_json::from_str::<RequestedLimits>(text).unwrap(), ALL);
+    assert!(serde_json::from_str::<RequestedLimits>(&text.replace("\"cpu_s\":10,", "")).is_err());
+    assert!(serde_json::from_str::<RequestedLimits>(&text.replace("cpu_s", "cpu")).is_err());
+    assert!(serde_json::from_str::<RequestedLimits>(&text.replace("cpu_s\":10", "cpu_s\":-10")).is_err());
     let nothing = text.replace("cpu_s\":10", "cpu_s\":null");
-    assert_eq!(serde_json::from_str::<Requested>(&nothing).unwrap().cpu_s, None);
+    assert_eq!(serde_json::from_str::<RequestedLimits>(&nothing).unwrap().cpu_s, None);
 }
 
 #[test]
 fn nothing_asked_is_nothing_done() {
-    let limits = Limits::prepare(&Requested::default(), true, "unit").unwrap();
+    let limits = Limits::prepare(&RequestedLimits::default(), true, "unit").unwrap();
     assert!(limits.held().is_empty() && limits.rlimits().is_empty() && !limits.need_supervisor());
     assert_eq!(limits.pid_max(), None);
     assert!(limits.finish(None).is_empty());
@@ -35,10 +35,16 @@ fn nothing_asked_is_nothing_done() {
 #[test]
 fn a_limit_of_nothing_or_beyond_counting_is_refused() {
     let refused = |requested| Limits::prepare(&requested, true, "unit").err();
-    assert_eq!(refused(Requested { cpu_s: Some(0), ..Requested::default() }), Some(LimitsError::Zero(Limit::Cpu)));
+    assert_eq!(
+        refused(RequestedLimits { cpu_s: Some(0), ..RequestedLimits::default() }),
+        Some(LimitsError::Zero(Limit::Cpu))
+    );
     let huge = u64::MAX >> 20;
     let expected = LimitsError::TooLarge(Limit::FileSize, huge);
-    assert_eq!(refused(Requested { file_size_mb: Some(huge), ..Requested::default() }), Some(expected.clone()));
+    assert_eq!(
+        refused(RequestedLimits { file_size_mb: Some(huge), ..RequestedLimits::default() }),
+        Some(expected.clone())
+    );
     assert_eq!(expected.to_string(), "a limit of 17592186044415 file_size_mb is more than can be counted");
 }
 
@@ -107,7 +113,9 @@ fn decimals_are_written_without_allocating() {
 
 #[test]
 fn signals_tell_their_limit() {
-    let limits = Limits::prepare(&Requested { file_size_mb: Some(1), ..Requested::default() }, false, "unit").unwrap();
+    let limits =
+        Limits::prepare(&RequestedLimits { file_size_mb: Some(1), ..RequestedLimits::default() }, false, "unit")
+            .unwrap();
     assert_eq!(limits.behind_signal(libc::SIGXFSZ).unwrap().to_string(), "file_size_mb 1 exceeded");
     assert_eq!(limits.behind_signal(libc::SIGXCPU), None);
     assert_eq!(limits.behind_signal(libc::SIGKILL), None);
@@ -115,7 +123,7 @@ fn signals_tell_their_limit() {
 
 #[test]
 fn what_was_met_is_told_once() {
-    let only_wall = Requested { processes: Some(1 << 20), wall_s: Some(1), ..Requested::default() };
+    let only_wall = RequestedLimits { processes: Some(1 << 20), wall_s: Some(1), ..RequestedLimits::default() };
     // Nobody may make a group for this test, and nobody needs one.
     let chosen = Chosen::new(&only_wall, true, false, &Cgroups::none());
     let limits = Limits {
@@ -126,7 +134,7 @@ fn what_was_met_is_told_once() {
         full_tier: true,
         crowded: Cell::new(true),
     };
-    let wall: Exceeded = limits.holding(Limit::Wall).unwrap().into();
+    let wall: ExceededLimit = limits.holding(Limit::Wall).unwrap().into();
     let met = limits.finish(Some(wall));
     assert_eq!(met.len(), 2);
     assert_eq!((met[0].to_string().as_str(), met[0].ended), ("wall_s 1 exceeded", true));

@@ -5,8 +5,8 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer};
 
 use super::values::{name_set, present};
+use super::wire::bytes::{AbsPath, Text};
 use super::{Plan, PlanError, Tier};
-use crate::text::{AbsPath, Text};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

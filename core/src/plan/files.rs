@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::Path;
 use std::rc::Rc;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, SeqAccess, Visitor};
 
 use super::values::present;
-use crate::text::{AbsPath, Text};
+use super::wire::bytes::{AbsPath, Text};
 
 /// What the command may reach, whatever holds it.
 #[derive(Debug, Deserialize)]
@@ -167,4 +169,24 @@ impl<'de> Visitor<'de> for GrantsVisitor {
 
 fn grants<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Grant>, D::Error> {
     deserializer.deserialize_seq(GrantsVisitor)
+}
+
+/// Places that the full tier makes anew, whatever the host has there.
+pub fn is_made_anew(path: &AbsPath) -> bool {
+    let within =
+        |tree: &[u8]| path.as_bytes().strip_prefix(tree).is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"));
+    path.as_bytes() == b"/tmp" || within(b"/proc") || within(b"/dev")
+}
+
+/// Where plans put private temporary directories.
+pub const TEMP_PARENT: &str = "/tmp";
+
+/// How the names of this user's private temporary directories begin.
+pub fn temp_name_prefix(uid: u32) -> String {
+    format!("paddock-{uid}-")
+}
+
+/// How their paths begin.
+pub fn temp_path_prefix(parent: &Path, uid: u32) -> Vec<u8> {
+    parent.join(temp_name_prefix(uid)).into_os_string().into_vec()
 }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 use super::PlanError;
 use super::values::present;
-use crate::text::Text;
+use super::wire::bytes::Text;
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

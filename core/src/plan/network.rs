@@ -1,12 +1,12 @@
-//! The network of a plan: which hosts may be reached. What the rules mean is in network/table.rs.
+//! The network of a plan: which hosts may be reached. What the rules mean is in network/rules/host_table.rs.
 
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
 use super::gate::Action;
+use super::wire::bytes::Text;
 use super::{Plan, PlanError, Tier, present};
-use crate::text::Text;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,7 +60,7 @@ pub struct Published {
     pub host: u16,
 }
 
-/// What the Python half serves (src/paddock/network). No secret is in it, only where secrets lie.
+/// What the Python half serves (src/paddock/http). No secret is in it, only where secrets lie.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Http {
@@ -201,5 +201,20 @@ impl Network {
             return Err(PlanError::Network("something to reach in a network of nobody"));
         }
         Ok(())
+    }
+}
+
+/// Where sockets may lead that no namespace keeps in, and the supervisor connects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketAccess {
+    /// None: it is not fenced, or a namespace sees to it.
+    pub network: Option<Mode>,
+    /// Unix sockets lead to files that are granted one by one.
+    pub unix_by_path: bool,
+}
+
+impl SocketAccess {
+    pub fn is_held(self) -> bool {
+        self.network.is_some() || self.unix_by_path
     }
 }

@@ -2,8 +2,18 @@
 
 use serde::Deserialize;
 
+use super::wire::bytes::Text;
 use super::{Mode, Plan, PlanError, Tier};
-use crate::text::Text;
+
+/// Where the real shells of a run are kept: in `/dev`, before twelve digits.
+pub const REAL_SHELLS_PREFIX: &[u8] = b"/dev/.shells_";
+pub const REAL_SHELLS_DIGITS: usize = 12;
+
+/// The path that a real shell had, if this is one that is kept. Nobody inside makes a name in /dev, nor an ordinary user outside.
+pub fn original_shell(path: &[u8]) -> Option<&[u8]> {
+    let (digits, rest) = path.strip_prefix(REAL_SHELLS_PREFIX)?.split_at_checked(REAL_SHELLS_DIGITS)?;
+    (digits.iter().all(u8::is_ascii_hexdigit) && rest.starts_with(b"/")).then_some(rest)
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -50,6 +60,26 @@ impl Shell {
             () if plan.landlock.is_none() || plan.seccomp.is_none() => Err(PlanError::Shell("a layer missing")),
             () if plan.shell.is_some() => Err(PlanError::Shell("shells of their own")),
             () => Ok(plan),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kept_shell_is_known_by_its_place() {
+        assert_eq!(original_shell(b"/dev/.shells_0123456789ab/usr/bin/bash"), Some(&b"/usr/bin/bash"[..]));
+        for other in [
+            &b"/dev/.shells_0123456789ab"[..],
+            b"/dev/.shells_0123456789abc/bin/sh",
+            b"/dev/.shells_0123456789xy/bin/sh",
+            b"/dev/.shells_",
+            b"/tmp/dev/.shells_0123456789ab/bin/sh",
+            b"/usr/bin/bash",
+        ] {
+            assert_eq!(original_shell(other), None, "{}", String::from_utf8_lossy(other));
         }
     }
 }

@@ -1,4 +1,4 @@
-use super::*;
+use crate::plan::*;
 use serde_json::{Value, json};
 
 const GOLDEN: &str = include_str!("../../../schema/examples/plan-landlock.json");
@@ -272,30 +272,4 @@ fn an_allow_list_needs_what_starts_a_command() {
     assert!(parse(&plan).is_ok());
     plan["seccomp"]["syscalls"] = json!(["execve", "read"]);
     assert!(matches!(parse(&plan), Err(PlanError::ExecImpossible("exit_group"))));
-}
-
-#[test]
-fn only_a_sealed_memfd_is_read() {
-    use rustix::fs::{MemfdFlags, SealFlags};
-    let make = |seals: SealFlags, bytes: &[u8]| {
-        let fd = rustix::fs::memfd_create(c"plan", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
-        let mut written = 0;
-        while written < bytes.len() {
-            written += rustix::io::pwrite(&fd, &bytes[written..], written as u64).unwrap();
-        }
-        rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
-        fd
-    };
-    let all = SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK;
-    let golden = golden().to_string();
-    let (_, bytes) = Plan::read(&make(all, golden.as_bytes()), UID).unwrap();
-    assert_eq!(bytes, golden.as_bytes());
-    for missing in [SealFlags::WRITE, SealFlags::GROW, SealFlags::SHRINK] {
-        let refused = Plan::read(&make(all - missing, golden.as_bytes()), UID);
-        assert!(matches!(refused, Err(PlanError::NotSealed)));
-    }
-    let file = std::fs::File::open("/dev/null").unwrap();
-    assert!(matches!(Plan::read(&file.into(), UID), Err(PlanError::NotSealed)));
-    let padded = format!("{GOLDEN}{}", " ".repeat(16 << 20));
-    assert!(matches!(Plan::read(&make(all, padded.as_bytes()), UID), Err(PlanError::TooLong(_))));
 }

@@ -8,9 +8,9 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor};
 
 use super::Family;
-use crate::rights::{self, Rights, Scopes};
-use crate::syscalls::{self, Finder, Syscall};
-use crate::text::Text;
+use super::rights::{self, Rights, Scopes};
+use super::syscalls::{self, Finder, Syscall};
+use super::wire::bytes::Text;
 
 /// An optional value has to be written as `null`: a key that got lost must not switch a layer off.
 pub fn present<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>

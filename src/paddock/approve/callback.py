@@ -12,7 +12,7 @@ from typing import Any
 from paddock.approve.inbox import Inbox
 from paddock.approve.model import Asked, Verdict
 
-AT_ONCE = 32
+MAX_PARALLEL_CALLS = 32
 """So many calls run at the same time; further questions wait their turn, and their time runs meanwhile."""
 
 BY = "callback"
@@ -40,7 +40,7 @@ class Callback:
         def came(question: Asked) -> None:
             nonlocal workers
             waiting.put(question)
-            if not idle.acquire(blocking=False) and workers < AT_ONCE:
+            if not idle.acquire(blocking=False) and workers < MAX_PARALLEL_CALLS:
                 workers += 1
                 threading.Thread(
                     target=self._work, args=(inbox, waiting, idle), name=f"paddock-{BY}", daemon=True

@@ -8,6 +8,7 @@ import socket
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 from paddock.approve import messages
 from paddock.approve.model import Asked, Verdict
@@ -86,7 +87,13 @@ class Inbox(ABC):
             return answered
 
 
-class Line(Inbox):
+class Approver(Protocol):
+    """Answers the questions of an inbox, until that is closed. A question it does not answer is denied in the end."""
+
+    def serve(self, inbox: Inbox) -> None: ...
+
+
+class SocketInbox(Inbox):
     """The core asks, withdraws, and closes the socket when it ends."""
 
     def __init__(self, line: socket.socket) -> None:
@@ -99,7 +106,7 @@ class Line(Inbox):
     def _arrived(self) -> Iterator[messages.Message | None]:
         while True:
             try:
-                datagram = self._line.recv(messages.LONGEST, socket.MSG_DONTWAIT)
+                datagram = self._line.recv(messages.MAX_MESSAGE_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             except ConnectionError:

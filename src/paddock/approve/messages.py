@@ -10,10 +10,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from paddock.approve.model import Asked, Caller, HostQuestion, Parent, Question, ToolQuestion, Verdict
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 
-LONGEST = 64 * 1024
+MAX_MESSAGE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ def read_answer(datagram: bytes) -> Answered:
 def ask(question: Asked) -> bytes | None:
     """A diff that is too long is cut, and says so. None: the rest is too long to be shown."""
     said = _asked(question)
-    if len(said) > LONGEST and isinstance(question, ToolQuestion) and question.diff:
+    if len(said) > MAX_MESSAGE_BYTES and isinstance(question, ToolQuestion) and question.diff:
         lines = question.diff.splitlines()
-        while len(said) > LONGEST and lines:
+        while len(said) > MAX_MESSAGE_BYTES and lines:
             del lines[len(lines) // 2 :]
             left = f"… {len(question.diff.splitlines()) - len(lines)} more lines are not shown …"
             said = _asked(replace(question, diff="\n".join([*lines, left])))
-    return said if len(said) <= LONGEST else None
+    return said if len(said) <= MAX_MESSAGE_BYTES else None
 
 
 def withdraw(question: int) -> bytes:

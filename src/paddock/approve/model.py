@@ -1,13 +1,9 @@
-"""What is asked, what is answered, and who answers. ``schema/companion.schema.json`` has the same as messages."""
+"""What is asked, and what is answered. ``schema/companion.schema.json`` has the same as messages."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    from paddock.approve.inbox import Inbox
 
 
 class Verdict(Enum):
@@ -90,9 +86,3 @@ class HostQuestion:
 
 
 Asked = Question | HostQuestion | ToolQuestion
-
-
-class Approver(Protocol):
-    """Answers the questions of an inbox, until that is closed. A question it does not answer is denied in the end."""
-
-    def serve(self, inbox: Inbox) -> None: ...

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from paddock.approve.inbox import Inbox
 from paddock.approve.model import Asked, Verdict
 
-KEPT = 200  # answers
-UNSEEN = 1000  # changes that somebody who watches has not looked at
+MAX_KEPT_ANSWERS = 200  # answers
+MAX_UNSEEN_CHANGES = 1000  # changes that somebody who watches has not looked at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Settled:
     after_s: float
 
 
-Change = Pending | Settled
+QueueChange = Pending | Settled
 
 
 class Queue:
@@ -47,7 +47,7 @@ class Queue:
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, tuple[Pending, Inbox]] = {}
-        self._settled: deque[Settled] = deque(maxlen=KEPT)
+        self._settled: deque[Settled] = deque(maxlen=MAX_KEPT_ANSWERS)
         self._watching: set[Changes] = set()
 
     def serve(self, inbox: Inbox, *, asker: str = "") -> None:
@@ -110,7 +110,7 @@ class Queue:
         self._settled.append(settled)
         self._publish(settled)
 
-    def _publish(self, change: Change) -> None:
+    def _publish(self, change: QueueChange) -> None:
         for one in self._watching:
             one.tell(change)
 
@@ -119,28 +119,28 @@ class Queue:
             self._watching.discard(changes)
 
 
-class Changes(AsyncIterator[Change]):
+class Changes(AsyncIterator[QueueChange]):
     """What is asked and what is settled, as it happens. Who does not look in time misses the oldest. Close it."""
 
     def __init__(self, queue: Queue, loop: asyncio.AbstractEventLoop) -> None:
         self._queue = queue
         self._loop = loop
-        self._unseen: deque[Change] = deque(maxlen=UNSEEN)
+        self._unseen: deque[QueueChange] = deque(maxlen=MAX_UNSEEN_CHANGES)
         self._news = asyncio.Event()
 
-    def tell(self, change: Change) -> None:
+    def tell(self, change: QueueChange) -> None:
         self._unseen.append(change)
         with contextlib.suppress(RuntimeError):  # that loop has ended
             self._loop.call_soon_threadsafe(self._news.set)
 
-    async def __anext__(self) -> Change:
+    async def __anext__(self) -> QueueChange:
         while not self._unseen:
             self._news.clear()
             if not self._unseen:
                 await self._news.wait()
         return self._unseen.popleft()
 
-    def all_at_once(self) -> list[Change]:
+    def all_at_once(self) -> list[QueueChange]:
         """What has not been looked at; waits for nothing."""
         seen = []
         while self._unseen:

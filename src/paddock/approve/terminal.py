@@ -7,8 +7,8 @@ else when the question comes must not answer it by accident. What lets something
 has left the session is not kept from reading, and could make an ``o`` of a ``no`` by taking a letter.
 
 Settings decide what becomes of what is typed, and a background process that ignores SIGTTOU may set them. So the core
-lets none of the command's change a terminal while a question is open (``core/src/desk.rs``), and what was read counts
-only if the terminal is, before and after, as we set it.
+lets none of the command's change a terminal while a question is open (``core/src/approve/open_questions.rs``),
+and what was read counts only if the terminal is, before and after, as we set it.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paddock.approve.always import approval_for, keep, written
 from paddock.approve.inbox import Inbox
 from paddock.approve.model import Asked, Verdict
-from paddock.approve.text import (
-    ANSWER,
+from paddock.approve.question_text import (
+    ANSWER_LINES,
     EXPLAINED,
-    FEWEST_COLUMNS,
-    MOST_COLUMNS,
+    MAX_COLUMNS,
+    MIN_COLUMNS,
     Coloured,
     Screen,
     changed,
     framed,
     shown,
 )
+from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.errors import PaddockError
 from paddock.policy import Origin
-from paddock.policy.approved import place
+from paddock.policy.trust.approved import place
 
 BY = "terminal"
 TTY = "/dev/tty"
@@ -170,18 +170,18 @@ class Terminal:
     def _show(self, screen: Screen, question: Asked, more: int) -> bool:
         """Whether it has room: then it is on the screen, from its first line to the answer."""
         columns, rows = screen.size
-        columns = min(columns, MOST_COLUMNS)
-        if columns >= FEWEST_COLUMNS:
+        columns = min(columns, MAX_COLUMNS)
+        if columns >= MIN_COLUMNS:
             text = shown(question, more, columns=columns, rows=rows)
             diff = changed(question, columns=columns, rows=rows)
-            if text.count("\n") + len(diff) + ANSWER <= rows:
+            if text.count("\n") + len(diff) + ANSWER_LINES <= rows:
                 self._write(screen, text, diff)
                 return True
         screen.write(f"paddock: a question waits. This window is too small for it ({screen.size.columns}x{rows}).\n")
         return False
 
     def _show_all(self, screen: Screen, question: Asked, more: int) -> None:
-        columns = min(screen.size.columns, MOST_COLUMNS)
+        columns = min(screen.size.columns, MAX_COLUMNS)
         text = shown(question, more, columns=columns, rows=None)
         self._write(screen, text, changed(question, columns=columns, rows=None))
 
@@ -193,7 +193,7 @@ class Terminal:
     def _kept(self, fd: int, screen: Screen, inbox: Inbox, question: Asked) -> bool:
         try:
             approval = approval_for(question, self.origin)
-            rule = framed(written(approval), columns=min(screen.size.columns, MOST_COLUMNS))
+            rule = framed(written(approval), columns=min(screen.size.columns, MAX_COLUMNS))
             screen.write(f"to {place(self.origin)}:\n{rule}")
             if self._line(fd, screen, inbox, question, _CONFIRM) != "yes":
                 return False

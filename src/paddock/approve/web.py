@@ -4,7 +4,7 @@ Who may answer is who knows the address: the first part of every path is a token
 It is no cookie, because browsers send those to every port of the host, and a command may have a page on one. The Host
 header has to be our own, so that no name that leads here by DNS makes a page of somebody else's one of ours.
 
-Whatever is shown was escaped in ``text.py``, and the page puts it in as text, never as markup.
+Whatever is shown was escaped in ``question_text.py``, and the page puts it in as text, never as markup.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from http import HTTPStatus
 from importlib import resources
 from typing import Any
 
-from paddock.approve.always import approval_for, keep, written
-from paddock.approve.http import HttpServer, Request, Response
 from paddock.approve.model import Verdict
+from paddock.approve.page_server import HttpServer, PageRequest, Response
+from paddock.approve.question_text import Shown, words
 from paddock.approve.queue import Pending, Queue, Settled
-from paddock.approve.text import Shown, words
+from paddock.approve.remember_answer import approval_for, keep, written
 from paddock.errors import PaddockError
 from paddock.policy import Origin
-from paddock.policy.approved import place
+from paddock.policy.trust.approved import place
 
 BY = "web"
 HOST = "127.0.0.1"
-SHOWN = 50  # questions, and as many answers
-LONGEST = 2000  # characters of a line, until the whole is asked for
-MOST_LINES = 60
+MAX_SHOWN_QUESTIONS = 50  # questions, and as many answers
+MAX_LINE_CHARS = 2000  # characters of a line, until the whole is asked for
+MAX_LINES = 60
 
-_words = lru_cache(maxsize=4 * SHOWN)(words)  # every change shows all of them again
+_words = lru_cache(maxsize=4 * MAX_SHOWN_QUESTIONS)(words)  # every change shows all of them again
 
 _FILES = {
     "": ("index.html", "text/html; charset=utf-8"),
@@ -74,7 +74,7 @@ class Web:
     async def close(self) -> None:
         await self._server.close()
 
-    async def _handle(self, request: Request) -> Response:
+    async def _handle(self, request: PageRequest) -> Response:
         if request.headers.get("host") not in self._hosts:
             return _plain(HTTPStatus.MISDIRECTED_REQUEST, "not a host of this server")
         _, _, rest = request.target.partition("/")
@@ -106,12 +106,12 @@ class Web:
         pending, history = self._queue.pending(), self._queue.history()
         return {
             "now": time.time(),
-            "pending": [_pending(one) for one in pending[:SHOWN]],
-            "more": max(0, len(pending) - SHOWN),
-            "history": [_settled(one) for one in history[-SHOWN:][::-1]],
+            "pending": [_pending(one) for one in pending[:MAX_SHOWN_QUESTIONS]],
+            "more": max(0, len(pending) - MAX_SHOWN_QUESTIONS),
+            "history": [_settled(one) for one in history[-MAX_SHOWN_QUESTIONS:][::-1]],
         }
 
-    async def _asked(self, name: str, request: Request) -> Response:
+    async def _asked(self, name: str, request: PageRequest) -> Response:
         try:
             said = json.loads(request.body)
             number, verdict = said["id"], said.get("verdict")
@@ -175,9 +175,9 @@ def _question(pending: Pending, *, whole: bool = False) -> dict[str, Any]:
 def _some(said: Shown) -> Shown:
     return Shown(
         title=said.title,
-        lines=tuple(map(_cut, said.lines[:MOST_LINES])),
+        lines=tuple(map(_cut, said.lines[:MAX_LINES])),
         facts=tuple((label, _cut(text)) for label, text in said.facts),
-        diff=tuple(map(_cut, said.diff[:MOST_LINES])),
+        diff=tuple(map(_cut, said.diff[:MAX_LINES])),
     )
 
 
@@ -192,7 +192,7 @@ def _settled(settled: Settled) -> dict[str, Any]:
     }
 
 
-def _cut(text: str, longest: int = LONGEST) -> str:
+def _cut(text: str, longest: int = MAX_LINE_CHARS) -> str:
     if len(text) <= longest:
         return text
     half = longest // 2

@@ -10,9 +10,10 @@ import traceback
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from paddock import __version__, environment
-from paddock.cli.text import complain
+from paddock.cli.terminal_output import complain
+from paddock.core import caller_environment
 from paddock.errors import EXIT_PADDOCK, Bug, PaddockError, UsageError
+from paddock.version import __version__
 
 COMMANDS = MappingProxyType(
     {
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     debug = "--debug" in _own(arguments)
     try:
-        environment.restore()
+        caller_environment.restore()
         code = _dispatch([*(one for one in _own(arguments) if one != "--debug"), *arguments[len(_own(arguments)) :]])
         sys.stdout.flush()
         return code

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 
-from paddock.changes.apply import Outcome, choose
-from paddock.changes.model import Obstacle
-from paddock.changes.settle import KEPT
 from paddock.cli.changes import FLAGGED, as_json, headline, is_flagged_change, merged
 from paddock.cli.chosen import Words, check_named
 from paddock.cli.options import Parser, split_command
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import SessionError, UsageError
 from paddock.policy import Origin
-from paddock.session.review import Review, recovered, reviewed
-from paddock.session.sessions import Session
+from paddock.workspace.apply import ApplyOutcome, choose
+from paddock.workspace.model import Obstacle
+from paddock.workspace.replace_file import KEPT
+from paddock.workspace.review import Review, recovered, reviewed
+from paddock.workspace.sessions import Session
 
 EXIT_LEFT = 1
 
@@ -59,7 +59,7 @@ def execute(arguments: list[str]) -> int:
     return EXIT_LEFT if outcome.left else 0
 
 
-def _applied(review: Review, session: Session) -> Outcome:
+def _applied(review: Review, session: Session) -> ApplyOutcome:
     try:
         return review.apply()
     except OSError as error:
@@ -69,7 +69,7 @@ def _applied(review: Review, session: Session) -> Outcome:
         ) from error
 
 
-def _show(outcome: Outcome, session: Session, *, dry_run: bool) -> None:
+def _show(outcome: ApplyOutcome, session: Session, *, dry_run: bool) -> None:
     applied = merged(outcome.applied)
     if dry_run:
         for change in applied:

@@ -7,7 +7,7 @@ import signal
 import sys
 
 from paddock.cli.options import Parser
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import HostError
 from paddock.policy import Origin
 
@@ -23,8 +23,8 @@ def execute(arguments: list[str]) -> int:
 
 
 async def _serve(port: int) -> int:
-    from paddock.approve.meeting import Meeting
     from paddock.approve.queue import Queue
+    from paddock.approve.server_socket import Meeting
     from paddock.approve.web import Web
 
     over = asyncio.Event()

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from paddock.cli.options import Parser
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK, JournalError, UsageError
-from paddock.journal import Event, Journal, Verdict, verify
+from paddock.journal import ChainReport, Event, Journal, verify
+from paddock.journal.event_text import line
 from paddock.journal.query import Query, day, moment
 from paddock.journal.reader import parse
-from paddock.journal.text import line
 
 _LOOK_S = 0.5
 
@@ -131,7 +131,7 @@ def _report(journal: Journal, query: Query, options: argparse.Namespace) -> int:
             events.append(event)
     if options.session and not events:
         raise JournalError(f"there are no events of the session {options.session!r}")
-    chain: Verdict | str
+    chain: ChainReport | str
     try:
         chain = verify(journal)
     except JournalError as error:

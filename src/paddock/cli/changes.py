@@ -11,16 +11,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paddock.changes.model import Change, Entry, Kind, Obstacle, Type
-from paddock.changes.settle import Roots
-from paddock.changes.text import Line, Tag, count, is_binary, unified
-from paddock.changes.tree import opened_file, parent_of
-from paddock.cli.text import printable
 from paddock.policy.protected import is_flagged
+from paddock.text.printable import printable
+from paddock.workspace.model import Change, ChangeKind, Obstacle, TreeEntry, Type
+from paddock.workspace.replace_file import Roots
+from paddock.workspace.text_diff import DiffLine, Tag, count, is_binary, unified
+from paddock.workspace.tree import opened_file, parent_of
 
-FILE_LIMIT = 1 << 20  # bytes of one text
-LINE_LIMIT = 4096  # characters shown of one line
-TOTAL_LIMIT = 8 << 20  # characters of one diff
+MAX_FILE_BYTES = 1 << 20  # bytes of one text
+MAX_LINE_CHARS = 4096  # characters shown of one line
+MAX_DIFF_CHARS = 8 << 20  # characters of one diff
 FLAGGED = "executed outside of the fence"
 _RED, _GREEN, _CYAN, _BOLD, _YELLOW = "31", "32", "36", "1", "33"
 _COLOURS = {Tag.ADDED: _GREEN, Tag.REMOVED: _RED, Tag.HUNK: _CYAN}
@@ -31,7 +31,7 @@ class Paper:
     """Where a diff is written: colours on a terminal, and an end to what a hostile file can print."""
 
     coloured: bool
-    left: int = TOTAL_LIMIT
+    left: int = MAX_DIFF_CHARS
 
     @classmethod
     def of_stdout(cls) -> Paper:
@@ -58,9 +58,9 @@ def show(change: Change, roots: Roots, paper: Paper) -> None:
         if paper.left <= 0:
             paper.write("  … the rest is not shown: name the path to see it")
             return
-        cut = "…" if len(line.text) > LINE_LIMIT else ""
+        cut = "…" if len(line.text) > MAX_LINE_CHARS else ""
         sign = "" if line.tag is Tag.HUNK else line.tag.value
-        paper.write(f"{sign}{line.text[:LINE_LIMIT]}{cut}", _COLOURS.get(line.tag))
+        paper.write(f"{sign}{line.text[:MAX_LINE_CHARS]}{cut}", _COLOURS.get(line.tag))
 
 
 def show_stat(changes: Sequence[Change], roots: Roots, paper: Paper) -> None:
@@ -114,7 +114,7 @@ def as_json(change: Change) -> dict[str, Any]:
     }
 
 
-def _entry(entry: Entry | None) -> dict[str, Any] | None:
+def _entry(entry: TreeEntry | None) -> dict[str, Any] | None:
     if entry is None:
         return None
     return {"type": entry.type.value, "mode": f"{entry.mode:04o}", "size": entry.size, "target": entry.target}
@@ -138,7 +138,7 @@ def _details(change: Change) -> Iterator[str]:
         yield f"symlink {old.target} → {new.target}" if old and old.target else f"symlink to {new.target}"
     if old and new and old.type is new.type and new.type is not Type.LINK and old.permissions != new.permissions:
         yield f"mode {old.permissions:03o} → {new.permissions:03o}"
-    elif new and new.type is Type.FILE and change.kind in (Kind.ADDED, Kind.TYPE) and new.mode & 0o111:
+    elif new and new.type is Type.FILE and change.kind in (ChangeKind.ADDED, ChangeKind.TYPE) and new.mode & 0o111:
         yield f"mode {new.permissions:03o}"
     if new and new.type is Type.FILE and new.mode & (stat.S_ISUID | stat.S_ISGID):
         yield "its set-user-id or set-group-id bit is not applied"
@@ -146,9 +146,9 @@ def _details(change: Change) -> Iterator[str]:
         yield FLAGGED
 
 
-def _lines(change: Change, roots: Roots) -> list[Line] | str:
+def _lines(change: Change, roots: Roots) -> list[DiffLine] | str:
     """The lines of both versions, or what is said instead of them."""
-    if change.kind is Kind.MODE or change.obstacle is Obstacle.MASKED or change.renamed_from:
+    if change.kind is ChangeKind.MODE or change.obstacle is Obstacle.MASKED or change.renamed_from:
         return []
     old = _content(roots.lower, change.path, change.old)
     new = _content(roots.upper, change.path, change.new)
@@ -162,14 +162,14 @@ def _lines(change: Change, roots: Roots) -> list[Line] | str:
     return unified(old, new)
 
 
-def _content(root: int, path: str, entry: Entry | None) -> bytes | str:
+def _content(root: int, path: str, entry: TreeEntry | None) -> bytes | str:
     if entry is None or entry.type is not Type.FILE:
         return b""
-    if entry.size > FILE_LIMIT:
+    if entry.size > MAX_FILE_BYTES:
         return f"too large to show, {size_text(entry.size)}"
     try:
         with parent_of(root, path) as (parent, name), opened_file(name, parent) as fd:
-            return os.read(fd, FILE_LIMIT)
+            return os.read(fd, MAX_FILE_BYTES)
     except OSError as error:
         return f"can not be read: {error.strerror}"
 

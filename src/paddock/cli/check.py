@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from paddock.cli.options import Parser
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import PolicyError, UsageError
-from paddock.plan.listing import lost_as_written
+from paddock.explain.unlistable import lost_as_written
 from paddock.policy import Origin, Request, load, weak_points
 
 
@@ -23,7 +23,7 @@ def execute(arguments: list[str]) -> int:
         policy = load(Request(policies=(file,), trust_required=False), origin)
         if any(policy.tools.given()):
             # Imported here: few policies speak of tools, and judging commands needs a grammar.
-            from paddock.decide.tools import ToolPolicy
+            from paddock.tools.policy.policy import ToolPolicy
 
             ToolPolicy.of(policy.tools, cwd=origin.cwd, home=origin.home)
         weak = list(weak_points(policy))

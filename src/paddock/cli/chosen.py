@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paddock.changes.judge import Selection
-from paddock.changes.model import Change, inside
 from paddock.errors import SessionError, UsageError
 from paddock.policy import Origin
-from paddock.session.sessions import Session, find, is_session, of_directory, store_of
+from paddock.workspace.conflicts import Selection
+from paddock.workspace.model import Change, inside
+from paddock.workspace.sessions import Session, find, is_session, of_directory, store_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

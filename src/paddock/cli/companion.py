@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from paddock.approve.inbox import Line
+from paddock.approve.inbox import SocketInbox
 from paddock.approve.terminal import Terminal
 from paddock.cli.options import Parser
 from paddock.policy import Origin
@@ -17,5 +17,5 @@ def execute(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     core = os.getppid()
     with socket.socket(fileno=options.socket) as line:
-        Terminal(origin=Origin.of_process(), core=core).serve(Line(line))
+        Terminal(origin=Origin.of_process(), core=core).serve(SocketInbox(line))
     return 0

@@ -7,9 +7,9 @@ import json
 from paddock.cli.changes import Paper, as_json, merged, show, show_stat, summary
 from paddock.cli.chosen import Words, check_named
 from paddock.cli.options import Parser, split_command
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.policy import Origin
-from paddock.session.review import reviewed
+from paddock.workspace.review import reviewed
 
 
 def execute(arguments: list[str]) -> int:

@@ -6,11 +6,11 @@ import contextlib
 
 from paddock.cli.chosen import Words
 from paddock.cli.options import Parser
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import SessionError
 from paddock.policy import Origin
-from paddock.session.review import recovered
-from paddock.session.sessions import Broken, Session, Taken, discard, look, store_of
+from paddock.workspace.review import recovered
+from paddock.workspace.sessions import Broken, Session, Taken, discard, look, store_of
 
 
 def execute(arguments: list[str]) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from paddock.cli.options import Parser
 from paddock.cli.show import NOT_COVERED
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK, PaddockError
 from paddock.host import Host, Probe, Usable, finish_scans, measure, try_everything
 from paddock.plan import Plan, compile_plan

@@ -7,10 +7,10 @@ import sys
 
 from paddock.cli.options import Parser, add_policy_options, request_of
 from paddock.cli.show import show_plan
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
+from paddock.launch.prepare import prepare
 from paddock.policy import Origin, load
 from paddock.policy.render import to_toml
-from paddock.session import prepare
 
 
 def execute(arguments: list[str]) -> int:

@@ -12,10 +12,10 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.errors import EXIT_PADDOCK, Bug, PaddockError, UsageError
-from paddock.plan.read import http_of
-from paddock.policy.reach import Reach
+from paddock.explain.read_plan import http_of
+from paddock.policy.trust.writable_history import WritableHistory
 
 _PR_SET_DUMPABLE = 4
 _DESCRIPTORS = ("--line", "--relay", "--plan-fd")
@@ -51,18 +51,18 @@ def _keep_secrets() -> None:
 
 def _ready(line: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket.socket], None]:
     """Reads the secrets, and says that it did."""
-    from paddock.network.credentials import injections, require_trusted
-    from paddock.network.routes import Settings
+    from paddock.http.credentials import injections, require_trusted
+    from paddock.http.route_table import Settings
 
     http, reached = http_of(os.pread(plan_fd, os.fstat(plan_fd).st_size, 0))
     settings = Settings.of(http)
-    reach = Reach(trees=reached)
+    reach = WritableHistory(trees=reached)
     require_trusted(os.environ, reach)
     secrets = injections(settings.routes, os.environ, reach, plan_fd)
     ready = canonical({"error": None, "hint": None}).encode("ascii")
     authority = None
     if hosts := settings.inspected_hosts():
-        from paddock.network.inspection import Authority
+        from paddock.http.inspection import Authority
 
         authority = Authority(hosts)
         bundle = os.memfd_create("bundle", os.MFD_CLOEXEC)
@@ -72,6 +72,6 @@ def _ready(line: socket.socket, plan_fd: int) -> Callable[[socket.socket, socket
             socket.send_fds(line, [ready], [bundle])
     else:
         line.send(ready)
-    from paddock.network.server import serve
+    from paddock.http.server import serve
 
     return partial(serve, settings=settings, injections=secrets, authority=authority)

@@ -7,11 +7,11 @@ import os
 from collections.abc import Iterator
 
 from paddock.cli.options import Parser
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
 from paddock.policy import Origin
-from paddock.policy.config import INITIAL, place
-from paddock.policy.places import BUILTIN_DISTROS
+from paddock.policy.formats.config import INITIAL, place
+from paddock.policy.formats.executor_modes import BUILTIN_DISTROS
 
 
 def execute(arguments: list[str]) -> int:

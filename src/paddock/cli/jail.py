@@ -8,12 +8,12 @@ import shlex
 from dataclasses import replace
 
 from paddock.cli.options import Parser, add_policy_options, request_of, split_command
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
+from paddock.launch.prepare_container import prepare_container
 from paddock.policy import Origin
+from paddock.policy.formats.schema import ID_MAPS
 from paddock.policy.request import DirectiveFlag, Request
-from paddock.policy.schema import ID_MAPS
-from paddock.session.container import prepare_container
 
 _USAGE = "paddock jail [options] -- COMMAND …"
 

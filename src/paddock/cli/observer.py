@@ -6,9 +6,9 @@ import os
 import socket
 
 from paddock.cli.options import Parser
-from paddock.plan.read import plan_of
-from paddock.session.answer import judge_for
-from paddock.session.observer import serve
+from paddock.explain.file_answer import judge_for
+from paddock.explain.observer import serve
+from paddock.explain.read_plan import plan_of
 
 
 def execute(arguments: list[str]) -> int:

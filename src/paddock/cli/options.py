@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 from paddock.errors import UsageError
 from paddock.policy import GrantFlag, Request
-from paddock.policy.model import Access, Switch, Tier, Tools
+from paddock.policy.model import Access, Switch, Tier, ToolSettings
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,8 +42,8 @@ def add_tool_options(parser: Parser) -> None:
     add("--denied-commands", action="append", default=[], metavar="COMMAND", help="one more; may be repeated")
 
 
-def tool_flags_of(options: argparse.Namespace) -> Tools:
-    from paddock.policy.config import tool_flags
+def tool_flags_of(options: argparse.Namespace) -> ToolSettings:
+    from paddock.policy.formats.config import tool_flags
 
     def several(written: list[str]) -> tuple[str, ...]:
         found = tuple(one.strip() for text in written for one in text.split(","))

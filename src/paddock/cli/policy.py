@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 
 from paddock.cli.options import Parser, add_tool_options, tool_flags_of
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.policy import Origin
-from paddock.policy.config import configured, shown
+from paddock.policy.formats.config import configured, shown
 
 
 def execute(arguments: list[str]) -> int:
@@ -18,7 +18,7 @@ def execute(arguments: list[str]) -> int:
     add_tool_options(parser)
     options = parser.parse_args(arguments)
     # Imported here: the lists are a part of what judges.
-    from paddock.decide.tools import default_denied_paths
+    from paddock.tools.policy.policy import default_denied_paths
 
     builtin = [pattern for _, _, patterns in default_denied_paths() for pattern in patterns]
     found = list(shown(configured(Origin.of_process(), options.config, flags=tool_flags_of(options))))

@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from paddock.cli.options import Parser
-from paddock.cli.text import complain, printable, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK
 from paddock.policy import Origin
 from paddock.policy.listing import Listed, listed, text_of
+from paddock.text.printable import printable
 
 
 def execute(arguments: list[str]) -> int:

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 from paddock.cli.options import Parser, add_policy_options, request_of, split_command
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import UsageError
+from paddock.launch.memo import Memo, watched
+from paddock.launch.prepare import prepare
 from paddock.policy import Origin
-from paddock.session import prepare
-from paddock.session.leavings import sweep
-from paddock.session.memo import Memo, watched
+from paddock.workspace.stale_temp import sweep
 
 
 def execute(arguments: list[str]) -> int:
@@ -54,7 +54,7 @@ def execute(arguments: list[str]) -> int:
         memo.keep(prepared, consulted, quiet=parsed.quiet)
         sweep(origin.uid)
         prepared.run(command, quiet=parsed.quiet)
-    from paddock.session.rehearsal import rehearse
+    from paddock.explain.dry_run import rehearse
 
     preflight = prepared.preflight()
     not_started = rehearse(prepared, command, origin)

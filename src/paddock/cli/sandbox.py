@@ -13,16 +13,16 @@ import tempfile
 from dataclasses import asdict, replace
 
 from paddock.cli.options import Parser
-from paddock.cli.text import complain, say
+from paddock.cli.terminal_output import complain, say
 from paddock.errors import EXIT_PADDOCK, ExecutorError, PaddockError, UsageError
+from paddock.executors.interface import CommandExecutor
 from paddock.executors.modes import HOLDS, executor_for, resolve_mode
 from paddock.executors.run import run
-from paddock.executors.seam import CommandExecutor
 from paddock.policy import Origin
-from paddock.policy.places import Mode, SandboxConfig, WslSandboxConfig, wsl_profile
-from paddock.policy.safety import read_safety_config
+from paddock.policy.formats.executor_modes import Mode, SandboxConfig, WslSandboxConfig, wsl_profile
+from paddock.policy.formats.safety import read_safety_config
 
-NOT_HERE = 2
+EXIT_NOT_HERE = 2
 _ABOUT = "uname -r; python3 --version 2>/dev/null || true"
 
 
@@ -41,7 +41,7 @@ def execute(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     if options.act in ("setup", "reset") and sys.platform != "win32":
         complain(f"sandbox {options.act} makes a distribution of WSL: that is for Windows, and this is {sys.platform}")
-        return NOT_HERE
+        return EXIT_NOT_HERE
     match options.act:
         case "modes":
             return _modes(as_json=options.json)
@@ -223,7 +223,7 @@ def _reset(config: WslSandboxConfig, *, sure: bool) -> int:
 def _named(path: str, origin: Origin) -> SandboxConfig:
     """It names programs that run outside of the fence: what a command could have written has to be trusted first."""
     if sys.platform != "win32":
-        from paddock.policy.config import load_config
+        from paddock.policy.formats.config import load_config
 
         return load_config(path, origin=origin).sandbox or SandboxConfig()
     try:

@@ -6,14 +6,14 @@ import json
 import time
 from typing import Any
 
-from paddock.changes.model import Type
 from paddock.cli.changes import size_text
 from paddock.cli.options import Parser
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import SessionError
 from paddock.policy import Origin
-from paddock.session.review import reviewed
-from paddock.session.sessions import Broken, Session, Taken, listed, store_of
+from paddock.workspace.model import Obstacle, Type
+from paddock.workspace.review import reviewed
+from paddock.workspace.sessions import Broken, Session, Taken, listed, store_of
 
 
 def execute(arguments: list[str]) -> int:
@@ -43,6 +43,7 @@ def _row(session: Session | Taken | Broken) -> dict[str, Any]:
         "command": list(session.command),
         "changes": None,
         "bytes": None,
+        "unreadable": 0,
         "apply_interrupted": False,
     }
     try:
@@ -50,6 +51,7 @@ def _row(session: Session | Taken | Broken) -> dict[str, Any]:
             row["changes"] = len(review.changes)
             files = (change.new for change in review.changes if change.new and change.new.type is Type.FILE)
             row["bytes"] = sum(file.size for file in files)
+            row["unreadable"] = sum(change.obstacle is Obstacle.UNREADABLE for change in review.changes)
             row["apply_interrupted"] = review.record.unfinished is not None
     except SessionError as error:
         row["error"] = error.message
@@ -67,6 +69,8 @@ def _line(row: dict[str, Any]) -> str:
     else:
         plural = "" if row["changes"] == 1 else "s"
         what = f"{row['changes']} change{plural}, {size_text(row['bytes'])}"
+    if row["unreadable"]:
+        what += f" ({row['unreadable']} can not be looked at)"
     interrupted = ", apply interrupted" if row["apply_interrupted"] else ""
     command = " ".join(row["command"])[:60]
     return f"{row['id']}  {started}  {row['state']:7}  {what}{interrupted}  {row['workspace']}  {command}"

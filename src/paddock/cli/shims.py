@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 from paddock.cli.options import Parser
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
+from paddock.launch.shims import Installed, default_dir, install, installed, remove
 from paddock.policy import Origin, Request
-from paddock.session.shims import Installed, default_dir, install, installed, remove
 
 _ADVISORY = (
     "This is advice, not a fence: whoever calls /bin/bash by its path, or by a #! line, goes past it.",

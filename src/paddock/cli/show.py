@@ -7,30 +7,30 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
 
-from paddock.cli.text import say
-from paddock.plan.http import DOMAIN
-from paddock.plan.listing import lost_as_held
+from paddock.cli.terminal_output import say
+from paddock.explain.read_plan import plan_of
+from paddock.explain.unlistable import lost_as_held
+from paddock.launch.prepare import Preflight, Prepared
+from paddock.plan.http_routes import DOMAIN
 from paddock.plan.model import (
     Files,
     Gate,
     GateRule,
     HostRule,
     Level,
-    Network,
+    NetworkPlan,
+    NetworkReach,
     PathGrant,
     Plan,
-    Reach,
-    Route,
+    RoutePlan,
     Seccomp,
-    Shell,
+    ShellPlan,
 )
-from paddock.plan.read import plan_of
-from paddock.policy.model import Action, OnFailure, Tier, Tools
-from paddock.policy.schema import NOT
-from paddock.session import Preflight, Prepared
+from paddock.policy.formats.schema import NOT
+from paddock.policy.model import Action, OnFailure, Tier, ToolSettings
 
-_LABEL = 13
-_WIDTH = 110
+_LABEL_COLUMNS = 13
+_WIDTH_COLUMNS = 110
 _CLOSED = "(closed)"
 
 # What a tier does not hold, whatever the policy says; SECURITY.md explains each.
@@ -76,7 +76,7 @@ def show_plan(prepared: Prepared, preflight: Preflight, command: Sequence[str] |
     _item("notes", [n.text for n in plan.notices[1:] if n.level is Level.INFO] + _lost(plan.files, preflight))
 
 
-def _tools(tools: Tools) -> list[str]:
+def _tools(tools: ToolSettings) -> list[str]:
     given = [f"{key} ({source})" for key, source in tools.given()]
     if not given:
         return []
@@ -92,10 +92,12 @@ def _lost(files: Files | None, preflight: Preflight) -> list[str]:
 
 
 def _item(label: str, lines: Iterable[str]) -> None:
-    margin = " " * _LABEL
+    margin = " " * _LABEL_COLUMNS
     for number, line in enumerate(lines):
-        head = f"{label:{_LABEL}}" if number == 0 else margin
-        wrapped = textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+        head = f"{label:{_LABEL_COLUMNS}}" if number == 0 else margin
+        wrapped = textwrap.wrap(
+            line, _WIDTH_COLUMNS, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+        )
         say(head + (wrapped[0] if wrapped else ""))
         for rest in wrapped[1:]:
             say(margin + rest)
@@ -187,7 +189,7 @@ def _programs(gate: Gate | None) -> list[str]:
     return lines
 
 
-def _shells(shell: Shell | None) -> list[str]:
+def _shells(shell: ShellPlan | None) -> list[str]:
     """What they lose; the rest is the fence's."""
     if shell is None:
         return []
@@ -209,10 +211,10 @@ def _matches(rule: GateRule) -> str:
     return ", ".join(f"{one.key}{NOT if one.not_ else ''} = {' | '.join(one.values)}" for one in rule.match)
 
 
-def _network(network: Network | None, tier: Tier) -> list[str]:
+def _network(network: NetworkPlan | None, tier: Tier) -> list[str]:
     if network is None:
         return ["NOT FENCED: every host can be reached, and every service of this machine"]
-    if network.mode is Reach.NONE:
+    if network.mode is NetworkReach.NONE:
         nobody = (
             "a network of its own in which nobody else is" if tier is Tier.FULL else "no sockets for it can be made"
         )
@@ -235,12 +237,12 @@ def _network(network: Network | None, tier: Tier) -> list[str]:
     return [*lines, *_published(network), "never: cloud metadata, link-local addresses"]
 
 
-def _published(network: Network) -> list[str]:
+def _published(network: NetworkPlan) -> list[str]:
     shown = "port {} of this machine's loopback leads to port {} inside"
     return [shown.format(one.host, one.inside) for one in network.published]
 
 
-def _route(route: Route) -> list[str]:
+def _route(route: RoutePlan) -> list[str]:
     secret = f", with the secret of {route.credential.kind.value}:{route.credential.place}" if route.credential else ""
     opened = f", and as https://{route.upstream.host}" if route.inspect else ""
     head = f"route http://{route.name}.{DOMAIN} → {route.upstream}{secret}{opened}  {route.source}"

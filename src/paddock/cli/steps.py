@@ -7,18 +7,18 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import Bug
+from paddock.launch.prepare import Preflight
 from paddock.plan.model import Container, IdRange, Level, Plan
-from paddock.session import Preflight
 
-_WIDTH = 110
+_WIDTH_COLUMNS = 110
 _MARGIN = " " * 4
 
 
 def show_steps(plan: Plan, preflight: Preflight, command: Sequence[str]) -> None:
     for number, step in enumerate(steps(plan, preflight, command), start=1):
-        lines = textwrap.wrap(step, _WIDTH, break_long_words=False, break_on_hyphens=False)
+        lines = textwrap.wrap(step, _WIDTH_COLUMNS, break_long_words=False, break_on_hyphens=False)
         say(f"{number:>2}  {lines[0]}")
         for line in lines[1:]:
             say(_MARGIN + line)

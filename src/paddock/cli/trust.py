@@ -7,13 +7,13 @@ import os
 from collections.abc import Iterable
 
 from paddock.cli.options import Parser
-from paddock.cli.text import say
+from paddock.cli.terminal_output import say
 from paddock.errors import UsageError
 from paddock.host.registries import agreement, named_in
 from paddock.policy import Origin, Request, load
-from paddock.policy.config import read_config
+from paddock.policy.formats.config import read_config
 from paddock.policy.model import Destination, Sourced
-from paddock.policy.trust import agree, read_policy, trust, untrust
+from paddock.policy.trust.file_trust import agree, read_policy, trust, untrust
 
 
 def execute(arguments: list[str]) -> int:

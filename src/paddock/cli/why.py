@@ -11,19 +11,19 @@ import shlex
 from dataclasses import asdict
 
 from paddock.cli.options import Parser, add_policy_options, add_tool_options, request_of, tool_flags_of
-from paddock.cli.text import say
-from paddock.decide.hosts import LOOPBACK, judge_host
+from paddock.cli.terminal_output import say
 from paddock.errors import PolicyError, UsageError
-from paddock.plan.http import DOMAIN
-from paddock.plan.judge import Operation
-from paddock.plan.model import Reach
+from paddock.explain.ask_host_table import LOOPBACK, judge_host
+from paddock.explain.exec_answer import answer_exec
+from paddock.explain.file_answer import Tried, answer
+from paddock.explain.file_rules import Operation
+from paddock.launch.prepare import prepare
+from paddock.plan.http_routes import DOMAIN
+from paddock.plan.model import NetworkReach
 from paddock.policy import Origin, load
 from paddock.policy.glob import written
 from paddock.policy.hosts import allowed_host, read_host
 from paddock.policy.model import COMMAND_LINE, Action, Source
-from paddock.session import prepare
-from paddock.session.answer import Tried, answer
-from paddock.session.exec_answer import answer_exec
 
 _QUOTED = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^"])*["]""", re.DOTALL)
 _FLAG_HOST = Source(file=COMMAND_LINE, key="--host")
@@ -163,7 +163,7 @@ def _host(options: argparse.Namespace) -> int:
             endpoints = "every endpoint" if route.endpoints is None else f"{len(route.endpoints)} endpoint rules"
             say(f"  leads to: {route.upstream}, {endpoints}")
     flag = host.strip("[]") if port in (80, 443) else f"{host}:{port}"
-    if not decision.allowed and rule is None and plan.network and plan.network.mode is Reach.FILTERED:
+    if not decision.allowed and rule is None and plan.network and plan.network.mode is NetworkReach.FILTERED:
         if host.lower().removesuffix(".") in LOOPBACK:
             say(f"  to allow it: allowed_local_ports = [{port}], in [network] of a policy")
         elif _may(flag):
@@ -195,9 +195,9 @@ def _host_and_port(written: str) -> tuple[str, int]:
 
 
 def _tool(options: argparse.Namespace) -> int:
-    from paddock.decide.calls import ToolCall
-    from paddock.decide.tools import ToolPolicy
-    from paddock.policy.config import configured
+    from paddock.policy.formats.config import configured
+    from paddock.tools.policy.calls import ToolCall
+    from paddock.tools.policy.policy import ToolPolicy
 
     origin = Origin.of_process()
     written = load(request_of(options, command=None), origin).tools

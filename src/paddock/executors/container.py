@@ -1,7 +1,7 @@
 """A container of docker or podman for each worktree, which is mounted into it.
 
 Its first process reads a pipe that we hold: when we end, however, it does, and the engine removes the container. If
-that is killed too, the next of us does (leftover.py).
+that is killed too, the next of us does (orphan_containers.py).
 Commands are ``exec``s in it, as the caller's user, without capabilities, with an environment made of what is given.
 """
 
@@ -17,16 +17,11 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 
-from paddock.decide.calls import Dialect
-from paddock.executors.attendant import AttendedProcess
-from paddock.executors.client import MARK, ClientProcess, new_mark, signalling
-from paddock.executors.held import HeldNames, held_names, volumes
+from paddock.executors.exec_server import AttendedProcess
 from paddock.executors.host import HostExecutor
-from paddock.executors.leftover import LABEL, owner, remove_left
-from paddock.executors.run import run
-from paddock.executors.seam import (
+from paddock.executors.interface import (
     FIND_SHELL,
-    Command,
+    CommandLine,
     Failure,
     NotStarted,
     Size,
@@ -35,7 +30,12 @@ from paddock.executors.seam import (
     dialect_of,
     shell_words,
 )
+from paddock.executors.orphan_containers import LABEL, owner, remove_left
+from paddock.executors.remote_client import MARK, ClientProcess, new_mark, signalling
+from paddock.executors.run import run
+from paddock.executors.workspace_covers import HeldNames, held_names, volumes
 from paddock.policy import Request
+from paddock.shell.dialect import Dialect
 
 ENGINES = ("podman", "docker")
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -111,7 +111,7 @@ class ContainerExecutor:
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,

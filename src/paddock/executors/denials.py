@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
-_LONGEST = 8192  # of an event
-_MOST = 256  # of a command
-_COMMANDS = 1024  # whose denials nobody has asked for
+_MAX_EVENT_BYTES = 8192  # of an event
+_MAX_DENIALS = 256  # of a command
+_MAX_COMMANDS = 1024  # whose denials nobody has asked for
 _PATIENCE_S = 2.0
 
 
-class Kind(Enum):
+class DenialKind(Enum):
     EXEC = "exec"
     HOST = "host"
     PATH = "path"
@@ -30,14 +30,14 @@ class Denial:
     """Something that was refused: a command line, ``host:port``, or a path. ``rule_id``: the rule that did, or where it
     stands."""
 
-    kind: Kind
+    kind: DenialKind
     what: str
     rule_id: str | None = None
     reason: str | None = None
 
 
 @runtime_checkable
-class Judged(Protocol):
+class DenialSource(Protocol):
     """A process of a place that says what it refused."""
 
     async def denials(self) -> tuple[Denial, ...]: ...
@@ -54,7 +54,7 @@ class Denials:
         self._line.setblocking(False)
         self._loop.add_reader(self._line.fileno(), self._hear)
         self._of: dict[int, dict[tuple[object, ...], Denial]] = {}
-        self._of_nobody: deque[tuple[float, Denial]] = deque(maxlen=_MOST)
+        self._of_nobody: deque[tuple[float, Denial]] = deque(maxlen=_MAX_DENIALS)
         self._questions = 0
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._confines: asyncio.Future[bool | None] = self._loop.create_future()
@@ -98,7 +98,7 @@ class Denials:
 
     def _hear(self) -> None:
         try:
-            message = self._line.recv(_LONGEST)
+            message = self._line.recv(_MAX_EVENT_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -118,10 +118,10 @@ class Denials:
         if warden is None:
             self._of_nobody.append((time.monotonic(), denial))
             return
-        while len(self._of) >= _COMMANDS:
+        while len(self._of) >= _MAX_COMMANDS:
             del self._of[next(iter(self._of))]
         known = self._of.setdefault(warden, {})
-        if len(known) < _MOST:
+        if len(known) < _MAX_DENIALS:
             # A program is looked for in many places, and a host called more than once.
             known.setdefault((denial.kind, denial.what, denial.rule_id), denial)
 
@@ -136,9 +136,9 @@ def _denial(event: dict[str, Any]) -> Denial:
         case "network":
             host = event["host"] or event["address"] or "?"
             what = host if event["port"] is None else f"{host}:{event['port']}"
-            return Denial(kind=Kind.HOST, what=what, rule_id=event["rule"], reason=event["reason"])
+            return Denial(kind=DenialKind.HOST, what=what, rule_id=event["rule"], reason=event["reason"])
         case "file.refused":
-            return Denial(kind=Kind.PATH, what=event["path"], reason=event["reason"])
+            return Denial(kind=DenialKind.PATH, what=event["path"], reason=event["reason"])
         case _:
             what = shlex.join(event["argv"]) or event["exe"]
-            return Denial(kind=Kind.EXEC, what=what, rule_id=event["rule_id"], reason=event["reason"])
+            return Denial(kind=DenialKind.EXEC, what=what, rule_id=event["rule_id"], reason=event["reason"])

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from typing import IO
 
 from paddock.errors import ExecutorError
-from paddock.executors.client import scripted
+from paddock.executors.remote_client import scripted
 from paddock.executors.wsl import (
     AUTOMOUNT,
-    Workspace,
+    WslWorkspace,
     checked_distro,
     checked_shell,
     client_environment,
@@ -34,14 +34,14 @@ from paddock.executors.wsl import (
     in_distro,
     wsl_program,
 )
-from paddock.policy.places import WslSandboxConfig
+from paddock.policy.formats.executor_modes import WslSandboxConfig
 
-ROOTFS_MAX = 4 * 1024**3
+MAX_ROOTFS_BYTES = 4 * 1024**3
 _ETC = "/etc"
 _CALL_S = 120.0
 _INSTALL_S = 1800.0
 _FETCH_S = 60.0  # without a word from the server
-_CHUNK = 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +103,10 @@ def download_rootfs(url: str, sha256: str, to: str, *, context: ssl.SSLContext |
             part = os.path.join(directory, "part")
             size = 0
             with open(part, "wb") as file:
-                while chunk := answer.read(_CHUNK):
+                while chunk := answer.read(_CHUNK_BYTES):
                     size += len(chunk)
-                    if size > ROOTFS_MAX:
-                        raise ExecutorError(f"{url}: larger than {ROOTFS_MAX} bytes")
+                    if size > MAX_ROOTFS_BYTES:
+                        raise ExecutorError(f"{url}: larger than {MAX_ROOTFS_BYTES} bytes")
                     digest.update(chunk)
                     file.write(chunk)
             if digest.hexdigest() != sha256.lower():
@@ -146,7 +146,7 @@ def set_up(
     there = config.distro in list_distros()
     if there and not force:
         return False
-    workspace = Workspace(config.workspace if config.workspace is not None else os.getcwd(), AUTOMOUNT)
+    workspace = WslWorkspace(config.workspace if config.workspace is not None else os.getcwd(), AUTOMOUNT)
     with tempfile.TemporaryDirectory() as directory:
         archive = os.path.join(directory, "rootfs.tar.gz")
         say(f"fetching {config.rootfs_url}")
@@ -170,7 +170,7 @@ def set_up(
     return True
 
 
-def _settings(config: WslSandboxConfig, workspace: Workspace) -> list[str]:
+def _settings(config: WslSandboxConfig, workspace: WslWorkspace) -> list[str]:
     """Lines that write what the distribution is to be told, if there is anything to tell."""
     lines, told = [], ""
     if config.user is not None:

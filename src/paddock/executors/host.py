@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from paddock import core
-from paddock.executors.attendant import Attendant, AttendedProcess
-from paddock.executors.seam import Command, Size, checked_environment, checked_words, dialect_of, shell_here
+from paddock.core import process as core
+from paddock.executors.exec_server import Attendant, AttendedProcess
+from paddock.executors.interface import CommandLine, Size, checked_environment, checked_words, dialect_of, shell_here
 
 
 class HostExecutor:
@@ -34,7 +34,7 @@ class HostExecutor:
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paddock.errors import HostError, UsageError
+from paddock.executors.interface import CommandExecutor, CommandLine, shell_here
 from paddock.executors.run import Result, run
-from paddock.executors.seam import Command, CommandExecutor, shell_here
-from paddock.policy.places import (
+from paddock.policy.formats.executor_modes import (
     LinuxSandboxConfig,
     LocalSandboxConfig,
     Mode,
@@ -155,7 +155,7 @@ def _local(here: str) -> CommandExecutor:
         from paddock.executors.host import HostExecutor
 
         return HostExecutor()
-    from paddock.executors.plain import PlainExecutor
+    from paddock.executors.asyncio_process import PlainExecutor
 
     return PlainExecutor(shell=None if here == "windows" else shell_here())
 
@@ -207,7 +207,7 @@ def _system(platform: str) -> str:
     return "windows" if platform in ("win32", "nt", "windows") else platform
 
 
-class _Place:
+class _LazyExecutor:
     """A mode by a name of its own: an executor, made when it is first needed."""
 
     mode: ClassVar[Mode]
@@ -223,7 +223,7 @@ class _Place:
             self._executor = executor_for(self.config)
         return self._executor
 
-    async def execute(self, command: Command, **options: Any) -> Result:
+    async def execute(self, command: CommandLine, **options: Any) -> Result:
         """See :func:`paddock.executors.run.run`."""
         return await run(self.executor, command, **options)
 
@@ -232,7 +232,7 @@ class _Place:
         return () if executor is None else await executor.dispose()
 
 
-class LocalSandbox(_Place):
+class LocalSandbox(_LazyExecutor):
     """No isolation."""
 
     mode = Mode.LOCAL
@@ -241,21 +241,21 @@ class LocalSandbox(_Place):
         super().__init__(config)
 
 
-class LinuxSandbox(_Place):
+class LinuxSandbox(_LazyExecutor):
     mode = Mode.LINUX
 
     def __init__(self, config: LinuxSandboxConfig | None = None, *, require_enforced: bool = True) -> None:
         super().__init__(config, require_enforced=require_enforced)
 
 
-class WindowsSubprocessSandbox(_Place):
+class WindowsSubprocessSandbox(_LazyExecutor):
     mode = Mode.WINDOWS
 
     def __init__(self, config: WindowsSandboxConfig | None = None, *, require_enforced: bool = True) -> None:
         super().__init__(config, require_enforced=require_enforced)
 
 
-class WslDistroSandbox(_Place):
+class WslDistroSandbox(_LazyExecutor):
     mode = Mode.WSL
 
     def __init__(self, config: WslSandboxConfig | None = None) -> None:

@@ -15,14 +15,24 @@ from pathlib import Path
 from typing import IO, Literal
 
 from paddock.errors import UsageError
-from paddock.executors.denials import Denial, Judged
+from paddock.executors.denials import Denial, DenialSource
+from paddock.executors.interface import (
+    KILL,
+    TERM,
+    Closable,
+    CommandExecutor,
+    CommandLine,
+    Failure,
+    NotStarted,
+    Process,
+    Size,
+)
 from paddock.executors.output import Capture, Captured
-from paddock.executors.seam import KILL, TERM, Closable, Command, CommandExecutor, Failure, NotStarted, Process, Size
 
-CAP = 1024 * 1024
+MAX_OUTPUT_BYTES = 1024 * 1024
 GRACE_S = 5.0
 DRAIN_S = 0.5  # for what was written before the end and is on its way; whoever holds the pipe longer is not waited for
-_CHUNK = 64 * 1024
+_CHUNK_BYTES = 64 * 1024
 _TO_DIE_S = 10.0  # nobody is asked any more; a place elsewhere has to be told
 
 Stream = Literal["stdout", "stderr"]
@@ -76,7 +86,7 @@ class Result:
 
 async def run(
     executor: CommandExecutor,
-    command: Command,
+    command: CommandLine,
     *,
     cwd: str | None = None,
     env: Mapping[str, str] | None = None,
@@ -85,7 +95,7 @@ async def run(
     timeout_s: float | None = None,
     idle_timeout_s: float | None = None,
     on_output: Callable[[Stream, bytes], None] | None = None,
-    cap: int = CAP,
+    cap: int = MAX_OUTPUT_BYTES,
     spool: str | os.PathLike[str] | None = None,
     grace_s: float = GRACE_S,
 ) -> Result:
@@ -116,7 +126,7 @@ async def run(
             if timed_out:
                 await end(process, grace_s)
             await heard.rest(DRAIN_S)
-            denials = await process.denials() if isinstance(process, Judged) else ()
+            denials = await process.denials() if isinstance(process, DenialSource) else ()
         except BaseException:
             # Cancelled, or a callback failed: nothing goes on without its caller.
             await asyncio.shield(end(process, grace_s))
@@ -167,7 +177,7 @@ class _Heard:
                 self.reading.append(asyncio.create_task(self._read(stream, reader)))
 
     async def _read(self, stream: Stream, reader: asyncio.StreamReader) -> None:
-        while chunk := await reader.read(_CHUNK):
+        while chunk := await reader.read(_CHUNK_BYTES):
             if self._left:
                 continue
             self.last_at = time.monotonic()

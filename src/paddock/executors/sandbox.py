@@ -14,14 +14,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from paddock import core
 from paddock.approve import Approver
-from paddock.approve.inbox import Line
+from paddock.approve.inbox import SocketInbox
+from paddock.core import process as core
 from paddock.errors import PaddockError
-from paddock.executors.attendant import Attendant, AttendedProcess
 from paddock.executors.denials import Denials
-from paddock.executors.seam import (
-    Command,
+from paddock.executors.exec_server import Attendant, AttendedProcess
+from paddock.executors.interface import (
+    CommandLine,
     Failure,
     NotStarted,
     Size,
@@ -30,13 +30,13 @@ from paddock.executors.seam import (
     dialect_of,
     shell_here,
 )
+from paddock.launch.prepare import Prepared, prepare
 from paddock.plan.model import EnvironmentRules, GateMatch, GateRule, Plan
 from paddock.policy import Origin, Request
 from paddock.policy.model import Access, Action, Tier
 from paddock.policy.request import GrantFlag
-from paddock.session import Prepared, prepare
 
-_SAID = 64 * 1024  # of what the core said
+_MAX_COMPLAINT_BYTES = 64 * 1024  # of what the core said
 
 
 class SandboxExecutor:
@@ -80,7 +80,7 @@ class SandboxExecutor:
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -93,6 +93,11 @@ class SandboxExecutor:
         _refuse_denied(environment, self._prepared.plan.environment)
         where = None if cwd is None else os.path.join(self.workspace, cwd)
         return await attendant.spawn(words, environment, cwd=where, stdin=stdin, tty=tty)
+
+    async def open(self, path: str, *, read: bool) -> int:
+        """A descriptor of what a path without links leads to inside at this moment. OSError: commands can not open it.
+        NotStarted: there is no sandbox to ask."""
+        return await (await self._ready()).open(path, read=read)
 
     async def prepared(self) -> Prepared:
         """Policy, host and plan of this sandbox: what the errors are about that it can raise."""
@@ -114,7 +119,7 @@ class SandboxExecutor:
         if self._said is None:
             return ""
         size = os.fstat(self._said).st_size
-        return os.pread(self._said, _SAID, max(size - _SAID, 0)).decode(errors="replace")
+        return os.pread(self._said, _MAX_COMPLAINT_BYTES, max(size - _MAX_COMPLAINT_BYTES, 0)).decode(errors="replace")
 
     async def _ready(self) -> Attendant:
         attendant, denials = await self._started()
@@ -192,7 +197,7 @@ def _tells(plan: Plan) -> bool:
 
 def _answer(approver: Approver, line: socket.socket) -> None:
     with line:
-        approver.serve(Line(line))
+        approver.serve(SocketInbox(line))
 
 
 def _with_attendant(plan: Plan) -> Plan:

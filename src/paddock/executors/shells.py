@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 from paddock.errors import UsageError
+from paddock.executors.interface import Closable, CommandExecutor, CommandLine, NotStarted, Process, Resizable, Size
 from paddock.executors.run import GRACE_S, end
-from paddock.executors.seam import Closable, Command, CommandExecutor, NotStarted, Process, Resizable, Size
 
-RING = 1024 * 1024
-_CHUNK = 64 * 1024
+RING_BYTES = 1024 * 1024
+_CHUNK_BYTES = 64 * 1024
 _DRAIN_S = 0.5
 _ENDED_S = 30.0  # after KILL: on another machine that is as late as a connection may be
 
 
-class State(Enum):
+class ShellStatus(Enum):
     RUNNING = "running"
     COMPLETED = "completed"  # by itself, whatever its exit code
     FAILED = "failed"  # it was never started
@@ -39,7 +39,7 @@ class Said:
 
     data: bytes
     lost: int
-    state: State
+    state: ShellStatus
     exit_code: int | None
 
     @property
@@ -50,11 +50,11 @@ class Said:
 class Shell:
     """One of :class:`Shells`. stdout and stderr come as they came."""
 
-    def __init__(self, id: str, command: Command, log: Path) -> None:
+    def __init__(self, id: str, command: CommandLine, log: Path) -> None:
         self.id = id
         self.command = command
         self.log = log
-        self.state = State.RUNNING
+        self.state = ShellStatus.RUNNING
         self.exit_code: int | None = None
         self.error: str | None = None
         self._ring = bytearray()
@@ -81,9 +81,9 @@ class Shell:
         self._cursor = self._written
         return said
 
-    async def wait(self, timeout_s: float | None = None) -> State:
+    async def wait(self, timeout_s: float | None = None) -> ShellStatus:
         """Until it has ended, or the time is over."""
-        await self._until(lambda: self.state is not State.RUNNING, timeout_s)
+        await self._until(lambda: self.state is not ShellStatus.RUNNING, timeout_s)
         return self.state
 
     async def wait_for(self, pattern: str | re.Pattern[str], timeout_s: float | None = None) -> re.Match[str] | None:
@@ -93,11 +93,11 @@ class Shell:
         def found() -> re.Match[str] | None:
             return expression.search(self.peek().text)
 
-        await self._until(lambda: found() is not None or self.state is not State.RUNNING, timeout_s)
+        await self._until(lambda: found() is not None or self.state is not ShellStatus.RUNNING, timeout_s)
         return found()
 
     async def write(self, data: bytes | str) -> None:
-        if self._process is None or self._process.stdin is None or self.state is not State.RUNNING:
+        if self._process is None or self._process.stdin is None or self.state is not ShellStatus.RUNNING:
             raise UsageError(f"{self.id} takes no input: it is {self.state.value}")
         self._process.stdin.write(data.encode() if isinstance(data, str) else data)
         await self._process.stdin.drain()
@@ -110,9 +110,9 @@ class Shell:
         if isinstance(self._process, Resizable):
             self._process.resize(size)
 
-    async def kill(self, grace_s: float = GRACE_S) -> State:
+    async def kill(self, grace_s: float = GRACE_S) -> ShellStatus:
         """TERM, and KILL if it is still there after the grace: everything that it started. Returns after its end."""
-        if self._process is not None and self.state is State.RUNNING:
+        if self._process is not None and self.state is ShellStatus.RUNNING:
             self._killed = True
             await end(self._process, grace_s)
             await self.wait(_ENDED_S)
@@ -125,7 +125,7 @@ class Shell:
         try:
             self._process = await executor.spawn(self.command, cwd=cwd, env=env, stdin=True, tty=tty)
         except NotStarted as error:
-            self.state, self.error = State.FAILED, error.message
+            self.state, self.error = ShellStatus.FAILED, error.message
             with open(self.log, "wb") as log:
                 self._take(f"{error.message}\n".encode(), log)
             return
@@ -144,12 +144,12 @@ class Shell:
                 for task in reading:
                     task.cancel()
         self.exit_code = code if code >= 0 else 128 - code
-        self.state = State.KILLED if self._killed or code < 0 else State.COMPLETED
+        self.state = ShellStatus.KILLED if self._killed or code < 0 else ShellStatus.COMPLETED
         async with self._changed:
             self._changed.notify_all()
 
     async def _read(self, stream: asyncio.StreamReader, log: BinaryIO) -> None:
-        while chunk := await stream.read(_CHUNK):
+        while chunk := await stream.read(_CHUNK_BYTES):
             self._take(chunk, log)
             async with self._changed:
                 self._changed.notify_all()
@@ -158,8 +158,8 @@ class Shell:
         log.write(chunk)
         self._ring += chunk
         self._written += len(chunk)
-        if len(self._ring) > RING:
-            del self._ring[: len(self._ring) - RING]
+        if len(self._ring) > RING_BYTES:
+            del self._ring[: len(self._ring) - RING_BYTES]
 
     async def _until(self, holds: object, timeout_s: float | None) -> None:
         assert callable(holds)
@@ -190,7 +190,7 @@ class Shells:
 
     async def start(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -222,7 +222,7 @@ class Shells:
     async def write(self, id: str, data: bytes | str) -> None:
         await self[id].write(data)
 
-    async def kill(self, id: str, grace_s: float = GRACE_S) -> State:
+    async def kill(self, id: str, grace_s: float = GRACE_S) -> ShellStatus:
         return await self[id].kill(grace_s)
 
     async def dispose(self, grace_s: float = GRACE_S) -> None:

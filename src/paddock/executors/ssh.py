@@ -15,14 +15,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from paddock.decide.calls import Dialect
-from paddock.executors.attendant import AttendedProcess
-from paddock.executors.client import MARK, ClientProcess, new_last_word, new_mark, scripted, signalling, telling
+from paddock.executors.exec_server import AttendedProcess
 from paddock.executors.host import HostExecutor
-from paddock.executors.run import run
-from paddock.executors.seam import (
+from paddock.executors.interface import (
     FIND_SHELL,
-    Command,
+    CommandLine,
     Failure,
     NotStarted,
     Size,
@@ -31,10 +28,13 @@ from paddock.executors.seam import (
     dialect_of,
     shell_words,
 )
+from paddock.executors.remote_client import MARK, ClientProcess, new_last_word, new_mark, scripted, signalling, telling
+from paddock.executors.run import run
+from paddock.shell.dialect import Dialect
 
 _PASSED = ("PATH", "HOME", "SSH_AUTH_SOCK", "USER", "LOGNAME", "LANG")
 _CONNECT_S = 30.0
-_SESSIONS = 4  # of the ten: some end later there than here, and signals need their own
+_MAX_SESSIONS = 4  # of the ten: some end later there than here, and signals need their own
 _DECODE = 'IFS= read -r given && eval "$(printf %s "$given" | base64 -d)"'
 
 
@@ -48,7 +48,7 @@ class _Master:
 
     def has_room(self) -> bool:
         self.commands = [one for one in self.commands if not one.gone]
-        return self.process.returncode is None and len(self.commands) < _SESSIONS
+        return self.process.returncode is None and len(self.commands) < _MAX_SESSIONS
 
 
 class SshExecutor:
@@ -80,7 +80,7 @@ class SshExecutor:
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,

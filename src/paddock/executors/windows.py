@@ -21,9 +21,9 @@ from typing import Any, Protocol
 
 from paddock.errors import HostError
 from paddock.executors import win32
-from paddock.executors.seam import (
+from paddock.executors.interface import (
     KILL,
-    Command,
+    CommandLine,
     Failure,
     Input,
     NotStarted,
@@ -38,7 +38,7 @@ _PASSED = "SYSTEMROOT SYSTEMDRIVE WINDIR COMSPEC PATH PATHEXT TEMP TMP NUMBER_OF
 _PASSED += " USERPROFILE USERNAME LOCALAPPDATA APPDATA PROGRAMFILES PROGRAMDATA"
 _BATCH = (".bat", ".cmd")
 _STAMP_S = 300.0
-_LIMIT = 256 * 1024
+_MAX_BUFFERED_BYTES = 256 * 1024
 
 Run = Callable[[Sequence[str]], int]
 
@@ -101,7 +101,7 @@ class WindowsExecutor:
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -144,7 +144,7 @@ class WindowsExecutor:
             left.append(error.message)
         return tuple(left)
 
-    def _line(self, command: Command) -> str:
+    def _line(self, command: CommandLine) -> str:
         words = checked_words(command, ())
         if isinstance(command, str) and self._shell is None:
             # /s: but for the first quote and the last it is taken as it is; /d: nobody's AutoRun.
@@ -253,8 +253,8 @@ class WindowsProcess:
         threading.Thread(target=self._watch, args=(process,), daemon=True).start()
 
     async def _reader(self, pipe: Any) -> asyncio.StreamReader:
-        reader = asyncio.StreamReader(limit=_LIMIT, loop=self._loop)
-        transport, _ = await self._loop.connect_read_pipe(lambda: _Output(reader, loop=self._loop), pipe)
+        reader = asyncio.StreamReader(limit=_MAX_BUFFERED_BYTES, loop=self._loop)
+        transport, _ = await self._loop.connect_read_pipe(lambda: _PipeOutput(reader, loop=self._loop), pipe)
         self._transports.append(transport)
         return reader
 
@@ -268,7 +268,7 @@ class WindowsProcess:
         self._ended.set_result(code if self._signal is None else -self._signal)
 
 
-class _Output(asyncio.StreamReaderProtocol):
+class _PipeOutput(asyncio.StreamReaderProtocol):
     def eof_received(self) -> bool:
         super().eof_received()
         return False  # nothing is ever written to it: closed with its end

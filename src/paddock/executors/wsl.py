@@ -18,14 +18,11 @@ import sys
 from collections.abc import Mapping
 from functools import partial
 
-from paddock.decide.paths import Kind, PathError, folded, normal
 from paddock.errors import UsageError
-from paddock.executors.client import MARK, ClientProcess, new_last_word, new_mark, scripted, signalling, telling
-from paddock.executors.plain import PlainExecutor
-from paddock.executors.run import run
-from paddock.executors.seam import (
+from paddock.executors.asyncio_process import PlainExecutor
+from paddock.executors.interface import (
     KILL,
-    Command,
+    CommandLine,
     Failure,
     NotStarted,
     Size,
@@ -34,6 +31,9 @@ from paddock.executors.seam import (
     dialect_of,
     shell_words,
 )
+from paddock.executors.remote_client import MARK, ClientProcess, new_last_word, new_mark, scripted, signalling, telling
+from paddock.executors.run import run
+from paddock.text.path_compare import PathError, PathKind, folded, normal
 
 DISTRO = "paddock-sandbox"
 AUTOMOUNT = "/mnt"
@@ -64,7 +64,7 @@ class WslExecutor:
     ) -> None:
         self.name = f"wsl: {checked_distro(distro)}"
         self.distro = distro
-        self._workspace = Workspace(os.fspath(workspace) if workspace is not None else os.getcwd(), automount)
+        self._workspace = WslWorkspace(os.fspath(workspace) if workspace is not None else os.getcwd(), automount)
         self._shell = checked_shell(shell)
         self.dialect = dialect_of((self._shell,))
         self._env = checked_environment(env)
@@ -77,7 +77,7 @@ class WslExecutor:
 
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -144,7 +144,7 @@ class WslExecutor:
             self._found = True
 
 
-class Workspace:
+class WslWorkspace:
     """A directory of Windows as the distribution sees it, and what lies below it."""
 
     def __init__(self, windows: str, automount: str = AUTOMOUNT) -> None:
@@ -152,7 +152,7 @@ class Workspace:
             kind, path = normal(windows, cwd="/", home="/", platform="win32")
         except PathError as error:
             raise UsageError(f"{windows}: {error}") from None
-        if kind is not Kind.DRIVE:
+        if kind is not PathKind.DRIVE:
             raise UsageError(
                 f"{windows}: a workspace for wsl lies on a drive", hint="C:\\work, not a share or a path of Linux"
             )
@@ -170,13 +170,13 @@ class Workspace:
             kind, path = normal(cwd, cwd=self._path, home="/", platform="win32")
         except PathError as error:
             raise self._outside(cwd, str(error)) from None
-        if kind is Kind.DRIVE:
+        if kind is PathKind.DRIVE:
             if not _below(folded(path, "win32"), folded(self._path, "win32")):
                 raise self._outside(cwd)
             return self._mounted(path)
         # No name on a drive of Windows has a backslash in it.
         written = posixpath.normpath(posixpath.join(self.linux, cwd.replace("\\", "/")))
-        if kind is Kind.UNC or not _below(written, self.linux):
+        if kind is PathKind.UNC or not _below(written, self.linux):
             raise self._outside(cwd)
         return written
 

@@ -14,8 +14,8 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 
-from paddock import core
-from paddock.way import Place, Tree, follow
+from paddock.core import process as core
+from paddock.text.path_walk import ResolvedPath, Tree, follow
 
 FRONT_DOOR = "paddock"
 _PROGRAMS = (FRONT_DOOR, "paddock-core", "paddock-python")
@@ -63,7 +63,7 @@ def _installed() -> Iterator[str]:
     yield from (path for path in sys.path[not sys.flags.safe_path :] if path.startswith("/"))
 
 
-def _could_change(place: Place) -> bool:
+def _could_change(place: ResolvedPath) -> bool:
     """Is it this user's, or writable for him, or something above it? The owner counts: he can change the mode."""
     if place.object is None:
         return False

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from paddock import core
+from paddock.core import process as core
 from paddock.errors import CoreError
 from paddock.host.installation import own_paths
 from paddock.host.model import Host, Probe, Usable
-from paddock.way import Tree
+from paddock.text.path_walk import Tree
 
 
 def measure(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paddock.way import Tree
+from paddock.text.path_walk import Tree
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

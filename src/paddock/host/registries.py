@@ -19,14 +19,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from paddock.errors import PolicyError
-from paddock.git.looked import Looked
+from paddock.host.git.file_snapshot import Looked
 from paddock.policy.hosts import allowed_host
 from paddock.policy.model import Destination, Source, Sourced
-from paddock.policy.origin import Origin
-from paddock.policy.reach import Reach, in_private_temp
-from paddock.way import follow
+from paddock.policy.trust.origin import Origin
+from paddock.policy.trust.writable_history import WritableHistory, in_private_temp
+from paddock.text.path_walk import follow
 
-_LOCK_LIMIT = 64 * 1024 * 1024
+_MAX_LOCK_FILE_BYTES = 64 * 1024 * 1024
 _URL = re.compile(r"https?://(?:[^/@\s\"']*@)?([^/\s\"'?#,|;)\]}]+)")
 _MORE_LINES = r"(.*(?:\n[ \t]+\S.*)*)"
 
@@ -79,20 +79,22 @@ class Registry:
 
 
 def discover(
-    groups: Iterable[str], origin: Origin, reach: Reach, looked: Looked, *, etc: str = "/etc"
+    groups: Iterable[str], origin: Origin, reach: WritableHistory, looked: Looked, *, etc: str = "/etc"
 ) -> dict[str, Registry]:
     """``reach``: where commands can write, or ever could."""
     found: dict[str, Registry] = {}
     for group in sorted(set(groups)):
         read, remedy = _CLIENTS[group]
-        reader = _Reader(origin=origin, reach=reach, looked=looked, etc=etc)
+        reader = _RegistryReader(origin=origin, reach=reach, looked=looked, etc=etc)
         read(reader)
         found[group] = Registry(hosts=tuple(reader.hosts), doubted=tuple(reader.doubted), remedy=remedy)
     return found
 
 
 def looked_at() -> Looked:
-    return Looked("a package manager", size_limit=_LOCK_LIMIT, hint="make it readable, or name the hosts one by one")
+    return Looked(
+        "a package manager", size_limit=_MAX_LOCK_FILE_BYTES, hint="make it readable, or name the hosts one by one"
+    )
 
 
 def named_in(path: str) -> tuple[Sourced[Destination], ...] | None:
@@ -103,14 +105,14 @@ def named_in(path: str) -> tuple[Sourced[Destination], ...] | None:
 
 
 def agreement(host: Destination) -> str:
-    """What is kept of a person's word for one host in one file (policy/trust.py)."""
+    """What is kept of a person's word for one host in one file (policy/trust/file_trust.py)."""
     return hashlib.sha256(str(host).encode()).hexdigest()
 
 
 @dataclass(slots=True, kw_only=True)
-class _Reader:
+class _RegistryReader:
     origin: Origin
-    reach: Reach
+    reach: WritableHistory
     looked: Looked
     etc: str
     hosts: list[Sourced[Destination]] = field(default_factory=list)
@@ -167,7 +169,7 @@ class _Reader:
         return None
 
 
-def _pypi(read: _Reader) -> None:
+def _pypi(read: _RegistryReader) -> None:
     environ = read.origin.environ
     conf = [f"{read.etc}/pip.conf", read.home(".pip/pip.conf"), read.home(".config/pip/pip.conf")]
     conf += [f"{environ['VIRTUAL_ENV']}/pip.conf"] if environ.get("VIRTUAL_ENV") else []
@@ -184,7 +186,7 @@ def _pypi(read: _Reader) -> None:
     read.files(read.at("uv.lock"), read.at("poetry.lock"), read.at("requirements.txt"))
 
 
-def _pips(read: _Reader) -> Iterator[str]:
+def _pips(read: _RegistryReader) -> Iterator[str]:
     """The module of each pip that knows where pip itself looks."""
     programs = (read.program(name) for name in ("pip3", "pip", "python3"))
     prefixes = [os.path.dirname(os.path.dirname(path)) for path in programs if path]
@@ -193,7 +195,7 @@ def _pips(read: _Reader) -> Iterator[str]:
             yield from sorted(glob.glob(f"{glob.escape(prefix)}/lib/python3*/{packages}/pip/_internal/models/index.py"))
 
 
-def _wheel(read: _Reader) -> None:
+def _wheel(read: _RegistryReader) -> None:
     """The pip that every new environment gets: it lies packed beside Python."""
     import zipfile
 
@@ -212,7 +214,7 @@ def _wheel(read: _Reader) -> None:
             return
 
 
-def _npm(read: _Reader) -> None:
+def _npm(read: _RegistryReader) -> None:
     npm = read.program("npm")
     root = os.path.dirname(os.path.dirname(npm)) if npm else None
     settings = [read.home(".npmrc"), f"{read.etc}/npmrc"]
@@ -231,7 +233,7 @@ def _npm(read: _Reader) -> None:
     read.files(read.at(".npmrc"), *(read.at(name) for name in locks))
 
 
-def _crates(read: _Reader) -> None:
+def _crates(read: _RegistryReader) -> None:
     """Cargo's own registry is compiled into it. What it fetched from tells where it is, and where the packages are."""
     cargo = read.origin.environ.get("CARGO_HOME") or read.home(".cargo")
     read.files(f"{cargo}/config.toml", f"{cargo}/config", pattern=_TOML_URL)
@@ -242,7 +244,7 @@ def _crates(read: _Reader) -> None:
     read.files(read.at(".cargo/config.toml"), read.at(".cargo/config"), read.at("Cargo.lock"))
 
 
-def _go(read: _Reader) -> None:
+def _go(read: _RegistryReader) -> None:
     go = read.program("go")
     places = [read.home(".config/go/env")]
     places += [os.path.normpath(f"{os.path.dirname(go)}/../go.env")] if go else []
@@ -254,14 +256,14 @@ def _go(read: _Reader) -> None:
         read.hosts += _hosts_in(host[1], Source(file="$GOSUMDB"), bare=True)
 
 
-def _debian(read: _Reader) -> None:
+def _debian(read: _RegistryReader) -> None:
     parts = read.looked.names(f"{read.etc}/apt/sources.list.d")
     lines = [path for path in parts if path.endswith(".list")]
     read.files(f"{read.etc}/apt/sources.list", *lines, pattern=_APT_LINE)
     read.files(*(path for path in parts if path.endswith(".sources")), pattern=_APT_STANZA)
 
 
-_CLIENTS: Mapping[str, tuple[Callable[[_Reader], None], str]] = {
+_CLIENTS: Mapping[str, tuple[Callable[[_RegistryReader], None], str]] = {
     "pypi": (_pypi, "install pip, or set index-url in ~/.config/pip/pip.conf"),
     "npm": (_npm, "install npm, or set registry in ~/.npmrc"),
     "crates": (_crates, "`cargo fetch` once outside the fence shows where it fetches from"),

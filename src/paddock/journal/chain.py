@@ -22,7 +22,7 @@ _ORIGIN = "0" * 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ChainReport:
     events: int
     first_seq: int
     problems: tuple[str, ...]  # "file:line: what is wrong"
@@ -35,7 +35,7 @@ class Verdict:
         return not self.problems and not self.losses
 
 
-def verify(journal: Journal) -> Verdict:
+def verify(journal: Journal) -> ChainReport:
     journal.check()
     with journal.still():
         chain = _Chain(daily=journal.file is None)
@@ -43,7 +43,7 @@ def verify(journal: Journal) -> Verdict:
         head = journal.head()
         problems += _end(journal, head, chain)
     losses = (*chain.losses, *head.losses)
-    return Verdict(
+    return ChainReport(
         events=chain.events,
         first_seq=chain.first_seq,
         problems=tuple(problems),

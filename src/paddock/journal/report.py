@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from paddock.cli.text import printable
-from paddock.decide.shown import shown_command
-from paddock.journal.chain import Verdict
+from paddock.journal.chain import ChainReport
 from paddock.journal.query import action_of, rule_of, time_of
 from paddock.journal.reader import Event
-from paddock.journal.redact import Redactor
+from paddock.shell.redacted_command import shown_command
+from paddock.text.printable import printable
+from paddock.text.redact import Redactor
 
-MOST_ROWS = 1000  # of a table
-LONGEST = 400  # characters of a cell
-BUCKETS = 60
+MAX_TABLE_ROWS = 1000  # of a table
+MAX_CELL_CHARS = 400  # characters of a cell
+TIMELINE_BUCKETS = 60
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1d1d1b; --soft: #5d5d58; --line: #d8d8d2; --ground: #fff; --yes: #1a6e35;
@@ -57,7 +57,7 @@ class _Host:
     received: int = 0
 
 
-def report(events: Iterable[Event], *, chain: Verdict | str, what: str, unreadable: int = 0) -> str:
+def report(events: Iterable[Event], *, chain: ChainReport | str, what: str, unreadable: int = 0) -> str:
     """``chain``: what the verification said, or why there was none. ``what``: which events these are."""
     found = list(events)
     write = _Writer(Redactor())
@@ -72,7 +72,7 @@ def report(events: Iterable[Event], *, chain: Verdict | str, what: str, unreadab
     return _PAGE.format(title=f"paddock: {write.text(what)}", style=_STYLE, body="\n".join(filter(None, body)))
 
 
-class _Own(str):
+class _OwnText(str):
     """Text of ours: there is nothing to look for in it."""
 
     __slots__ = ()
@@ -85,7 +85,7 @@ class _Writer:
 
     def text(self, value: object) -> str:
         """One line, without secrets, and nothing in it is markup."""
-        if isinstance(value, _Own | int):
+        if isinstance(value, _OwnText | int):
             return html.escape(str(value))
         said = repr(value)
         if said not in self._known:
@@ -101,13 +101,14 @@ class _Writer:
         else:
             plain = self._redactor.redact("" if value is None else str(value))
         plain = printable(plain).replace("\n", "\\n")
-        if len(plain) > LONGEST:
-            plain = f"{plain[: LONGEST // 2]} … {len(plain) - LONGEST} characters … {plain[-LONGEST // 2 :]}"
+        if len(plain) > MAX_CELL_CHARS:
+            half = MAX_CELL_CHARS // 2
+            plain = f"{plain[:half]} … {len(plain) - MAX_CELL_CHARS} characters … {plain[-half:]}"
         return html.escape(plain.encode("utf-8", "backslashreplace").decode())
 
     def table(self, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         """The latest rows, if there are too many."""
-        shown = rows[-MOST_ROWS:]
+        shown = rows[-MAX_TABLE_ROWS:]
         left = (
             f'<p class="soft">{len(rows) - len(shown)} earlier ones are left out.</p>' if len(rows) > len(shown) else ""
         )
@@ -120,7 +121,7 @@ class _Writer:
         return f"<td{marked}>{self.text(value)}</td>"
 
 
-def _verified(chain: Verdict | str, write: _Writer) -> str:
+def _verified(chain: ChainReport | str, write: _Writer) -> str:
     if isinstance(chain, str):
         return f'<p class="no">The chain of the journal could not be verified: {write.text(chain)}</p>'
     endless = _listed("Sessions with a start and no end, which still run or were killed:", chain.endless, write)
@@ -157,9 +158,9 @@ def _timeline(events: list[Event]) -> str:
         return ""
     first, last = min(at for at, _ in timed), max(at for at, _ in timed)
     span = max((last - first).total_seconds(), 1e-3)
-    buckets = [Counter[str]() for _ in range(BUCKETS)]
+    buckets = [Counter[str]() for _ in range(TIMELINE_BUCKETS)]
     for at, action in timed:
-        where = min(BUCKETS - 1, int((at - first).total_seconds() / span * BUCKETS))
+        where = min(TIMELINE_BUCKETS - 1, int((at - first).total_seconds() / span * TIMELINE_BUCKETS))
         buckets[where][action if action in ("allow", "deny") else "other"] += 1
     highest = max(counts.total() for counts in buckets)
     bars = []
@@ -327,10 +328,10 @@ def _number(value: object) -> int:
     return value if type(value) is int else 0
 
 
-def _clock(event: Event) -> _Own:
+def _clock(event: Event) -> _OwnText:
     at = time_of(event)
-    return _Own("") if at is None else _stamp(at)
+    return _OwnText("") if at is None else _stamp(at)
 
 
-def _stamp(at: datetime) -> _Own:
-    return _Own(at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"))
+def _stamp(at: datetime) -> _OwnText:
+    return _OwnText(at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"))

@@ -1,4 +1,4 @@
-"""Events of this process → the journal, by way of the core, which is its only writer (core/src/record.rs).
+"""Events of this process → the journal, by way of the core, which is its only writer (core/src/commands/record.rs).
 
 Each event is answered when it is written. What can not be written is a JournalError, and from then on so is every other
 event: whoever needs the journal stops acting. Only the ends of calls that are under way are still told, as long as the
@@ -14,14 +14,14 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from paddock import core
-from paddock.canonical import canonical
+from paddock.core import process as core
+from paddock.core.canonical import canonical
 from paddock.errors import JournalError, PaddockError
 from paddock.plan.model import Plan
 
-_LONGEST = 64 * 1024  # bytes of a message
-_LONGEST_TEXTS = (4000, 400, 20)  # characters of each text, until it fits; the core cuts to what fits a line
-_MOST_TEXTS = 100  # of a list
+_MAX_MESSAGE_BYTES = 64 * 1024  # bytes of a message
+_MAX_TEXT_CHARS = (4000, 400, 20)  # characters of each text, until it fits; the core cuts to what fits a line
+_MAX_TEXTS = 100  # of a list
 _HINT = "`paddock audit verify` says what is wrong with it"
 
 
@@ -36,7 +36,7 @@ class Recorder:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                self._core = core.Recording(plan, theirs.fileno())
+                self._core = core.Recording(plan, theirs.fileno(), on_stderr=plan.journal.stderr)
             except BaseException:
                 self._line.close()
                 raise
@@ -75,7 +75,7 @@ class Recorder:
 
     def _heard(self) -> Any:
         try:
-            answer = self._line.recv(_LONGEST)
+            answer = self._line.recv(_MAX_MESSAGE_BYTES)
         except ConnectionError:
             answer = b""
         if answer:
@@ -87,9 +87,9 @@ class Recorder:
 
 def _fitting(event: Mapping[str, Any]) -> bytes:
     """The core takes nothing that is longer, and what it does not take is the end of it."""
-    for longest in _LONGEST_TEXTS:
+    for longest in _MAX_TEXT_CHARS:
         message = canonical({key: _plain(value, longest) for key, value in event.items()}).encode("ascii")
-        if len(message) <= _LONGEST:
+        if len(message) <= _MAX_MESSAGE_BYTES:
             return message
     raise JournalError("an event is too long to be written")
 
@@ -106,7 +106,7 @@ def _plain(value: Any, longest: int) -> Any:
                 return text.encode("utf-8", "backslashreplace").decode("utf-8")
             return text
         case list() | tuple():
-            more = [f"…+{len(value) - _MOST_TEXTS} more"] if len(value) > _MOST_TEXTS else []
-            return [*(_plain(each, longest) for each in value[:_MOST_TEXTS]), *more]
+            more = [f"…+{len(value) - _MAX_TEXTS} more"] if len(value) > _MAX_TEXTS else []
+            return [*(_plain(each, longest) for each in value[:_MAX_TEXTS]), *more]
         case _:
             return value

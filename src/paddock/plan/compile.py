@@ -8,37 +8,37 @@ from collections.abc import Iterator
 
 from paddock.errors import HostError, PolicyError
 from paddock.host.model import Host
-from paddock.host.terrain import Terrain
-from paddock.plan.calls import nests, reaches_services, seccomp_of
+from paddock.host.surroundings import Terrain
 from paddock.plan.files import Laid, lay_out
 from paddock.plan.gate import asks_for_gate, gate_of
 from paddock.plan.grants import TMP
-from paddock.plan.http import secret_variables, variables, without_secrets
+from paddock.plan.http_routes import secret_variables, variables, without_secrets
 from paddock.plan.model import (
     EnvironmentRules,
     Files,
     Gate,
-    Journal,
+    JournalPlan,
     Landlock,
     Level,
-    Limits,
+    LimitsPlan,
     Namespaces,
-    Network,
+    NetworkPlan,
     Notice,
     PathGrant,
     Plan,
     Seccomp,
-    Shell,
+    ShellPlan,
     User,
 )
 from paddock.plan.network import PROXY_VARIABLES, network_notices, network_of, summary
 from paddock.plan.paths import within
 from paddock.plan.rights import KERNEL_OF_ABI, holdable
+from paddock.plan.seccomp import nests, reaches_services, seccomp_of
 from paddock.plan.shell import shell_of, summary_of_shells
 from paddock.plan.tier import USEFUL_ABI, choose_tier, lacking, remedy
 from paddock.plan.workspace import workspace_of
 from paddock.policy.model import TMP_TOKEN, NetworkMode, Policy, Switch, Tier
-from paddock.policy.origin import state_dir_of
+from paddock.policy.trust.origin import state_dir_of
 
 NOTHING_SURVEYED = Terrain()
 
@@ -90,7 +90,7 @@ def compile_plan(policy: Policy, host: Host, terrain: Terrain = NOTHING_SURVEYED
         namespaces=_namespaces(policy) if tier is Tier.FULL else None,
         workspace=workspace_of(policy, host, tier, files),
         container=None,
-        limits=Limits(**{limit.name: limit.value for limit in policy.limits if limit.name != "tmp_mb"}),
+        limits=LimitsPlan(**{limit.name: limit.value for limit in policy.limits if limit.name != "tmp_mb"}),
         sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=seccomp,
         gate=gate,
@@ -189,17 +189,17 @@ def _default_journal(host: Host) -> str:
     return f"/var/tmp/paddock-audit-{host.uid}"
 
 
-def journals_of(host: Host, journal: Journal | None) -> tuple[str, ...]:
+def journals_of(host: Host, journal: JournalPlan | None) -> tuple[str, ...]:
     """The default one, which other runs write, those that earlier runs kept elsewhere, and this run's."""
     return tuple(sorted({_default_journal(host), *host.journals, *((journal.dir,) if journal else ())}))
 
 
-def journal_of(policy: Policy, host: Host) -> Journal | None:
+def journal_of(policy: Policy, host: Host) -> JournalPlan | None:
     if Switch.AUDIT in policy.off:
         return None
     place = policy.audit.dir.value if policy.audit.dir else _default_journal(host)
     single = place.endswith(".jsonl")
-    return Journal(
+    return JournalPlan(
         dir=os.path.dirname(place) if single else place,
         file=os.path.basename(place) if single else None,
         stderr=policy.audit.stderr,
@@ -228,7 +228,7 @@ def _seccomp(policy: Policy, host: Host, tier: Tier, landlock: Landlock | None) 
     return seccomp_of(policy.syscalls, tier, landlock)
 
 
-def _environment(policy: Policy, tier: Tier, laid: Laid, network: Network | None) -> EnvironmentRules | None:
+def _environment(policy: Policy, tier: Tier, laid: Laid, network: NetworkPlan | None) -> EnvironmentRules | None:
     if Switch.ENV_SANITIZE in policy.off:
         return None
     http = network.http if network else None
@@ -277,8 +277,8 @@ def _start_line(
     landlock: Landlock | None,
     seccomp: Seccomp | None,
     gate: Gate | None,
-    network: Network | None,
-    shell: Shell | None,
+    network: NetworkPlan | None,
+    shell: ShellPlan | None,
 ) -> Notice:
     """What is enforced, in one line; and where, because a shell may have been led somewhere else by a link."""
     parts = [f"{tier.value} tier" if laid else "files open"]

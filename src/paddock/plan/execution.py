@@ -11,18 +11,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from paddock.errors import PolicyError
-from paddock.plan.grants import LOADER, Asked
+from paddock.plan.grants import LOADER, RequestedGrant
 from paddock.plan.model import Level, Notice
 from paddock.plan.paths import within
 from paddock.plan.rights import ACCESS, WITHOUT_EXECUTE
 
 
-def hold_off(asked: Iterable[Asked], *, strict: bool, notices: list[Notice]) -> list[Asked]:
+def hold_off(asked: Iterable[RequestedGrant], *, strict: bool, notices: list[Notice]) -> list[RequestedGrant]:
     """``strict``: what can not be held is an error, else it is said."""
     grants = list(asked)
     off = [one for one in grants if one.access in WITHOUT_EXECUTE.values()]
     at = {one.path for one in off}
-    held: list[Asked] = []
+    held: list[RequestedGrant] = []
     for one in grants:
         if one.path in at and one.access in WITHOUT_EXECUTE and one.source != LOADER:
             one = replace(one, access=WITHOUT_EXECUTE[one.access])
@@ -34,7 +34,7 @@ def hold_off(asked: Iterable[Asked], *, strict: bool, notices: list[Notice]) -> 
     return held
 
 
-def _contradiction(tighter: Asked, other: Asked, *, strict: bool, notices: list[Notice]) -> None:
+def _contradiction(tighter: RequestedGrant, other: RequestedGrant, *, strict: bool, notices: list[Notice]) -> None:
     text = (
         f"execute = false can not be held for {tighter.path}: {other.path} is granted with execution ({other.source})"
     )

@@ -6,24 +6,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from paddock.host.model import Host
-from paddock.host.terrain import Terrain
-from paddock.plan.carve import Carving
-from paddock.plan.closed import Closed, closed_by
-from paddock.plan.cover import SERVICES, grants_for
+from paddock.host.surroundings import Terrain
+from paddock.plan.denied_paths import DeniedPaths, closed_by
 from paddock.plan.execution import hold_off
+from paddock.plan.full_tier_files import SERVICES, grants_for
 from paddock.plan.grants import (
     TMP,
-    Asked,
+    RequestedGrant,
     asked_of,
     merged,
     refuse_exposed_journal,
     refuse_workspace,
     temp_access,
 )
+from paddock.plan.landlock_files import Carving
 from paddock.plan.model import Files, Level, Notice, Temp
 from paddock.plan.names import names_of, short_names
 from paddock.policy.model import Policy, Tier
-from paddock.way import Tree
+from paddock.text.path_walk import Tree
 
 # What the landlock tier leaves open where something can be written; SECURITY.md has the whole list.
 _UNPROTECTED = "names that are executed later outside (.git/hooks, .envrc, .vscode …)"
@@ -65,7 +65,7 @@ def lay_out(
 
 
 def _carved(
-    policy: Policy, host: Host, closed: Closed, asked: list[Asked], notices: list[Notice], *, strict: bool
+    policy: Policy, host: Host, closed: DeniedPaths, asked: list[RequestedGrant], notices: list[Notice], *, strict: bool
 ) -> Laid:
     carving = Carving(closed=closed, strict=strict, notices=notices, unheld={})
     grants = merged(held for one in asked if (held := carving.grant(one)))
@@ -95,7 +95,12 @@ def _carved(
 
 
 def _covered(
-    policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked: list[Asked], notices: list[Notice]
+    policy: Policy,
+    host: Host,
+    terrain: Terrain,
+    closed: DeniedPaths,
+    asked: list[RequestedGrant],
+    notices: list[Notice],
 ) -> Laid:
     temp = temp_access(policy.filesystem)
     grants = grants_for(asked, closed, terrain, notices, temp=temp)

@@ -25,7 +25,7 @@ _KERNEL_TREES = ("/dev", "/proc", "/sys")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RequestedGrant:
     path: str
     access: str
     optional: bool
@@ -44,7 +44,7 @@ class Asked:
         )
 
 
-def asked_of(filesystem: Filesystem, notices: list[Notice]) -> list[Asked]:
+def asked_of(filesystem: Filesystem, notices: list[Notice]) -> list[RequestedGrant]:
     """All but the private temporary directory, whose name is the tier's affair."""
     asked = [_asked(grant, filesystem, notices) for grant in filesystem.grants if not is_temp(grant)]
     if not (filesystem.no_bootstrap_reads and filesystem.no_bootstrap_reads.value):
@@ -78,7 +78,7 @@ def merged(grants: Iterable[PathGrant]) -> tuple[PathGrant, ...]:
     return tuple(found[key] for key in sorted(found))
 
 
-def refuse_workspace(asked: Asked, host: Host) -> None:
+def refuse_workspace(asked: RequestedGrant, host: Host) -> None:
     """Places that are no project: the whole home, where temporary files of all lie, the kernel's own trees."""
     if not asked.workspace:
         return
@@ -94,7 +94,7 @@ def refuse_workspace(asked: Asked, host: Host) -> None:
     raise PolicyError(why, where=asked.source, hint="start paddock in a project directory")
 
 
-def refuse_exposed_journal(asked: Asked, journal_dir: str | None) -> None:
+def refuse_exposed_journal(asked: RequestedGrant, journal_dir: str | None) -> None:
     if journal_dir and asked.writes and within(journal_dir, asked.path):
         raise PolicyError(
             f"the journal {journal_dir} lies inside {asked.path}, which the command may write",
@@ -103,14 +103,14 @@ def refuse_exposed_journal(asked: Asked, journal_dir: str | None) -> None:
         )
 
 
-def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> Asked:
+def _asked(grant: Grant, filesystem: Filesystem, notices: list[Notice]) -> RequestedGrant:
     glob = Glob.parse(grant.pattern)
     if not glob.exact:
         _widen(grant, glob, filesystem, notices)
     # /dev/shm is a file system, not a device: things are created and removed there.
     device = grant.access is Access.ALLOW and within(glob.prefix, "/dev") and not within(glob.prefix, "/dev/shm")
     access = "device" if device else grant.access.value
-    return Asked(
+    return RequestedGrant(
         path=glob.prefix,
         access=access if grant.execute else WITHOUT_EXECUTE.get(access, access),
         optional=grant.optional or grant.create,  # the run makes it; whoever only looks need not have it
@@ -135,8 +135,8 @@ def _widen(grant: Grant, glob: Glob, filesystem: Filesystem, notices: list[Notic
     notices.append(Notice(level=Level.WARNING, text=f"{grant.source}: {said}"))
 
 
-def _own(path: str, access: str) -> Asked:
+def _own(path: str, access: str) -> RequestedGrant:
     name = path.removesuffix("?")
-    return Asked(
+    return RequestedGrant(
         path=name, access=access, optional=name != path, workspace=False, persons=False, tree=True, source=LOADER
     )  # fmt: skip

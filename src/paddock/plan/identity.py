@@ -19,7 +19,7 @@ SHIFTED_FIRST = 0x7FFF0000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class IdMaps:
     uid_map: tuple[IdRange, ...]
     gid_map: tuple[IdRange, ...]
     mappers: Mappers | None
@@ -29,13 +29,13 @@ class Identity:
         return next(one.outside + uid - one.inside for one in spans)
 
 
-def identity_of(accounts: Accounts, *, caller: int, uid: int, gid: int, same: bool, where: str) -> Identity:
+def identity_of(accounts: Accounts, *, caller: int, uid: int, gid: int, same: bool, where: str) -> IdMaps:
     """``uid`` and ``gid``: the command's, inside. ``same``: they are to be the same numbers outside."""
     if caller == 0:
         for name, number in (("uid", uid), ("gid", gid)):
             if number >= IDS:
                 raise PolicyError(f"{name} {number} is not among the {IDS} numbers of a container", where=where)
-        return Identity(
+        return IdMaps(
             uid_map=(IdRange(inside=0, outside=0 if same else _first(accounts.sub_uids), count=IDS),),
             gid_map=(IdRange(inside=0, outside=0 if same else _first(accounts.sub_gids), count=IDS),),
             mappers=None,
@@ -49,7 +49,7 @@ def identity_of(accounts: Accounts, *, caller: int, uid: int, gid: int, same: bo
     mappers = None
     if accounts.mapper_uid and accounts.mapper_gid and accounts.sub_uids and accounts.sub_gids and not same:
         mappers = Mappers(uid=accounts.mapper_uid, gid=accounts.mapper_gid)
-    return Identity(
+    return IdMaps(
         uid_map=_around(uid, caller, accounts.sub_uids if mappers else ()),
         gid_map=_around(gid, accounts.caller_gid, accounts.sub_gids if mappers else ()),
         mappers=mappers,

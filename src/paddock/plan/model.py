@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.policy.model import Action, CredentialKind, InjectMode, OnFailure, Published, Tier, Upstream
-from paddock.way import Tree
+from paddock.text.path_walk import Tree
 
 VERSION = 1
 
@@ -39,7 +39,7 @@ class User:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Journal:
+class JournalPlan:
     dir: str
     file: str | None  # None: one file a day
     stderr: bool
@@ -82,7 +82,7 @@ class PathGrant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Protected:
+class ProtectedNames:
     """Names that are protected, or denied, in the same places. Each place is the beginning of a pattern, each name the
     rest of one: hundreds of patterns that begin alike would be half of a plan, and each start reads it."""
 
@@ -114,11 +114,11 @@ class Files:
     unwritable: tuple[str, ...]
     reached: tuple[Tree, ...]
     deny: tuple[str, ...]
-    protect: tuple[Protected, ...]
+    protect: tuple[ProtectedNames, ...]
     opened: tuple[str, ...]
     flagged: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
-    deny_names: tuple[Protected, ...] = ()
+    deny_names: tuple[ProtectedNames, ...] = ()
 
     @property
     def denied(self) -> tuple[str, ...]:
@@ -149,7 +149,7 @@ class Namespaces:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workspace:
+class WorkspacePlan:
     """Copy-on-write: the command works on a copy that lies over ``path``. ``resume``: the session whose copy goes
     on."""
 
@@ -199,7 +199,7 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class LimitsPlan:
     """For all processes of the run together. ``None``: no limit."""
 
     memory_mb: int | None = None
@@ -250,7 +250,7 @@ class Gate:
     approved: tuple[GateRule, ...] = ()  # they answer questions, and nothing else
 
 
-class Reach(Enum):
+class NetworkReach(Enum):
     NONE = "none"  # a network of its own in which nobody else is
     FILTERED = "filtered"
 
@@ -266,7 +266,7 @@ class HostRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class SecretPlace:
     """Where a secret lies."""
 
     kind: CredentialKind
@@ -282,10 +282,10 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class RoutePlan:
     name: str
     upstream: Upstream
-    credential: Place | None
+    credential: SecretPlace | None
     inject_mode: InjectMode | None
     inject_name: str | None
     endpoints: tuple[Endpoint, ...] | None  # None: every one
@@ -306,15 +306,15 @@ class Inspected:
 class Http:
     """What is read as HTTP, by the part that is in ``network/``."""
 
-    routes: tuple[Route, ...]
+    routes: tuple[RoutePlan, ...]
     inspect: tuple[Inspected, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Network:
-    """Which hosts may be reached. ``core/src/network/table.rs`` is what it means."""
+class NetworkPlan:
+    """Which hosts may be reached. ``core/src/network/rules/host_table.rs`` is what it means."""
 
-    mode: Reach
+    mode: NetworkReach
     default: Action
     default_source: str | None  # where that is said
     ask_timeout_s: int
@@ -327,9 +327,9 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shell:
+class ShellPlan:
     """What shells are put behind besides. ``plan``: the canonical text of another plan, which a shell carries out on
-    itself (``core/src/shell.rs``)."""
+    itself (``core/src/commands/intercepted_shell.rs``)."""
 
     on_failure: OnFailure
     plan: str
@@ -340,7 +340,7 @@ class Plan:
     profiles: tuple[str, ...]
     tier: Tier
     user: User
-    journal: Journal | None
+    journal: JournalPlan | None
     no_new_privs: bool
     rlimits: Mapping[str, int]
     environment: EnvironmentRules | None
@@ -348,14 +348,14 @@ class Plan:
     files: Files | None
     landlock: Landlock | None
     namespaces: Namespaces | None
-    workspace: Workspace | None
+    workspace: WorkspacePlan | None
     container: Container | None
-    limits: Limits
+    limits: LimitsPlan
     sessions: str  # where sessions keep what outlives them: names taken away, copies of workspaces
     seccomp: Seccomp | None
     gate: Gate | None  # None: whatever the files let be executed
-    network: Network | None  # None: it is not fenced
-    shell: Shell | None  # None: shells are as any other program
+    network: NetworkPlan | None  # None: it is not fenced
+    shell: ShellPlan | None  # None: shells are as any other program
     observe: bool  # what the fence refuses is to be told
     cwd: str  # where the plan was compiled, and where the core has to stand
     workdir: str

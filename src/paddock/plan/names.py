@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from paddock.host.model import Host
-from paddock.host.terrain import Terrain
-from paddock.plan.closed import Closed
-from paddock.plan.grants import Asked
-from paddock.plan.model import Level, Notice, Protected
+from paddock.host.surroundings import Terrain
+from paddock.plan.denied_paths import DeniedPaths
+from paddock.plan.grants import RequestedGrant
+from paddock.plan.model import Level, Notice, ProtectedNames
 from paddock.plan.paths import outermost, with_parents, within
 from paddock.policy.glob import ANY_DEPTH, Glob
 from paddock.policy.model import Deny, Policy, Sourced
@@ -37,19 +37,24 @@ _PROGRAMS = ("/opt", "~/.local/lib", "~/.local/pipx", "~/.local/share/pipx", "~/
              "~/.npm-global")  # fmt: skip
 _PROGRAM_LEVELS = ("", "/*", "/*/*")
 
+# Where every program of a person keeps what it obeys. No list knows all of them.
+_SETTINGS = (".config", ".local", ".local/share")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Names:
+class NamePatterns:
     deny: tuple[str, ...]
-    deny_names: tuple[Protected, ...]
-    protect: tuple[Protected, ...]
+    deny_names: tuple[ProtectedNames, ...]
+    protect: tuple[ProtectedNames, ...]
     opened: tuple[str, ...]
     flagged: tuple[str, ...]
     packages: tuple[str, ...]
     notices: tuple[Notice, ...]
 
 
-def names_of(policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked: Iterable[Asked]) -> Names:
+def names_of(
+    policy: Policy, host: Host, terrain: Terrain, closed: DeniedPaths, asked: Iterable[RequestedGrant]
+) -> NamePatterns:
     ground = _Ground.of(asked, host, terrain)
     by_hand = policy.filesystem.open_protected
     exact = {place.path for place in terrain.trusted} | set(ground.holding(file.path for file in policy.files))
@@ -57,7 +62,7 @@ def names_of(policy: Policy, host: Host, terrain: Terrain, closed: Closed, asked
     opened = {text for text in ground.opened() if not _matches_any(text, exact)}
     secrets = {deny.pattern for deny in policy.filesystem.denies if deny.optional and deny.source.builtin}
     warnings = [*ground.exposed(), *(_said(one, secrets) for one in by_hand)]
-    return Names(
+    return NamePatterns(
         deny=tuple(sorted(set(ground.denied(closed)))),
         deny_names=ground.denied_names(closed),
         protect=ground.protected(exact) if ground.writable else (),
@@ -80,10 +85,10 @@ class _Ground:
     own: tuple[str, ...]  # both: a person's, and writable
 
     @classmethod
-    def of(cls, asked: Iterable[Asked], host: Host, terrain: Terrain) -> _Ground:
+    def of(cls, asked: Iterable[RequestedGrant], host: Host, terrain: Terrain) -> _Ground:
         grants = list(asked)
 
-        def places(those: Iterable[Asked]) -> tuple[str, ...]:
+        def places(those: Iterable[RequestedGrant]) -> tuple[str, ...]:
             return tuple(sorted({name for one in those for name in (one.path, terrain.real(one.path))}))
 
         return cls(
@@ -98,19 +103,19 @@ class _Ground:
     def holding(self, paths: Iterable[str]) -> Iterator[str]:
         return (path for path in paths if any(within(path, tree) for tree in self.writable))
 
-    def denied(self, closed: Closed) -> Iterator[str]:
+    def denied(self, closed: DeniedPaths) -> Iterator[str]:
         for path in closed.denied:  # they are masked as places; as names they are watched for
             if any(within(path, tree) for tree in self.granted):
                 yield path
         yield from (glob.text for deny, glob in closed.names if not _is_built_in_name(deny, glob))
 
-    def denied_names(self, closed: Closed) -> tuple[Protected, ...]:
+    def denied_names(self, closed: DeniedPaths) -> tuple[ProtectedNames, ...]:
         names = {"/".join(glob.parts[1:]) for deny, glob in closed.names if _is_built_in_name(deny, glob)}
         below = [_any_depth_of(tree) for tree in outermost(self.searched)]
         below += [f"{tree}{level}" for tree in self.programs for level in _PROGRAM_LEVELS]
-        return (Protected(below=tuple(below), but=(), names=tuple(sorted(names))),) if below and names else ()
+        return (ProtectedNames(below=tuple(below), but=(), names=tuple(sorted(names))),) if below and names else ()
 
-    def protected(self, exact: set[str]) -> tuple[Protected, ...]:
+    def protected(self, exact: set[str]) -> tuple[ProtectedNames, ...]:
         """By where they are protected. ``exact``: paths that are, whatever else is said of their names."""
         held: dict[tuple[tuple[str, ...], tuple[str, ...]], set[str]] = defaultdict(set)
         for group in protected().groups:
@@ -119,12 +124,12 @@ class _Ground:
                 held[self._beginnings(group), but].add(name)
             held[self.own, ()].update(group.top)
             # Also where the home is not writable: a link there may lead to what is, which the core finds out.
-            held[(self.home,), ()].update(name for name in group.home if self._spares(f"{self.home}/{name}"))
+            held[(self.home,), ()].update(name for name in group.home if self._holds(f"{self.home}/{name}"))
         for path in exact:
             place, _, name = path.rpartition("/")
             held[(place or "/",), ()].add(name)
         return tuple(
-            Protected(below=below, but=but, names=tuple(sorted(names)))
+            ProtectedNames(below=below, but=but, names=tuple(sorted(names)))
             for (below, but), names in sorted(held.items())
             if below and names
         )
@@ -133,6 +138,8 @@ class _Ground:
         for group in protected().groups:
             for name in group.open:
                 yield from (f"{place}/{name}" for place in self._beginnings(group))
+            for place in (f"{self.home}/{name}" for name in group.home):
+                yield from self._granted_in(place) if self._holds(place) else ()
 
     def flagged(self) -> Iterator[str]:
         for name in protected().flagged:
@@ -141,6 +148,8 @@ class _Ground:
     def exposed(self) -> Iterator[str]:
         """A person granted a protected place itself: their word counts, and is repeated."""
         for tree in self.own:
+            if tree in (f"{self.home}/{name}" for name in _SETTINGS):
+                yield f"{tree} can be written: known names in it stay read-only, programs may run others"
             if any(self._inside_home(tree, name) for group in protected().groups for name in group.home):
                 continue  # what matters in it stays read-only
             for group in protected().groups:
@@ -166,16 +175,22 @@ class _Ground:
         for tree in outermost(self.own) if group.shipped else ():
             yield from (f"{_any_depth_of(tree)}/{package}/{ANY_DEPTH}" for package in protected().packages)
 
-    def _spares(self, pattern: str) -> bool:
-        """A place that is granted itself, or a part of it, can be written."""
-        return not any(within(tree, pattern) for tree in self.writable)
+    def _holds(self, place: str) -> bool:
+        """A protected place of the home that is granted itself can be written. One of which only a part is granted has
+        to be held if a grant of something above it would let the rest be written."""
+        if place in self.writable:
+            return False
+        return not self._granted_in(place) or any(within(place, tree) for tree in self.writable)
+
+    def _granted_in(self, place: str) -> tuple[str, ...]:
+        return tuple(tree for tree in self.writable if within(tree, place))
 
 
 def _is_built_in_name(deny: Deny, glob: Glob) -> bool:
     return deny.optional and deny.source.builtin and glob.floating
 
 
-def _is_searched(asked: Asked, home: str) -> bool:
+def _is_searched(asked: RequestedGrant, home: str) -> bool:
     if not asked.tree:
         return False
     if asked.persons:

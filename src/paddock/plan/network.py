@@ -1,4 +1,4 @@
-"""[network] → which hosts may be reached. Judged by the core alone (core/src/network/table.rs)."""
+"""[network] → which hosts may be reached. Judged by the core alone (core/src/network/rules/host_table.rs)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from paddock.errors import HostError, PolicyError
 from paddock.host.model import Host
 from paddock.plan.gate import ASK_TIMEOUT_S
-from paddock.plan.http import http_of
-from paddock.plan.model import HostRule, Level, Network, Notice, Reach
+from paddock.plan.http_routes import http_of
+from paddock.plan.model import HostRule, Level, NetworkPlan, NetworkReach, Notice
 from paddock.policy import model
 from paddock.policy.hosts import groups, read_host
 from paddock.policy.model import (
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "ftp_proxy", "socks_proxy", "rsync_proxy", "all_proxy", "no_proxy")
 
 
-def network_of(policy: Policy, host: Host, tier: Tier, registries: Mapping[str, Registry]) -> Network | None:
+def network_of(policy: Policy, host: Host, tier: Tier, registries: Mapping[str, Registry]) -> NetworkPlan | None:
     """None: it is not fenced. ``registries``: what was found of the groups that are not in a table."""
     asked = policy.network
     mode = asked.mode.value if asked and asked.mode else NetworkMode.FILTERED
@@ -48,8 +48,8 @@ def network_of(policy: Policy, host: Host, tier: Tier, registries: Mapping[str, 
     timeout = policy.meta.ask_timeout_s.value if policy.meta.ask_timeout_s else ASK_TIMEOUT_S
     if mode is NetworkMode.NONE:
         _refuse_contradiction(asked)
-        return Network(
-            mode=Reach.NONE,
+        return NetworkPlan(
+            mode=NetworkReach.NONE,
             default=Action.DENY,
             default_source=None,
             ask_timeout_s=timeout,
@@ -64,8 +64,8 @@ def network_of(policy: Policy, host: Host, tier: Tier, registries: Mapping[str, 
         _refuse_unheld_terminal(policy, asked, host)
     if tier is Tier.FULL:
         _refuse_taken(asked)
-    return Network(
-        mode=Reach.FILTERED,
+    return NetworkPlan(
+        mode=NetworkReach.FILTERED,
         default=default,
         default_source=str(asked.default.source) if asked.default else None,
         ask_timeout_s=timeout,
@@ -79,7 +79,7 @@ def network_of(policy: Policy, host: Host, tier: Tier, registries: Mapping[str, 
 
 
 def _refuse_taken(asked: model.Network) -> None:
-    """core/src/network/inside.rs."""
+    """core/src/network/namespace.rs."""
     for port in asked.allowed_local_ports:
         if port.value == 1:
             raise PolicyError(
@@ -96,17 +96,17 @@ def default_of(asked: model.Network) -> Action:
     return Action.ALLOW if asked.allowed_hosts is None and not asked.routes else Action.DENY
 
 
-def summary(network: Network | None, tier: Tier) -> str:
+def summary(network: NetworkPlan | None, tier: Tier) -> str:
     """For the start line."""
-    by_proxy = tier is Tier.LANDLOCK and network is not None and network.mode is Reach.FILTERED
+    by_proxy = tier is Tier.LANDLOCK and network is not None and network.mode is NetworkReach.FILTERED
     return _summary(network) + (", by proxy alone" if by_proxy else "")
 
 
-def _summary(network: Network | None) -> str:
+def _summary(network: NetworkPlan | None) -> str:
     if network is None:
         return "network open"
     shown = f", {_count(len(network.published), 'port')} published" if network.published else ""
-    if network.mode is Reach.NONE:
+    if network.mode is NetworkReach.NONE:
         return f"no network{shown}"
     ports = f", {_count(len(network.local_ports), 'local port')}" if network.local_ports else ""
     if network.http and network.http.routes:
@@ -154,7 +154,9 @@ def _refuse_unpinnable(policy: Policy, asked: model.Network, mode: NetworkMode, 
         )
 
 
-def network_notices(policy: Policy, network: Network | None, registries: Mapping[str, Registry]) -> Iterator[Notice]:
+def network_notices(
+    policy: Policy, network: NetworkPlan | None, registries: Mapping[str, Registry]
+) -> Iterator[Notice]:
     """What was written or found, and does not count."""
     for variable in (*policy.env.pass_, *policy.env.keep) if network else ():
         if variable.value.lower() in PROXY_VARIABLES:
@@ -203,7 +205,8 @@ def _members(group: Sourced[Destination], registries: Mapping[str, Registry]) ->
 
 
 def _refuse_unheld_terminal(policy: Policy, asked: model.Network, host: Host) -> None:
-    """While a person is asked on the command's terminal, nothing of the command may change that (core/src/desk.rs)."""
+    """While a person is asked on the command's terminal, nothing of the command may change that
+    (core/src/approve/open_questions.rs)."""
     where = str(asked.default.source) if asked.default else "[network]"
     if Switch.SECCOMP in policy.off:
         raise PolicyError(

@@ -12,17 +12,17 @@ from dataclasses import replace
 from paddock.errors import HostError, PolicyError
 from paddock.host.model import Host
 from paddock.plan import model
-from paddock.plan.grants import TMP, Asked, asked_of, merged
+from paddock.plan.grants import TMP, RequestedGrant, asked_of, merged
 from paddock.plan.model import (
     EnvironmentRules,
     Files,
     Landlock,
-    Limits,
-    Network,
+    LimitsPlan,
+    NetworkPlan,
+    NetworkReach,
     Notice,
     PathGrant,
     Plan,
-    Reach,
     Seccomp,
     User,
 )
@@ -41,13 +41,13 @@ from paddock.policy.model import (
     NetworkMode,
     OnFailure,
     Policy,
-    Shell,
+    ShellSettings,
     Source,
     Sourced,
     Tier,
 )
-from paddock.policy.origin import state_dir_of
-from paddock.way import Tree
+from paddock.policy.trust.origin import state_dir_of
+from paddock.text.path_walk import Tree
 
 # What a shell needs to go inside, and to be known there.
 NEEDED = frozenset(
@@ -57,12 +57,12 @@ NEEDED = frozenset(
 _OWN = frozenset({"prctl", "execve", "exit_group"})
 
 _FLAG = Source(file=COMMAND_LINE, key="--intercept-shells")
-_ASKED_FOR = Shell(network=Sourced(NetworkMode.NONE, _FLAG), source=_FLAG)
+_ASKED_FOR = ShellSettings(network=Sourced(NetworkMode.NONE, _FLAG), source=_FLAG)
 
 
 def shell_of(
     policy: Policy, host: Host, tier: Tier, landlock: Landlock | None, seccomp: Seccomp | None
-) -> model.Shell | None:
+) -> model.ShellPlan | None:
     """None: shells are as any other program."""
     asked = _asked_for(policy)
     if asked is None:
@@ -85,7 +85,7 @@ def shell_of(
             where=str(asked.source),
             hint="let these calls pass in [syscalls]",
         )
-    return model.Shell(on_failure=on_failure(asked), plan=inside(policy, host).canonical().decode("ascii"))
+    return model.ShellPlan(on_failure=on_failure(asked), plan=inside(policy, host).canonical().decode("ascii"))
 
 
 def inside(policy: Policy, host: Host) -> Plan:
@@ -93,11 +93,11 @@ def inside(policy: Policy, host: Host) -> Plan:
     return layer(_asked_for(policy) or _ASKED_FOR, host, sockets=SOCKETS, namespaces=True)
 
 
-def _asked_for(policy: Policy) -> Shell | None:
+def _asked_for(policy: Policy) -> ShellSettings | None:
     return policy.shell or (_ASKED_FOR if policy.intercept else None)
 
 
-def on_failure(shell: Shell | None) -> OnFailure:
+def on_failure(shell: ShellSettings | None) -> OnFailure:
     return shell.on_failure.value if shell and shell.on_failure else OnFailure.CLOSED
 
 
@@ -115,7 +115,7 @@ def summary_of_shells(policy: Policy) -> str:
 def outside(policy: Policy, host: Host, *, own: tuple[str, ...], journals: tuple[str, ...]) -> Plan:
     """For shells that are found by PATH, in no fence: with what the policy closes to everybody. Its grants depend on
     where a run is started; a shell is started anywhere. ``own``: what says how shells are closed in."""
-    shell = policy.shell or Shell(source=Source(file=COMMAND_LINE, key="shims install"))
+    shell = policy.shell or ShellSettings(source=Source(file=COMMAND_LINE, key="shims install"))
     blocked = {call.value for call in policy.syscalls.block}
     whole = replace(
         shell,
@@ -135,7 +135,7 @@ def outside(policy: Policy, host: Host, *, own: tuple[str, ...], journals: tuple
 
 
 def layer(
-    shell: Shell,
+    shell: ShellSettings,
     host: Host,
     *,
     sockets: tuple[str, ...],
@@ -183,7 +183,7 @@ def layer(
         namespaces=None,
         workspace=None,
         container=None,
-        limits=Limits(),
+        limits=LimitsPlan(),
         sessions=f"{state_dir_of(host.home)}/sessions",
         seccomp=Seccomp(
             default="allow",
@@ -202,8 +202,8 @@ def layer(
     )
 
 
-_NO_NETWORK = Network(
-    mode=Reach.NONE,
+_NO_NETWORK = NetworkPlan(
+    mode=NetworkReach.NONE,
     default=Action.DENY,
     default_source=None,
     ask_timeout_s=1,
@@ -215,7 +215,7 @@ _NO_NETWORK = Network(
 )
 
 
-def _reached(shell: Shell, host: Host) -> tuple[Tree, ...]:
+def _reached(shell: ShellSettings, host: Host) -> tuple[Tree, ...]:
     """Who writes only where it is said needs to know which links a command may have made; each shell reads it."""
     writes = any(grant.access in (Access.WRITE, Access.ALLOW) for grant in shell.grants)
     return tuple(sorted(host.reached, key=lambda tree: (tree.path, tree.identity or ()))) if writes else ()
@@ -233,7 +233,7 @@ def _exact(deny: Deny) -> Iterator[str]:
         )
 
 
-def _grants(shell: Shell) -> Iterator[Asked]:
+def _grants(shell: ShellSettings) -> Iterator[RequestedGrant]:
     """What nobody speaks of stays as the fence has it."""
     own = tuple(_placed(grant) for grant in shell.grants)
     reads = any(grant.access in (Access.READ, Access.EXEC) for grant in own)
@@ -257,11 +257,13 @@ def _placed(grant: Grant) -> Grant:
     return replace(grant, pattern=grant.pattern.replace(TMP_TOKEN, TMP))
 
 
-def _open(path: str, access: str) -> Asked:
-    return Asked(path=path, access=access, optional=True, workspace=False, persons=False, tree=True, source="shell")
+def _open(path: str, access: str) -> RequestedGrant:
+    return RequestedGrant(
+        path=path, access=access, optional=True, workspace=False, persons=False, tree=True, source="shell"
+    )
 
 
-def _around(asked: Asked, denied: tuple[str, ...], own: tuple[str, ...]) -> PathGrant | None:
+def _around(asked: RequestedGrant, denied: tuple[str, ...], own: tuple[str, ...]) -> PathGrant | None:
     kept_out = (*denied, *own) if asked.writes else denied
     if any(within(asked.path, path) for path in kept_out):
         return None

@@ -44,7 +44,7 @@ def lacking(policy: Policy, host: Host, tier: Tier) -> Iterator[str]:
 def remedy(host: Host) -> str:
     # EOPNOTSUPP is Landlock's own word for "not switched on at boot"; no engine's filter answers that.
     hidden = host.landlock_errno in ("EPERM", "ENOSYS") or not host.seccomp
-    if host.filtered and hidden:  # core/src/refusal.rs says the same
+    if host.filtered and hidden:  # core/src/commands/error.rs says the same
         return (
             "a system call filter is already on this process, as in a container, and may be what refuses: update the "
             "engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl "

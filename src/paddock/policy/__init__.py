@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from paddock.policy.advice import weak_points
 from paddock.policy.load import load
 from paddock.policy.model import Policy
-from paddock.policy.origin import Origin
 from paddock.policy.request import GrantFlag, Request
+from paddock.policy.trust.origin import Origin
 
 __all__ = ["GrantFlag", "Origin", "Policy", "Request", "load", "weak_points"]
 
@@ -16,11 +17,10 @@ __all__ = ["GrantFlag", "Origin", "Policy", "Request", "load", "weak_points"]
 def __getattr__(name: str) -> Any:
     """The names that other agents use. Imported when they are asked for: no run needs them."""
     if name == "SafetyPolicy":
-        from paddock.decide.tools import ToolPolicy
-
-        return ToolPolicy
+        # paddock/__init__.py re-exports it. Nothing here imports a package above this one.
+        return getattr(sys.modules["paddock"], name)
     if name == "PolicyConfig":
-        from paddock.policy.model import Tools
+        from paddock.policy.model import ToolSettings
 
-        return Tools
+        return ToolSettings
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
-from paddock.policy.expand import wrong
+from paddock.policy.formats.expand import wrong
+from paddock.policy.formats.suggest import did_you_mean
 from paddock.policy.model import Destination, Source, Sourced
-from paddock.policy.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
@@ -31,7 +31,7 @@ _OTHER_DOTS = "\u3002\uff0e\uff61"  # IDNA takes them for dots
 _FORMS = "write a name, *.name, an address, a block of addresses or @group; a port behind a ':'"
 
 # Never reachable, whatever a policy says: there a machine in a cloud finds its own credentials. The core has the last
-# word (core/src/network/address.rs), also on what leads there.
+# word (core/src/network/rules/address.rs), also on what leads there.
 _METADATA = ("metadata.google.internal", "metadata.azure.internal", "metadata", "instance-data",
              "instance-data.ec2.internal")  # fmt: skip
 _METADATA_BLOCKS = ("169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "168.63.129.16/32",

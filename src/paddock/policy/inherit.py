@@ -6,14 +6,14 @@ import os
 from dataclasses import dataclass, field, replace
 
 from paddock.errors import PolicyError
-from paddock.policy.conf import read_conf
-from paddock.policy.fragment import Fragment
+from paddock.policy.formats.conf import read_conf
+from paddock.policy.formats.fragment import Fragment
+from paddock.policy.formats.toml import read_toml
 from paddock.policy.model import Policy, PolicyFile, Source, Sourced
-from paddock.policy.origin import Origin
-from paddock.policy.search import Found, Search, read_text
-from paddock.policy.toml import read_toml
-from paddock.policy.trust import FileText, require_agreement
-from paddock.way import Place
+from paddock.policy.trust.file_trust import PolicyText, require_agreement
+from paddock.policy.trust.origin import Origin
+from paddock.policy.trust.search import Found, ProfileSearch, read_text
+from paddock.text.path_walk import ResolvedPath
 
 DEFAULT = "ai-agent"
 FLOOR = "base"
@@ -28,14 +28,14 @@ class Layers:
     default: str = DEFAULT  # what a file stands on that names no parent and speaks of no file
     stack: list[Policy] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
-    files: list[FileText] = field(default_factory=list)
+    files: list[PolicyText] = field(default_factory=list)
     _heights: dict[str, int] = field(default_factory=dict)  # real path → written files stacked from there down
 
     def add(self, found: Found, *, agreed: bool) -> None:
         """``agreed``: the person must have trusted the text of this file, and of each it reaches by a path."""
         self._visit(found, above=(), agreed=agreed, led_by=())
 
-    def _visit(self, found: Found, *, above: tuple[Found, ...], agreed: bool, led_by: tuple[Place, ...]) -> int:
+    def _visit(self, found: Found, *, above: tuple[Found, ...], agreed: bool, led_by: tuple[ResolvedPath, ...]) -> int:
         chain = (*above, found)
         real = os.path.realpath(found.path)
         if any(os.path.realpath(earlier.path) == real for earlier in above):
@@ -55,7 +55,7 @@ class Layers:
         fragment = self._read(found, file, agreed=agreed)
         height = 0
         for parent in fragment.inherit:
-            next_found = Search(self.origin).find(
+            next_found = ProfileSearch(self.origin).find(
                 parent.value, parent.source, relative_to=os.path.dirname(file.path), asked_by=found
             )
             by_path = next_found.rung is None
@@ -65,12 +65,12 @@ class Layers:
         self._heights[real] = height + own
         return height + own
 
-    def _file(self, found: Found, led_by: tuple[Place, ...]) -> FileText:
+    def _file(self, found: Found, led_by: tuple[ResolvedPath, ...]) -> PolicyText:
         """``led_by``: the links that lead to the file whose ``inherit`` names this one. They lead to this one too."""
         file = read_text(found, self.origin)
         return replace(file, way=replace(file.way, links=(*led_by, *file.way.links))) if file.way else file
 
-    def _read(self, found: Found, file: FileText, *, agreed: bool) -> Fragment:
+    def _read(self, found: Found, file: PolicyText, *, agreed: bool) -> Fragment:
         if agreed:
             require_agreement(
                 file,
@@ -84,7 +84,7 @@ class Layers:
             return fragment
         self.files.append(file)
         notes: list[str] = []
-        replaces = Search(self.origin).replaces_builtin(found)
+        replaces = ProfileSearch(self.origin).replaces_builtin(found)
         if replaces:
             notes.append(f"{found.name} comes from {found.shown}, which replaces the built-in profile")
         if not fragment.inherit:

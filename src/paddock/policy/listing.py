@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from paddock.errors import PolicyError
 from paddock.policy.load import load
 from paddock.policy.model import COMMAND_LINE, Source
-from paddock.policy.origin import Origin
 from paddock.policy.request import Request
-from paddock.policy.search import Found, Search, read_text
+from paddock.policy.trust.origin import Origin
+from paddock.policy.trust.search import Found, ProfileSearch, read_text
 
 _ASKED = Source(file=COMMAND_LINE, key="profile")
 
@@ -30,18 +30,18 @@ class Listed:
 
 def text_of(name: str, origin: Origin) -> str:
     """A profile as it is written."""
-    return read_text(Search(origin).find(name, _ASKED, relative_to=origin.cwd), origin).text
+    return read_text(ProfileSearch(origin).find(name, _ASKED, relative_to=origin.cwd), origin).text
 
 
 def listed(origin: Origin) -> tuple[Listed, ...]:
     # Judged from a neutral directory: whether *this* one is a good workspace is not the profile's fault.
     neutral = replace(origin, cwd="/nonexistent")
-    return tuple(_listed(name, path, neutral) for name, path in sorted(Search(origin).names().items()))
+    return tuple(_listed(name, path, neutral) for name, path in sorted(ProfileSearch(origin).names().items()))
 
 
 def _listed(name: str, path: str, origin: Origin) -> Listed:
     try:
-        found = Search(origin).find(name, _ASKED, relative_to=origin.cwd)
+        found = ProfileSearch(origin).find(name, _ASKED, relative_to=origin.cwd)
         about = _about(found, read_text(found, origin).text)
         load(Request(profiles=(name,), trust_required=False), origin)
     except PolicyError as error:

@@ -11,21 +11,21 @@ from dataclasses import replace
 from functools import reduce
 
 from paddock.errors import PolicyError
-from paddock.policy.approved import Approved, load_approved
-from paddock.policy.expand import wrong
-from paddock.policy.flags import flag, from_command_line
+from paddock.policy.formats.expand import wrong
+from paddock.policy.formats.flags import flag, from_command_line
+from paddock.policy.formats.schema import RULE_PATHS
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.inherit import DEFAULT, FLOOR, Layers
 from paddock.policy.merge import merge
 from paddock.policy.model import Access, Action, Deny, Environment, Filesystem, Match, Policy, Rule
-from paddock.policy.origin import Origin
-from paddock.policy.reach import Reach, in_private_temp
 from paddock.policy.request import Request
-from paddock.policy.schema import RULE_PATHS
-from paddock.policy.search import Found, Search, exists
 from paddock.policy.syscalls import table
-from paddock.policy.trust import FileText, require_agreement
-from paddock.way import Way, follow
+from paddock.policy.trust.approved import Approved, load_approved
+from paddock.policy.trust.file_trust import PolicyText, require_agreement
+from paddock.policy.trust.origin import Origin
+from paddock.policy.trust.search import Found, ProfileSearch, exists
+from paddock.policy.trust.writable_history import WritableHistory, in_private_temp
+from paddock.text.path_walk import PathWalk, follow
 
 PROJECT_FILE = "paddock.toml"
 
@@ -119,12 +119,12 @@ def _project_file(request: Request, origin: Origin) -> Found | None:
                 hint="put it back; or `paddock trust --revoke`; or name a profile: --profile ai-agent",
             )
         return None
-    return Search(origin).at_path(f"./{PROJECT_FILE}", flag("the current directory"), relative_to=origin.cwd)
+    return ProfileSearch(origin).at_path(f"./{PROJECT_FILE}", flag("the current directory"), relative_to=origin.cwd)
 
 
 def select(request: Request, origin: Origin) -> Iterator[Found]:
     """The policies to merge, undermost first."""
-    search = Search(origin)
+    search = ProfileSearch(origin)
     for name in request.profiles:
         yield search.find(name, flag("--profile"), relative_to=origin.cwd)
     for path in request.policies:
@@ -147,7 +147,7 @@ def _syscall_notes(policy: Policy, origin: Origin) -> Iterator[str]:
             yield f"{call.source}: {remark}; naming it has no effect there"
 
 
-def writable_trees(policy: Policy) -> list[Way]:
+def writable_trees(policy: Policy) -> list[PathWalk]:
     """Where the command will be able to write, and how that is reached."""
     rootdirs = [str(setting.value) for setting in policy.container if setting.key == "rootdir"]
     if rootdirs:
@@ -159,12 +159,12 @@ def writable_trees(policy: Policy) -> list[Way]:
     ]
 
 
-def reach_of(policy: Policy, origin: Origin) -> Reach:
+def reach_of(policy: Policy, origin: Origin) -> WritableHistory:
     """Where a command of this run can write, and where one of an earlier run could."""
     return origin.reach.including([*writable_trees(policy), follow(origin.cwd), follow("/dev/shm")])
 
 
-def require_agreement_to_what_a_command_could_rewrite(policy: Policy, files: list[FileText], origin: Origin) -> None:
+def require_agreement_to_what_a_command_could_rewrite(policy: Policy, files: list[PolicyText], origin: Origin) -> None:
     """A policy file in a command's reach could loosen the next run; then the person must know its text.
 
     In reach is what this policy makes writable, and what an earlier run could have written whatever this text says
@@ -181,6 +181,6 @@ def require_agreement_to_what_a_command_could_rewrite(policy: Policy, files: lis
             )
 
 
-def _is_closed_to_every_command(way: Way, origin: Origin) -> bool:
+def _is_closed_to_every_command(way: PathWalk, origin: Origin) -> bool:
     """In a config directory, under its own name: no policy opens these to writing. A link can lead out of them."""
     return way.straight and way.end.path.startswith((f"{origin.config_dir}/", f"{origin.system_dir}/"))

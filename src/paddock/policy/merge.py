@@ -20,10 +20,10 @@ from paddock.policy.model import (
     Network,
     Policy,
     Setting,
-    Shell,
+    ShellSettings,
     Sourced,
     Syscalls,
-    Tools,
+    ToolSettings,
 )
 
 V = TypeVar("V")
@@ -122,8 +122,8 @@ def _audit(under: Audit, over: Audit) -> Audit:
     )
 
 
-def _tools(under: Tools, over: Tools) -> Tools:
-    return Tools(
+def _tools(under: ToolSettings, over: ToolSettings) -> ToolSettings:
+    return ToolSettings(
         read_only=_later(under.read_only, over.read_only),
         allowed_paths=_add_or_absent(under.allowed_paths, over.allowed_paths),
         denied_paths=_add(under.denied_paths, over.denied_paths, _value),
@@ -137,11 +137,11 @@ def _tools(under: Tools, over: Tools) -> Tools:
     )
 
 
-def _shell(under: Shell | None, over: Shell | None) -> Shell | None:
+def _shell(under: ShellSettings | None, over: ShellSettings | None) -> ShellSettings | None:
     """Grants of the two add up, as those of the fence do; what is closed and blocked does, too."""
     if under is None or over is None:
         return over or under
-    return Shell(
+    return ShellSettings(
         network=_later(under.network, over.network),
         grants=_add(under.grants, over.grants, lambda grant: (grant.access, grant.pattern, grant.optional)),
         denies=_add(under.denies, over.denies, lambda deny: (deny.pattern, deny.optional)),

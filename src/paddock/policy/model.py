@@ -341,7 +341,7 @@ class OnFailure(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shell:
+class ShellSettings:
     """What shells get besides the fence that they are in: only narrower. Without a grant to read (or to write) all
     that the fence opens to it stays open."""
 
@@ -389,9 +389,9 @@ class CommandRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
-    """Tool calls made through Paddock; decide/tools.py gives it its meaning. ``allowed_paths`` None: absent, which is
-    the current directory."""
+class ToolSettings:
+    """Tool calls made through Paddock; tools/policy/policy.py gives it its meaning. ``allowed_paths`` None: absent,
+    which is the current directory."""
 
     read_only: Sourced[bool] | None = None
     allowed_paths: tuple[Sourced[str], ...] | None = None
@@ -459,10 +459,10 @@ class Policy:
     limits: tuple[Limit, ...] = ()
     audit: Audit = Audit()
     rules: tuple[Rule, ...] = ()
-    approved: tuple[Rule, ...] = ()  # answers of earlier runs (policy/approved.py); only to questions
+    approved: tuple[Rule, ...] = ()  # answers of earlier runs (policy/trust/approved.py); only to questions
     approved_hosts: tuple[Sourced[Destination], ...] = ()
-    tools: Tools = Tools()
-    shell: Shell | None = None  # None: shells are as any other program
+    tools: ToolSettings = ToolSettings()
+    shell: ShellSettings | None = None  # None: shells are as any other program
     intercept: bool = False  # they are intercepted also where no file says with what
     container: tuple[Setting, ...] = ()  # by the names of the line format: rootdir, uid, cap-allow …
     off: tuple[Switch, ...] = ()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from paddock.git.layout import patterns
+from paddock.policy.git_layout import patterns
 from paddock.policy.glob import ANY_DEPTH, Glob, component_matches
 
 TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "protected.toml")

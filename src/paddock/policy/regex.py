@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paddock.canonical import canonical
+from paddock.core.canonical import canonical
 from paddock.errors import CoreError
 
 
@@ -16,7 +16,7 @@ def wrong_regexes(patterns: Sequence[str]) -> list[str | None]:
     if not patterns:
         return []
     # Imported here: a policy without rules never pays for it.
-    from paddock import core
+    from paddock.core import process as core
 
     answer = core.ask("regexes", question=canonical(list(patterns)))
     if not isinstance(answer, list) or len(answer) != len(patterns):

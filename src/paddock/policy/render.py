@@ -15,8 +15,8 @@ from enum import Enum
 from typing import TypeVar
 
 from paddock.errors import PolicyError
-from paddock.policy.approved import ToolApproval
-from paddock.policy.expand import CWD_TOKEN
+from paddock.policy.formats.expand import CWD_TOKEN
+from paddock.policy.formats.schema import GRANT_KEYS, KEYS, LIMITS, NOT, RULE_PATHS, VERSION
 from paddock.policy.inherit import FLOOR
 from paddock.policy.model import (
     Audit,
@@ -32,23 +32,23 @@ from paddock.policy.model import (
     Route,
     Rule,
     Setting,
-    Shell,
+    ShellSettings,
     Sourced,
     Syscalls,
-    Tools,
+    ToolSettings,
 )
-from paddock.policy.schema import GRANT_KEYS, KEYS, LIMITS, NOT, RULE_PATHS, VERSION
+from paddock.policy.trust.approved import ToolApproval
 
 _BARE_KEY = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
 
 FLAGS_NOTE = "# A file can not say this; give it on the command line:"
 
-Values = Mapping[str, object]
+TomlValues = Mapping[str, object]
 V = TypeVar("V")
 
 
 def to_toml(policy: Policy) -> str:
-    tables: list[tuple[str, Values]] = [("[meta]", _meta(policy))]
+    tables: list[tuple[str, TomlValues]] = [("[meta]", _meta(policy))]
     tables.append(("[filesystem]", _filesystem(policy.filesystem)))
     if policy.network is not None:
         tables.append(("[network]", _network(policy.network)))
@@ -103,7 +103,7 @@ def _only_flags(policy: Policy) -> Iterator[str]:
         yield "--intercept-shells"
 
 
-def _meta(policy: Policy) -> Values:
+def _meta(policy: Policy) -> TomlValues:
     meta = policy.meta
     return _present(
         version=VERSION,
@@ -116,7 +116,7 @@ def _meta(policy: Policy) -> Values:
     )
 
 
-def _filesystem(files: Filesystem) -> Values:
+def _filesystem(files: Filesystem) -> TomlValues:
     grants = {
         key: [_grant(grant) for grant in sorted(files.grants, key=_by_text) if grant.access is access]
         for key, access in GRANT_KEYS.items()
@@ -157,7 +157,7 @@ def _written_denies(files: Filesystem) -> Iterator[str]:
             yield _undollar(deny.pattern) + "?"
 
 
-def _network(network: Network) -> Values:
+def _network(network: Network) -> TomlValues:
     return _present(
         mode=_plain(network.mode),
         default=_plain(network.default),
@@ -177,7 +177,7 @@ def _by_name(routes: Iterable[Route]) -> list[Route]:
     return sorted(routes, key=lambda route: route.name)
 
 
-def _route(route: Route) -> Values:
+def _route(route: Route) -> TomlValues:
     return _present(
         upstream=str(route.upstream),
         credential=None if route.credential is None else _undollar(str(route.credential)),
@@ -192,11 +192,11 @@ def _route(route: Route) -> Values:
     )
 
 
-def _endpoint(rule: EndpointRule) -> Values:
+def _endpoint(rule: EndpointRule) -> TomlValues:
     return {"method": rule.method, "path": rule.path}
 
 
-def _syscalls(syscalls: Syscalls) -> Values:
+def _syscalls(syscalls: Syscalls) -> TomlValues:
     return _present(
         block=_sorted(syscalls.block) or None,
         allow=None if syscalls.allow is None else _sorted(syscalls.allow),
@@ -206,15 +206,15 @@ def _syscalls(syscalls: Syscalls) -> Values:
     )
 
 
-def _env(env: Environment) -> Values:
+def _env(env: Environment) -> TomlValues:
     return _present(**{"pass": _sorted(env.pass_) or None, "deny": _sorted(env.deny) or None})
 
 
-def _audit(audit: Audit) -> Values:
+def _audit(audit: Audit) -> TomlValues:
     return _present(enabled=_plain(audit.enabled), dir=None if audit.dir is None else _undollar(audit.dir.value))
 
 
-def _tools(tools: Tools) -> Values:
+def _tools(tools: ToolSettings) -> TomlValues:
     return _present(
         read_only=_plain(tools.read_only),
         allowed_paths=None if tools.allowed_paths is None else _sorted_paths(tools.allowed_paths),
@@ -230,7 +230,7 @@ def _tools(tools: Tools) -> Values:
     )
 
 
-def _shell(shell: Shell) -> Values:
+def _shell(shell: ShellSettings) -> TomlValues:
     files = _filesystem(Filesystem(grants=shell.grants, denies=shell.denies))
     return _present(
         network=_plain(shell.network),
@@ -240,7 +240,7 @@ def _shell(shell: Shell) -> Values:
     )
 
 
-def _path_rule(rule: PathRule) -> Values:
+def _path_rule(rule: PathRule) -> TomlValues:
     return _present(
         id=rule.id,
         action=rule.action.value,
@@ -250,7 +250,7 @@ def _path_rule(rule: PathRule) -> Values:
     )
 
 
-def _command_rule(rule: CommandRule) -> Values:
+def _command_rule(rule: CommandRule) -> TomlValues:
     return _present(
         id=rule.id,
         action=rule.action.value,
@@ -261,7 +261,7 @@ def _command_rule(rule: CommandRule) -> Values:
     )
 
 
-def _settings(settings: tuple[Setting, ...], order: tuple[str, ...]) -> Values:
+def _settings(settings: tuple[Setting, ...], order: tuple[str, ...]) -> TomlValues:
     values = {setting.key.replace("-", "_"): setting.value for setting in settings}
     return {key: _setting(values[key]) for key in order if key in values}
 
@@ -276,7 +276,7 @@ def _setting(value: object) -> object:
             return value
 
 
-def _rule(rule: Rule) -> Values:
+def _rule(rule: Rule) -> TomlValues:
     matches: dict[str, object] = {}
     for match in rule.matches:
         each: list[object] = [_match_value(match.key, value) for value in match.values]
@@ -290,7 +290,7 @@ def _match_value(key: str, value: str) -> object:
     return _undollar(value) if key in RULE_PATHS else value
 
 
-def _present(**values: object) -> Values:
+def _present(**values: object) -> TomlValues:
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -319,7 +319,7 @@ def _undollar(text: str) -> str:
     return text.replace("$", "$$")
 
 
-def _table(header: str, values: Values) -> str:
+def _table(header: str, values: TomlValues) -> str:
     return "".join(f"{line}\n" for line in (header, *(f"{_key(key)} = {_value(v)}" for key, v in values.items())))
 
 

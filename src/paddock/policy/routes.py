@@ -5,7 +5,11 @@ from __future__ import annotations
 import ipaddress
 import shlex
 
-from paddock.policy.expand import wrong
+from paddock.policy.formats.expand import wrong
+from paddock.policy.formats.schema import ENDPOINT_KEYS, ROUTE_KEYS
+from paddock.policy.formats.suggest import did_you_mean
+from paddock.policy.formats.table import Table
+from paddock.policy.formats.values import Values
 from paddock.policy.model import (
     BODILESS_METHODS,
     PLACEHOLDER_TOKEN,
@@ -18,10 +22,6 @@ from paddock.policy.model import (
     Sourced,
     Upstream,
 )
-from paddock.policy.schema import ENDPOINT_KEYS, ROUTE_KEYS
-from paddock.policy.suggest import did_you_mean
-from paddock.policy.table import Table
-from paddock.policy.values import Values
 
 KEYRING_SERVICE = "paddock"
 

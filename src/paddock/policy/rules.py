@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from paddock.policy.expand import wrong
+from paddock.policy.formats.expand import wrong
+from paddock.policy.formats.schema import COMMAND_RULE_KEYS, KEYS, MATCH_KEYS, NOT, PATH_RULE_KEYS, RULE_KEYS
+from paddock.policy.formats.table import Table
+from paddock.policy.formats.values import Values
 from paddock.policy.glob import ANY_DEPTH
-from paddock.policy.model import TMP_TOKEN, Action, CommandRule, Effect, Match, PathRule, Rule, Sourced, Tools
+from paddock.policy.model import TMP_TOKEN, Action, CommandRule, Effect, Match, PathRule, Rule, Sourced, ToolSettings
 from paddock.policy.regex import wrong_regexes
-from paddock.policy.schema import (
-    COMMAND_RULE_KEYS,
-    KEYS,
-    MATCH_KEYS,
-    NOT,
-    PATH_RULE_KEYS,
-    RULE_KEYS,
-)
-from paddock.policy.table import Table
-from paddock.policy.values import Values
 
 _HEX = frozenset("0123456789abcdef")
 _HOST = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._:[]")
@@ -109,9 +102,9 @@ class RuleReader:
                 _is_host(word)
         return word.value
 
-    def tools(self, table: Table) -> Tools:
+    def tools(self, table: Table) -> ToolSettings:
         table.allow_only(KEYS["tools"])
-        return Tools(
+        return ToolSettings(
             read_only=table.boolean("read_only"),
             allowed_paths=tuple(self._place(p) for p in table.strings("allowed_paths"))
             if "allowed_paths" in table
@@ -189,7 +182,7 @@ def _no_nul(word: Sourced[str]) -> None:
 
 
 def _is_host(word: Sourced[str]) -> None:
-    """``name``, ``*.name``, ``*`` or an address, as it stands in an argument (core/src/gate/hosts.rs)."""
+    """``name``, ``*.name``, ``*`` or an address, as it stands in an argument (core/src/gate/argv_hosts.rs)."""
     if word.value.startswith("@"):
         raise wrong(word.source, f"a rule names hosts one by one: {word.value!r}")
     bare = word.value.removeprefix("*.")

@@ -11,24 +11,24 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from paddock.approve import Approver, Asked, Callback, Verdict
-from paddock.approve.desk import Desk
+from paddock.approve.approvals import Desk
 from paddock.errors import UsageError
-from paddock.executors.run import CAP, Result, Stream, end, run
+from paddock.executors.interface import Closable, CommandExecutor, CommandLine, Process, Size
+from paddock.executors.run import MAX_OUTPUT_BYTES, Result, Stream, end, run
 from paddock.executors.sandbox import SandboxExecutor
-from paddock.executors.seam import Closable, Command, CommandExecutor, Process, Size
 from paddock.executors.shells import Shells
-from paddock.journal.redact import Redactor
 from paddock.journal.writer import Recorder
+from paddock.launch.prepare import Prepared, prepare, remember_journal
 from paddock.plan.paths import with_parents, within
 from paddock.policy import Origin, Request
-from paddock.policy.config import configured
+from paddock.policy.formats.config import configured
 from paddock.policy.model import Tier
-from paddock.session import Prepared, ending, prepare, remember_journal
+from paddock.session import shutdown
 from paddock.session.tools import tools_of
 from paddock.session.worktree import make_worktree
-from paddock.tools import Tools
+from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandResult, Commands
-from paddock.tools.dispatch import Handler
+from paddock.tools.dispatch import Handler, Tools
 
 _GRACE_S = 2.0
 
@@ -93,14 +93,15 @@ class Sandbox:
             executor: CommandExecutor = fence
         else:
             executor = self._given
+            fence = SandboxExecutor(self._request, workspace=self.workspace)
             if self._request.audit_dir is not None:
                 self._prepared = await asyncio.to_thread(self._judged)
         recorder = None
         if self._prepared is not None and self._prepared.plan.journal is not None:
             recorder = await asyncio.to_thread(Recorder, self._prepared.plan)
         desk = Desk(self._approver, redactor=self._redactor, origin=self._origin)
-        self._parts = _Parts(executor=executor, shells=Shells(executor), desk=desk, recorder=recorder)
-        ending.hold(id(self._parts), self._parts.dispose)
+        self._parts = _Parts(executor=executor, files=fence, shells=Shells(executor), desk=desk, recorder=recorder)
+        shutdown.hold(id(self._parts), self._parts.dispose)
         return self
 
     async def __aexit__(
@@ -129,6 +130,7 @@ class Sandbox:
                     self._origin,
                     desk=parts.desk,
                     executor=_Bash(parts.executor, self.workspace, self._exec_cwd),
+                    files=parts.files,
                     recorder=parts.recorder,
                     redactor=self._redactor,
                     handlers=self._handlers,
@@ -140,7 +142,7 @@ class Sandbox:
 
     async def run(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -149,7 +151,7 @@ class Sandbox:
         timeout_s: float | None = None,
         idle_timeout_s: float | None = None,
         on_output: Callable[[Stream, bytes], None] | None = None,
-        cap: int = CAP,
+        cap: int = MAX_OUTPUT_BYTES,
         spool: str | os.PathLike[str] | None = None,
     ) -> Result:
         """A text is a line of shell, a list is for nobody but the kernel. See :func:`paddock.executors.run.run`."""
@@ -177,7 +179,7 @@ class Sandbox:
     @contextlib.asynccontextmanager
     async def spawn(
         self,
-        command: Command,
+        command: CommandLine,
         *,
         cwd: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -230,6 +232,7 @@ class _Parts:
     """What has to be ended: known apart from the session, which may be gone by then."""
 
     executor: CommandExecutor
+    files: SandboxExecutor  # which file tools ask; the executor itself, or one for this alone
     shells: Shells
     desk: Desk
     recorder: Recorder | None
@@ -252,6 +255,7 @@ class _Parts:
         steps: list[tuple[str, Callable[[], Awaitable[object]]]] = [
             ("shells", lambda: self.shells.dispose(_GRACE_S)),
             (self.executor.name, self._dispose_of_executor),
+            ("file tools", self.files.dispose),
             ("questions", lambda: asyncio.to_thread(self.desk.close)),
             ("journal", lambda: asyncio.to_thread(self.recorder.close if self.recorder else lambda: None)),
         ]
@@ -261,7 +265,7 @@ class _Parts:
             except Exception as error:  # the next is ended all the same
                 said = (f"{name}: {error}",)
             left += said if isinstance(said, tuple) else ()
-        ending.release(id(self), self.loop)
+        shutdown.release(id(self), self.loop)
         return tuple(left)
 
     async def _dispose_of_executor(self) -> tuple[str, ...]:

@@ -7,42 +7,40 @@ from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
-from paddock.approve.desk import Desk
-from paddock.approve.model import Approver
-from paddock.changes.repositories import made_by
-from paddock.decide.tools import ToolPolicy
+from paddock.approve.approvals import Desk
+from paddock.approve.inbox import Approver
+from paddock.executors.interface import CommandExecutor
 from paddock.executors.sandbox import SandboxExecutor
-from paddock.executors.seam import CommandExecutor
-from paddock.journal.redact import Redactor
+from paddock.explain.file_rules import PRIVATE, Judge, Operation
 from paddock.journal.writer import Recorder
-from paddock.plan.judge import PRIVATE, Operation, identities_above
+from paddock.launch.prepare import Prepared, prepare, remember_journal
 from paddock.plan.model import Plan
 from paddock.plan.paths import within
 from paddock.policy import GrantFlag, Origin, Request, load
-from paddock.policy.config import Config, configured
-from paddock.policy.model import Access, Tier
-from paddock.policy.model import Tools as ToolSettings
-from paddock.session import Prepared, prepare, remember_journal
-from paddock.session.answer import judge_for
-from paddock.tools import Limits, Tools
+from paddock.policy.formats.config import Config, configured
+from paddock.policy.model import Access, Tier, ToolSettings
+from paddock.text.path_walk import Identity
+from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandRunner
-from paddock.tools.dispatch import Handler
-from paddock.way import Identity
+from paddock.tools.dispatch import Handler, Tools
+from paddock.tools.files import Limits
+from paddock.tools.policy.policy import ToolPolicy
+from paddock.workspace.repositories import made_by
 
-Place = str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
 
 
 @asynccontextmanager
 async def open_tools(
     *,
     profile: str | None = None,
-    policy: Place | None = None,
-    journal: Place | None = None,
+    policy: AnyPath | None = None,
+    journal: AnyPath | None = None,
     approver: Approver | None = None,
     executor: CommandExecutor | None = None,
     handlers: Mapping[str, Handler] | None = None,
     redactor: Redactor | None = None,
-    config: Place | None = None,
+    config: AnyPath | None = None,
     flags: ToolSettings | None = None,
 ) -> AsyncIterator[Tools]:
     """The tools of this process, as a profile or policy file governs them, over the person's configuration and
@@ -59,16 +57,16 @@ async def open_tools(
         recorder = None
         if journal is not None or (audit is not None and audit.value):
             recorder = held.enter_context(open_journal(profile=profile, policy=policy, place=journal))
-        if executor is None:
-            executor = SandboxExecutor(request, workspace=origin.cwd)
-            held.push_async_callback(executor.dispose)
+        files = SandboxExecutor(request, workspace=origin.cwd)
+        held.push_async_callback(files.dispose)
         desk = held.enter_context(Desk(approver, redactor=redactor, origin=origin))
         yield tools_of(
             prepared,
             chosen,
             origin,
             desk=desk,
-            executor=executor,
+            executor=executor or files,
+            files=files,
             recorder=recorder,
             redactor=redactor,
             handlers=handlers,
@@ -82,29 +80,46 @@ def tools_of(
     *,
     desk: Desk,
     executor: CommandExecutor | CommandRunner,
+    files: SandboxExecutor,
     recorder: Recorder | None,
     redactor: Redactor,
     handlers: Mapping[str, Handler] | None,
     only: Collection[str] | None = None,
 ) -> Tools:
     """As a policy and what was chosen beside it govern them, with its fence: what commands may not touch, file tools
-    may not either."""
-    tools, judge = chosen.tools, judge_for(prepared.plan)
+    may not either. ``files``: the sandbox that is asked what a path leads to. Where commands run elsewhere it is one
+    for this alone."""
+    tools, plan = chosen.tools, prepared.plan
+    # By grants and names. The sandbox itself knows what its masks and locks lie over at each moment.
+    judge = Judge(plan)
 
     def fence(path: str, operation: Operation) -> str | None:
-        if _is_commands_own(prepared.plan, path):
+        if _is_commands_own(plan, path):
             return "the fence refuses it: commands have a directory of their own there"
         judgement = judge(path, operation)
         if not judgement.allowed:
             return f"the fence refuses it: {judgement.reason}"
-        protects = prepared.plan.files is not None and prepared.plan.files.protect
+        protects = plan.files is not None and plan.files.protect
         if operation is Operation.WRITE and protects and (made := made_by(path)):
             return f"the fence refuses it: git would take {made} for a repository"
-        return next(filter(None, (closed(identity, operation) for identity in identities_above(path))), None)
+        return None
 
-    def closed(identity: Identity, operation: Operation) -> str | None:
-        why = judge.closes(identity, operation)
-        return why and f"the fence refuses it: {why}"
+    async def inside(path: str, operation: Operation, facts: os.stat_result) -> str | None:
+        act = "write" if operation.writes else "read"
+        try:
+            found = await files.open(path, read=not operation.writes)
+        except OSError as error:
+            return f"the fence refuses it: commands can not {act} it ({error.strerror})"
+        try:
+            # A copy has files of its own.
+            copied = plan.workspace is not None and within(path, plan.workspace.path)
+            if not copied and Identity.of(os.fstat(found)) != Identity.of(facts):
+                return f"the fence refuses it: commands can not {act} it, something else lies over it"
+            if operation.writes and os.fstatvfs(found).f_flag & os.ST_RDONLY:
+                return "the fence refuses it: commands can only read it"
+        finally:
+            os.close(found)
+        return None
 
     return Tools(
         ToolPolicy.of(tools, cwd=origin.cwd, home=origin.home),
@@ -115,7 +130,7 @@ def tools_of(
         handlers=handlers,
         only=only,
         fence=fence,
-        closed=closed,
+        inside=inside,
         limits=limits_of(chosen),
         log_all_commands=tools.log_all_commands is not None and tools.log_all_commands.value,
     )
@@ -147,7 +162,9 @@ def _grants(tools: ToolSettings, origin: Origin) -> Iterator[GrantFlag]:
             yield GrantFlag(access=Access.ALLOW, pattern=one.value, flag="allowed_paths")
 
 
-def open_journal(*, profile: str | None = None, policy: Place | None = None, place: Place | None = None) -> Recorder:
+def open_journal(
+    *, profile: str | None = None, policy: AnyPath | None = None, place: AnyPath | None = None
+) -> Recorder:
     """The journal that a run with this policy would have, or the one at ``place``: a directory, or a file that ends in
     ``.jsonl``. Later runs keep commands away from it. JournalError if it can not be written."""
     origin = Origin.of_process()
@@ -156,7 +173,7 @@ def open_journal(*, profile: str | None = None, policy: Place | None = None, pla
     return Recorder(prepared.plan)
 
 
-def _request(profile: str | None, policy: Place | None, journal: Place | None, *, audit: bool = False) -> Request:
+def _request(profile: str | None, policy: AnyPath | None, journal: AnyPath | None, *, audit: bool = False) -> Request:
     return Request(
         profiles=() if profile is None else (profile,),
         policies=() if policy is None else (os.fspath(policy),),

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paddock.executors.interface import CommandExecutor, CommandLine, NotStarted
 from paddock.executors.run import Result, run
-from paddock.executors.seam import Command, CommandExecutor, NotStarted
 from paddock.executors.shells import Shells
 
 PATIENCE_S = 60.0
@@ -35,7 +35,7 @@ class Place:
         (self.workspace / name).mkdir()
         return replace(self, workspace=self.workspace / name, inside=f"{self.inside}/{name}")
 
-    async def run(self, command: Command, **options: Any) -> Result:
+    async def run(self, command: CommandLine, **options: Any) -> Result:
         options = {"cwd": self.inside, **options}
         return await asyncio.wait_for(run(self.executor, command, **options), PATIENCE_S)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from paddock.decide.calls import Dialect
 from paddock.errors import ExecutorError
+from paddock.executors.interface import CommandExecutor, Measured, dialect_in
 from paddock.executors.run import run
-from paddock.executors.seam import CommandExecutor, Measured, dialect_in
+from paddock.shell.dialect import Dialect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class CommandRunner(Protocol):
     @property
     def confines_writes(self) -> bool:
         """The kernel keeps commands from writing outside their workspace: measured, not assumed. A runner that also has
-        ``measure`` (``paddock.executors.seam.Measured``) is started by it before this is asked."""
+        ``measure`` (``paddock.executors.interface.Measured``) is started by it before this is asked."""
         ...
 
     async def run(self, command: str, *, cwd: str, timeout_s: float) -> CommandResult:

@@ -19,21 +19,21 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar, cast
 
-from paddock.approve.desk import NOBODY, Desk
+from paddock.approve.approvals import NOBODY, Desk
 from paddock.approve.model import ToolQuestion, Verdict
-from paddock.decide.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
-from paddock.decide.guess import annotated_paths, takes_a_call
-from paddock.decide.shown import shown_command
-from paddock.decide.tools import Decision, Step, ToolPolicy
 from paddock.errors import Bug, JournalError, PaddockError
-from paddock.executors.seam import CommandExecutor, Measured, dialect_in
-from paddock.journal.redact import Redactor
-from paddock.plan.judge import Operation
+from paddock.executors.interface import CommandExecutor, Measured, dialect_in
+from paddock.explain.file_rules import Operation, existing
 from paddock.policy.model import Action, Effect
+from paddock.shell.redacted_command import shown_command
+from paddock.text.redact import Redactor
 from paddock.tools.commands import CommandResult, CommandRunner, Commands
 from paddock.tools.files import Act, EditFile, Limits, ListDirectory, ReadFile, WriteFile
+from paddock.tools.place import PlaceDenial, real_path, require_open, told
+from paddock.tools.policy.calls import BUILTIN_TOOLS, ToolCall, ToolSpec
+from paddock.tools.policy.path_arguments import annotated_paths, takes_a_call
+from paddock.tools.policy.policy import Decision, Step, ToolPolicy
 from paddock.tools.result import FileText, FileWritten, ToolFailure, ToolOutcome, ToolResult
-from paddock.way import Identity
 
 if TYPE_CHECKING:
     from paddock.journal.writer import Recorder
@@ -44,8 +44,9 @@ Handler = Callable[..., Awaitable[object]]
 a ``Path`` is judged as one."""
 Fence = Callable[[str, Operation], str | None]
 """Why a path may not be touched so; None: it may."""
-Closed = Callable[[Identity, Operation], str | None]
-"""Why an object may not be touched so, whatever its path is by now; None: it may."""
+Inside = Callable[[str, Operation, os.stat_result], Awaitable[str | None]]
+"""Why commands do not have this object of the host at this path, for the act; None: they have it. PaddockError: the
+sandbox can not be asked."""
 _OPERATIONS = {
     "read_file": Operation.READ,
     "list_directory": Operation.READ,
@@ -58,6 +59,7 @@ ASK_TIMEOUT_S = 300
 class Tools:
     """``desk`` None: what would be asked is denied. ``executor`` None: there is no ``bash``. ``handlers``: tools of the
     caller's own, by name; the policy judges them like any other. ``only``: there are no others than these.
+    ``fence`` judges a path by the policy; ``inside`` asks the sandbox about the object that was opened by it.
     ``log_all_commands``: the journal also holds the text of commands that nobody asked about."""
 
     def __init__(
@@ -72,7 +74,7 @@ class Tools:
         only: Collection[str] | None = None,
         limits: Limits | None = None,
         fence: Fence | None = None,
-        closed: Closed | None = None,
+        inside: Inside | None = None,
         ask_timeout_s: float = ASK_TIMEOUT_S,
         log_all_commands: bool = False,
     ) -> None:
@@ -88,7 +90,7 @@ class Tools:
         self._annotated = {name: annotated_paths(handler) for name, handler in self._handlers.items()}
         self._limits = limits or Limits()
         self._fence = fence
-        self._closed = closed
+        self._inside = inside
         self._ask_timeout_s = ask_timeout_s
         self._log_all_commands = log_all_commands
         self._numbers = itertools.count(1)
@@ -190,11 +192,7 @@ class Tools:
     def _act(self, one: _Call) -> Act:
         call, decision, limits = one.call, one.decision, self._limits
         located = decision.paths[0] if decision.paths else None
-        operation = _OPERATIONS.get(call.name, Operation.READ)
-
-        def closed(identity: Identity) -> str | None:
-            return None if self._closed is None else self._closed(identity, operation)
-
+        closed = self._closed_to(_OPERATIONS.get(call.name, Operation.READ))
         if call.name not in self.names:
             raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"there is no tool {call.name!r}")
         match call.name:
@@ -208,7 +206,28 @@ class Tools:
                 return ListDirectory(call, located, limits, closed, self._may("list_directory", {}))
             case "bash":
                 return _Command(call, decision, self._executor, limits)
-        return _Own(call, self._handlers[call.name], limits.own_timeout_s)
+        checks = [
+            (real_path(located), self._closed_to(operation))
+            for located, operation in itertools.product(decision.paths, self._operations(decision.scope.tool))
+        ]
+        return _OwnTool(call, self._handlers[call.name], limits.own_timeout_s, checks if self._inside else [])
+
+    def _closed_to(self, operation: Operation) -> PlaceDenial:
+        """For a thread: the sandbox is asked by the loop that this was made in."""
+        loop = asyncio.get_running_loop()
+
+        def closed(path: str, facts: os.stat_result) -> str | None:
+            if self._inside is None:
+                return None
+            asking = asyncio.run_coroutine_threadsafe(_asking(self._inside(path, operation, facts)), loop)
+            try:
+                return asking.result()
+            except PaddockError as error:
+                raise ToolFailure(
+                    ToolOutcome.UNAVAILABLE, f"the sandbox can not be asked for it: {error.message}"
+                ) from error
+
+        return closed
 
     def _may(self, name: str, arguments: dict[str, Any]) -> Callable[[str], bool]:
         """Whether the policy would let a path through; what it asks about was asked with the call itself."""
@@ -371,10 +390,21 @@ class _Command(_Waiting):
         return result
 
 
-class _Own(_Waiting):
-    def __init__(self, call: ToolCall, handler: Handler, timeout_s: float | None) -> None:
-        self._call, self._handler, self._timeout_s = call, handler, timeout_s
+class _OwnTool(_Waiting):
+    """``checks``: paths that the handler will open itself. What has such a path now is looked at; what has it when the
+    handler opens it, only the handler knows."""
+
+    def __init__(
+        self, call: ToolCall, handler: Handler, timeout_s: float | None, checks: list[tuple[str, PlaceDenial]]
+    ) -> None:
+        self._call, self._handler, self._timeout_s, self._checks = call, handler, timeout_s, checks
         self.summary = (call.name, *(f"{name} = {value!r}" for name, value in call.arguments.items()))
+
+    def prepare(self) -> None:
+        for path, closed in self._checks:
+            place = existing(path)  # what is not there can only be made, in the directory above
+            with told(path):
+                require_open(place, os.lstat(place), closed, path)
 
     async def run(self) -> object:
         try:
@@ -390,6 +420,10 @@ class _Own(_Waiting):
 
 def _spawns(executor: CommandRunner | CommandExecutor) -> TypeGuard[CommandExecutor]:
     return hasattr(executor, "spawn")
+
+
+async def _asking(answer: Awaitable[str | None]) -> str | None:
+    return await answer
 
 
 async def _in_thread(work: Callable[[], T]) -> T:

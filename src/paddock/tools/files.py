@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from paddock.changes.text import Tag, unified
-from paddock.decide.beneath import open_straight
-from paddock.decide.calls import ToolCall
-from paddock.decide.paths import Located
-from paddock.tools.place import Closed, Place, kind_of, real_path, require_open, told
+from paddock.text.path_compare import LocatedPath
+from paddock.text.path_walk import Identity
+from paddock.tools.place import OpenedName, PlaceDenial, kind_of, real_path, require_open, told
+from paddock.tools.policy.calls import ToolCall
+from paddock.tools.policy.open_judged import open_straight
 from paddock.tools.result import Entry, FileText, FileWritten, Listing, ToolFailure, ToolOutcome
-from paddock.tools.text import DEFAULT, Document, named
-from paddock.way import Identity
+from paddock.tools.text_encoding import DEFAULT, Document, named
+from paddock.workspace.text_diff import Tag, unified
 
-_SHOWN_LINES = 5
+_MAX_SHOWN_LINES = 5
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -52,9 +52,9 @@ class Act(Protocol):
 
 
 class ReadFile:
-    def __init__(self, call: ToolCall, located: Located, limits: Limits, closed: Closed) -> None:
+    def __init__(self, call: ToolCall, located: LocatedPath, limits: Limits, closed: PlaceDenial) -> None:
         self._arguments, self._located, self._limits, self._closed = call.arguments, located, limits, closed
-        self._place: Place | None = None
+        self._place: OpenedName | None = None
         self.summary: tuple[str, ...] = (f"read {located.written}",)
 
     def prepare(self) -> None:
@@ -63,7 +63,7 @@ class ReadFile:
                 raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{name} counts lines, from 1")
         if "encoding" in self._arguments:
             named(self._arguments["encoding"])
-        self._place = Place.of(self._located, self._closed)
+        self._place = OpenedName.of(self._located, self._closed)
 
     def do(self) -> FileText:
         assert self._place is not None
@@ -94,10 +94,12 @@ class ReadFile:
 class _Change:
     """A file that gets another content."""
 
-    def __init__(self, call: ToolCall, located: Located, limits: Limits, closed: Closed, may_make: May) -> None:
+    def __init__(
+        self, call: ToolCall, located: LocatedPath, limits: Limits, closed: PlaceDenial, may_make: May
+    ) -> None:
         self._arguments, self._located, self._limits = call.arguments, located, limits
         self._closed, self._may_make = closed, may_make
-        self._place: Place | None = None
+        self._place: OpenedName | None = None
         self._before: os.stat_result | None = None
         self._old: bytes | None = None
         self._data = b""
@@ -131,8 +133,9 @@ class WriteFile(_Change):
     def prepare(self) -> None:
         content, encoding, shown = self._arguments["content"], self._arguments.get("encoding"), self._located.written
         chosen = None if encoding is None else named(encoding)
-        self._place = Place.of(self._located, self._closed, self._may_make)
+        self._place = OpenedName.of(self._located, self._closed, self._may_make)
         self._before = self._place.regular()
+        self._place.require_writable(self._before)
         old: Document | None = None
         replaced = ""
         if self._before is not None:
@@ -160,8 +163,9 @@ class EditFile(_Change):
 
     def prepare(self) -> None:
         shown, arguments = self._located.written, self._arguments
-        self._place = Place.of(self._located, self._closed)
+        self._place = OpenedName.of(self._located, self._closed)
         self._old, self._before = self._place.read(self._limits.read_bytes)
+        self._place.require_writable(self._before)
         document = Document.read(self._old, shown, arguments.get("encoding"))
         if document.written(document.text) != self._old:
             raise ToolFailure(ToolOutcome.ENCODING, f"{shown}: it could not be written back as it is")
@@ -188,7 +192,7 @@ class EditFile(_Change):
         if expected is None and (count == 1 or self._arguments.get("replace_all", False)):
             return
         if expected != count:
-            lines = [str(text.count("\n", 0, at) + 1) for at in _found(text, old, _SHOWN_LINES)]
+            lines = [str(text.count("\n", 0, at) + 1) for at in _found(text, old, _MAX_SHOWN_LINES)]
             more = ", …" if count > len(lines) else ""
             wanted = "once" if expected is None else f"{expected} times"
             raise ToolFailure(
@@ -201,7 +205,9 @@ class ListDirectory:
     """Links are named, never followed, so there is no way in a circle; a directory that a mount shows twice is looked
     into once. What the policy would not list is not looked into either."""
 
-    def __init__(self, call: ToolCall, located: Located, limits: Limits, closed: Closed, may_list: May) -> None:
+    def __init__(
+        self, call: ToolCall, located: LocatedPath, limits: Limits, closed: PlaceDenial, may_list: May
+    ) -> None:
         self._depth = call.arguments.get("depth", 1)
         self._located, self._limits, self._closed, self._may_list = located, limits, closed, may_list
         self._directory: int | None = None
@@ -212,7 +218,8 @@ class ListDirectory:
             raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"depth is between 1 and {self._limits.depth}")
         with told(self._located.written):
             self._directory = open_straight(real_path(self._located), os.O_RDONLY | os.O_DIRECTORY)
-            require_open(self._directory, self._closed, self._located.written)
+            facts = os.fstat(self._directory)
+            require_open(real_path(self._located), facts, self._closed, self._located.written)
 
     def do(self) -> Listing:
         assert self._directory is not None
@@ -221,8 +228,10 @@ class ListDirectory:
         seen: set[Identity] = set()
 
         def look(directory: int, below: str, depth: int) -> None:
-            identity = Identity.of(os.fstat(directory))
-            if identity in seen or self._closed(identity):
+            facts = os.fstat(directory)
+            identity = Identity.of(facts)
+            path = os.path.join(real_path(self._located), below.rstrip("/")).rstrip("/") or "/"
+            if identity in seen or self._closed(path, facts):
                 closed.append(below.rstrip("/"))
                 return
             seen.add(identity)

@@ -1,11 +1,12 @@
 """A name in a directory that is held open.
 
-The directory is opened by the path that was judged, through no link (decide/beneath.py), before anybody is asked; all
-that follows is done by its descriptor. Whatever happens to the names above meanwhile, it is the judged directory that
-is read and written, and a link in the place of the file is never followed.
+The directory is opened by the path that was judged, through no link (policy/open_judged.py), before anybody is asked;
+all that follows is done by its descriptor. Whatever happens to the names above meanwhile, it is the judged directory
+that is read and written, and a link in the place of the file is never followed.
 
-A command may rename a directory on the way between the judgement and the opening. So each object that was opened, and
-each directory above it, is judged once more by what it is.
+Names change between the judgement and the opening: a command renames a directory on the way, a program of the host
+links a denied file to another name. So the sandbox is asked for what the path leads to inside, and only the same object
+is read or replaced.
 """
 
 from __future__ import annotations
@@ -17,16 +18,15 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from paddock.changes.kernel import exchange, rename_new
-from paddock.decide.beneath import open_straight
-from paddock.decide.paths import Located
+from paddock.text.path_compare import LocatedPath
+from paddock.tools.policy.open_judged import open_straight
 from paddock.tools.result import Kind, ToolFailure, ToolOutcome, failure
-from paddock.way import Identity
+from paddock.workspace.kernel import exchange, rename_new
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 _KINDS: dict[int, Kind] = {
     stat.S_IFREG: "file",
     stat.S_IFDIR: "directory",
@@ -42,7 +42,7 @@ def kind_of(facts: os.stat_result) -> Kind:
     return _KINDS[stat.S_IFMT(facts.st_mode)]
 
 
-def real_path(located: Located) -> str:
+def real_path(located: LocatedPath) -> str:
     if located.real is None:
         raise ToolFailure(ToolOutcome.INVALID_ARGUMENTS, f"{located.written}: this system has no such path")
     return located.real
@@ -57,42 +57,32 @@ def told(shown: str) -> Iterator[None]:
         raise failure(error, shown) from None
 
 
-Closed = Callable[[Identity], str | None]
-"""Why an object, and all that lies in it, may not be touched; None: it may."""
+PlaceDenial = Callable[[str, os.stat_result], str | None]
+"""Why an object, which the host has at this path, may not be touched by it; None: it may."""
 
 
-def require_open(directory: int, closed: Closed, shown: str) -> None:
-    """A failure if an open directory, or one above it, is closed. A command can move a closed directory, but nothing
-    out of it: so the way up from what lies in it leads through it."""
-    here = os.open(".", _DIRECTORY, dir_fd=directory)
-    try:
-        below = None
-        while (identity := Identity.of(os.fstat(here))) != below:
-            _require(identity, closed, shown)
-            here, before = os.open("..", _DIRECTORY, dir_fd=here), here
-            os.close(before)
-            below = identity
-    finally:
-        os.close(here)
-
-
-def _require(identity: Identity, closed: Closed, shown: str) -> None:
-    if why := closed(identity):
+def require_open(path: str, facts: os.stat_result, closed: PlaceDenial, shown: str) -> None:
+    if why := closed(path, facts):
         raise ToolFailure(ToolOutcome.BLOCKED, f"{shown}: {why}")
 
 
-class Place:
+class OpenedName:
     """``missing``: directories that have to be made before the name can be."""
 
-    def __init__(self, directory: int, missing: tuple[str, ...], name: str, shown: str, closed: Closed) -> None:
+    def __init__(
+        self, directory: int, path: str, missing: tuple[str, ...], name: str, shown: str, closed: PlaceDenial
+    ) -> None:
         self._closed = closed
         self._directory = directory
+        self._path = path
         self._missing = missing
         self._name = name
         self.shown = shown
 
     @classmethod
-    def of(cls, located: Located, closed: Closed, may_make: Callable[[str], bool] = lambda path: False) -> Place:
+    def of(
+        cls, located: LocatedPath, closed: PlaceDenial, may_make: Callable[[str], bool] = lambda path: False
+    ) -> OpenedName:
         """``may_make``: whether a directory that is not there could be made."""
         path, shown = real_path(located), located.written
         above, name = os.path.split(path)
@@ -108,13 +98,7 @@ class Place:
                     missing.insert(0, last)
                 else:
                     break
-            place = cls(directory, tuple(missing), name or ".", shown, closed)
-            try:
-                require_open(directory, closed, shown)
-            except BaseException:
-                place.close()
-                raise
-            return place
+            return cls(directory, above, tuple(missing), name or ".", shown, closed)
 
     def close(self) -> None:
         os.close(self._directory)
@@ -146,7 +130,7 @@ class Place:
                 facts = os.fstat(fd)
                 if not stat.S_ISREG(facts.st_mode):
                     raise ToolFailure(ToolOutcome.CHANGED, f"{self.shown}: it was a file a moment ago")
-                _require(Identity.of(facts), self._closed, self.shown)
+                require_open(self._named(), facts, self._closed, self.shown)
                 if facts.st_size > most:
                     raise _too_large(self.shown, facts.st_size, most)
                 return _content(fd, most, self.shown), facts
@@ -158,6 +142,7 @@ class Place:
         decided, ``old`` what was in it; None: there was none, or it was not read. If there is another one by now, it
         stays, and that is a failure."""
         with told(self.shown):
+            self.require_writable(before)
             self._make_missing()
             temporary = f".paddock-{secrets.token_hex(8)}"
             fd = os.open(temporary, _NEW, 0o666, dir_fd=self._directory)
@@ -178,6 +163,16 @@ class Place:
                     os.unlink(temporary, dir_fd=self._directory)
             self._sync()
 
+    def require_writable(self, before: os.stat_result | None) -> None:
+        """The directory, and the file that will be replaced. Asked for again before the act: a person may have taken
+        long to answer."""
+        require_open(self._path, os.fstat(self._directory), self._closed, self.shown)
+        if before is not None:
+            require_open(self._named(), before, self._closed, self.shown)
+
+    def _named(self) -> str:
+        return os.path.join(self._path, self._name)
+
     def _exchange(self, temporary: str, before: os.stat_result, old: bytes | None) -> None:
         exchange(temporary, self._name, self._directory)
         found = os.stat(temporary, dir_fd=self._directory, follow_symlinks=False)
@@ -189,7 +184,8 @@ class Place:
         """An overlay may number a file anew when it is moved: then its content tells."""
         if old is None:
             return False
-        other = Place(os.dup(self._directory), (), name, self.shown, self._closed)
+        # Read before under its own name: here it is only compared.
+        other = OpenedName(os.dup(self._directory), self._path, (), name, self.shown, lambda path, facts: None)
         try:
             return other.read(len(old))[0] == old
         except ToolFailure:
@@ -230,7 +226,8 @@ class Place:
             inside = os.open(name, _DIRECTORY, dir_fd=self._directory)
             os.close(self._directory)
             self._directory, self._missing = inside, tuple(rest)
-            require_open(inside, self._closed, self.shown)
+            self._path = os.path.join(self._path, name)
+            require_open(self._path, os.fstat(inside), self._closed, self.shown)
 
     def _sync(self) -> None:
         """The name itself. A directory that can be written but not read is left to the system."""
@@ -253,7 +250,7 @@ def _too_large(shown: str, size: int, most: int) -> ToolFailure:
 def _content(fd: int, most: int, shown: str) -> bytes:
     """Files of the kernel's say that they are empty, and some never end."""
     parts, length = [], 0
-    while part := os.read(fd, _BLOCK):
+    while part := os.read(fd, _BLOCK_BYTES):
         parts.append(part)
         length += len(part)
         if length > most:

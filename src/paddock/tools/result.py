@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from paddock.decide.tools import Decision
 from paddock.tools.commands import CommandResult
+from paddock.tools.policy.policy import Decision
 
 
 class ToolOutcome(Enum):

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from paddock.approve import messages
-from paddock.approve.inbox import Line
+from paddock.approve.inbox import SocketInbox
 from paddock.approve.model import Asked, Caller, HostQuestion, Question, ToolQuestion
 
 
@@ -66,7 +66,7 @@ class Core:
 
     def __init__(self, line: socket.socket) -> None:
         self.line = line
-        line.settimeout(10)
+        line.settimeout(60)
 
     def say(self, message: dict[str, Any]) -> None:
         self.line.send(json.dumps(message).encode())
@@ -90,12 +90,12 @@ class Core:
         except BlockingIOError:
             return True
         finally:
-            self.line.settimeout(10)
+            self.line.settimeout(60)
         return False
 
 
 @contextmanager
-def connected() -> Iterator[tuple[Core, Line]]:
+def connected() -> Iterator[tuple[Core, SocketInbox]]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        yield Core(ours), Line(theirs)
+        yield Core(ours), SocketInbox(theirs)

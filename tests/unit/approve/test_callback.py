@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from paddock.approve.callback import AT_ONCE, Callback
+from paddock.approve.callback import MAX_PARALLEL_CALLS, Callback
 from paddock.approve.inbox import Inbox
 from paddock.approve.model import Question, Verdict
 from tests.support.waiting import wait_for
@@ -48,7 +48,7 @@ def test_a_slow_answer_holds_up_no_other() -> None:
 
     def decide(one: Question) -> Verdict:
         if one.id == 0:
-            assert release.wait(10)
+            assert release.wait(60)
         return Verdict.ONCE
 
     with served(decide) as (core, callback, _):
@@ -66,21 +66,21 @@ def test_only_so_many_calls_run_at_a_time_and_what_is_withdrawn_is_never_asked()
     def decide(one: Question) -> Verdict:
         calls.append(one.id)
         entered.release()
-        assert release.wait(10)
+        assert release.wait(60)
         return Verdict.DENY
 
     with served(decide) as (core, _, inbox):
-        core.ask(*numbered(AT_ONCE + 2))
-        for _ in range(AT_ONCE):
-            assert entered.acquire(timeout=10)
-        wait_for(lambda: inbox.is_open(question(id=AT_ONCE + 1)), "all have come")
-        core.withdraw(AT_ONCE)
-        wait_for(lambda: not inbox.is_open(question(id=AT_ONCE)), "it is withdrawn")
+        core.ask(*numbered(MAX_PARALLEL_CALLS + 2))
+        for _ in range(MAX_PARALLEL_CALLS):
+            assert entered.acquire(timeout=60)
+        wait_for(lambda: inbox.is_open(question(id=MAX_PARALLEL_CALLS + 1)), "all have come")
+        core.withdraw(MAX_PARALLEL_CALLS)
+        wait_for(lambda: not inbox.is_open(question(id=MAX_PARALLEL_CALLS)), "it is withdrawn")
         assert not entered.acquire(blocking=False)
         release.set()
-        answered = {core.heard()["answer"] for _ in range(AT_ONCE + 1)}
-    assert answered == {*range(AT_ONCE), AT_ONCE + 1}
-    assert AT_ONCE not in calls
+        answered = {core.heard()["answer"] for _ in range(MAX_PARALLEL_CALLS + 1)}
+    assert answered == {*range(MAX_PARALLEL_CALLS), MAX_PARALLEL_CALLS + 1}
+    assert MAX_PARALLEL_CALLS not in calls
 
 
 def test_a_function_that_fails_denies_and_the_first_failure_is_kept() -> None:

@@ -26,7 +26,7 @@ from paddock.executors.distro import (
     set_up,
     unregister_distro,
 )
-from paddock.policy.places import WslSandboxConfig
+from paddock.policy.formats.executor_modes import WslSandboxConfig
 from tests.network.certificates import TestAuthority
 from tests.support.clients import serving_site
 from tests.support.wsl import FakeWsl

@@ -12,16 +12,16 @@ import pytest
 
 import paddock
 from paddock.errors import HostError, UsageError
+from paddock.executors.asyncio_process import PlainExecutor
 from paddock.executors.container import ContainerExecutor
 from paddock.executors.host import HostExecutor
+from paddock.executors.interface import CommandExecutor
 from paddock.executors.modes import HOLDS, LocalSandbox, executor_for, resolve_mode
-from paddock.executors.plain import PlainExecutor
 from paddock.executors.sandbox import SandboxExecutor
-from paddock.executors.seam import CommandExecutor
 from paddock.executors.ssh import SshExecutor
 from paddock.executors.windows import WindowsExecutor
 from paddock.executors.wsl import WslExecutor
-from paddock.policy.places import ContainerSandboxConfig, Mode, SandboxConfig, SshSandboxConfig
+from paddock.policy.formats.executor_modes import ContainerSandboxConfig, Mode, SandboxConfig, SshSandboxConfig
 
 
 @pytest.mark.parametrize(

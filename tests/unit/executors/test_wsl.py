@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from paddock.errors import UsageError
+from paddock.executors.interface import Failure, NotStarted
 from paddock.executors.run import Outcome, Result, run
-from paddock.executors.seam import Failure, NotStarted
-from paddock.executors.wsl import Workspace, WslExecutor, decoded
+from paddock.executors.wsl import WslExecutor, WslWorkspace, decoded
 from tests.support.wsl import FakeWsl
 
 
@@ -86,13 +86,13 @@ def test_a_distribution_that_is_not_there_is_no_failed_command(fake: FakeWsl) ->
 )
 def test_a_directory_of_windows_is_below_mnt(windows: str, linux: str) -> None:
     """A-136"""
-    assert Workspace(windows).linux == linux
+    assert WslWorkspace(windows).linux == linux
 
 
 @pytest.mark.parametrize("windows", [r"\\server\share", r"\\wsl$\x\home", "/home/ada", "work", "", "C:\\PROGRA~1"])
 def test_a_workspace_lies_on_a_drive(windows: str) -> None:
     with pytest.raises(UsageError):
-        Workspace(windows)
+        WslWorkspace(windows)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_workspace_lies_on_a_drive(windows: str) -> None:
     ],
 )
 def test_a_directory_inside_is_where_it_runs(cwd: str | None, linux: str) -> None:
-    assert Workspace(r"C:\ws").inside(cwd) == linux
+    assert WslWorkspace(r"C:\ws").inside(cwd) == linux
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_directory_inside_is_where_it_runs(cwd: str | None, linux: str) -> Non
 def test_a_directory_outside_is_an_error_and_nothing_runs(fake: FakeWsl, cwd: str) -> None:
     """A-135"""
     with pytest.raises(NotStarted) as refused:
-        Workspace(r"C:\ws").inside(cwd)
+        WslWorkspace(r"C:\ws").inside(cwd)
     assert refused.value.failure is Failure.NO_DIRECTORY
     result = perform(fake, "echo ran", cwd=cwd)
     assert (result.outcome, result.exit_code, result.stdout) == (Outcome.FAILED, 125, "")

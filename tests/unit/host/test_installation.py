@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from paddock import core
+from paddock.core import process as core
 from paddock.host import installation
 from paddock.host.installation import entries_of, own_paths
-from paddock.way import Tree
+from paddock.text.path_walk import Tree
 
 
 def covered(path: str | Path, paths: tuple[str, ...]) -> bool:

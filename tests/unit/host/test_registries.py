@@ -11,9 +11,9 @@ from paddock.cli import trust as trust_command
 from paddock.errors import PolicyError
 from paddock.host.registries import Registry, discover, looked_at, named_in
 from paddock.policy import Origin
-from paddock.policy.reach import Reach
-from paddock.policy.trust import Trusted
-from paddock.way import Tree, follow
+from paddock.policy.trust.trusted_list import Trusted
+from paddock.policy.trust.writable_history import WritableHistory
+from paddock.text.path_walk import Tree, follow
 from tests.unit.policy.world import World
 
 
@@ -26,7 +26,7 @@ def bare_machine(world: World) -> None:
 
 def found(world: World, group: str, *, reach: tuple[str, ...] = ()) -> Registry:
     trees = tuple(Tree(path=path) for path in (str(world.work), *reach))
-    reachable = Reach(trees=trees)
+    reachable = WritableHistory(trees=trees)
     return discover([group], world.origin, reachable, looked_at(), etc=str(world.system))[group]
 
 
@@ -224,7 +224,7 @@ def test_what_is_no_host_or_never_reachable_is_not_found(world: World, text: str
 def test_all_that_was_looked_at_is_told_so_that_a_plan_ends_with_it(world: World) -> None:
     world.write(world.home / ".npmrc", "registry=https://mirror.example/\n")
     looked = looked_at()
-    discover(["npm", "debian"], world.origin, Reach(), looked, etc=str(world.system))
+    discover(["npm", "debian"], world.origin, WritableHistory(), looked, etc=str(world.system))
     assert looked.files[str(world.home / ".npmrc")] is not None
     for absent in (world.work / "package-lock.json", world.work / ".npmrc", world.system / "apt/sources.list.d"):
         assert looked.files[str(absent)] is None

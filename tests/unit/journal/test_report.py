@@ -5,13 +5,13 @@ from __future__ import annotations
 import html.parser
 from typing import Any
 
-from paddock.journal.chain import Verdict
+from paddock.journal.chain import ChainReport
 from paddock.journal.reader import Loss
-from paddock.journal.report import MOST_ROWS, report
+from paddock.journal.report import MAX_TABLE_ROWS, report
 from tests.unit.journal.test_query import event
 
 ODD: tuple[Any, ...] = (None, 7, [], [[]], {}, {"a": 1}, True, 1.5)
-SOUND = Verdict(events=3, first_seq=1, problems=())
+SOUND = ChainReport(events=3, first_seq=1, problems=())
 EVIL = "</title></style><script>alert(1)</script><img src=//evil.example/x onerror=alert(1)>'\"\u202e\x1b[2J\x00\udcff"
 SAFE_TAGS = {
     "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "b", "ul", "li", "div", "span",
@@ -67,7 +67,7 @@ def test_it_tells_what_was_asked_allowed_and_denied() -> None:
 
 
 def test_nothing_an_event_says_is_markup_or_steers() -> None:
-    text = report(everything(text=EVIL), chain=Verdict(events=1, first_seq=1, problems=(EVIL,)), what=EVIL)
+    text = report(everything(text=EVIL), chain=ChainReport(events=1, first_seq=1, problems=(EVIL,)), what=EVIL)
     page = Page(text)
     assert {tag for tag, _ in page.tags} <= SAFE_TAGS
     allowed = {"class", "viewbox", "role", "aria-label", "x", "y", "x1", "x2", "y1", "y2", "width", "height"}
@@ -83,12 +83,12 @@ def test_nothing_an_event_says_is_markup_or_steers() -> None:
 def test_what_is_missing_is_said_first() -> None:
     losses = (Loss(where="head", session="00ff", count=12, reason=EVIL),)
     lost = event("journal.lost", count=12, reason="ENOSPC")
-    page = Page(report([lost], chain=Verdict(events=1, first_seq=1, problems=(), losses=losses), what="x"))
+    page = Page(report([lost], chain=ChainReport(events=1, first_seq=1, problems=(), losses=losses), what="x"))
     assert {tag for tag, _ in page.tags} <= SAFE_TAGS
     assert "The chain of the journal is whole. Events are missing" in page.words
     assert "head: 12 events of session 00ff are missing: " in page.words
     assert "12 events are missing: ENOSPC" in page.words
-    both = Page(report([], chain=Verdict(events=1, first_seq=1, problems=("x",), losses=losses), what="x")).words
+    both = Page(report([], chain=ChainReport(events=1, first_seq=1, problems=("x",), losses=losses), what="x")).words
     assert "has been altered" in both
     assert "12 events of session" in both
     assert "is whole" not in both
@@ -96,7 +96,7 @@ def test_what_is_missing_is_said_first() -> None:
 
 def test_an_altered_journal_is_said_first() -> None:
     problems = tuple(f"2026-11-16.jsonl:{n}: changed" for n in range(30))
-    words = Page(report([], chain=Verdict(events=1, first_seq=1, problems=problems), what="x", unreadable=2)).words
+    words = Page(report([], chain=ChainReport(events=1, first_seq=1, problems=problems), what="x", unreadable=2)).words
     assert "The journal has been altered" in words
     assert "and 10 more" in words
     assert "2 lines of the journal are no events" in words
@@ -113,7 +113,9 @@ def test_secrets_are_left_out() -> None:
 
 
 def test_many_events_stay_a_page() -> None:
-    many = [event(exe=f"/bin/{n % 9}", argv=["x" * 500, str(n % 99)], action="deny") for n in range(MOST_ROWS + 200)]
+    many = [
+        event(exe=f"/bin/{n % 9}", argv=["x" * 500, str(n % 99)], action="deny") for n in range(MAX_TABLE_ROWS + 200)
+    ]
     text = report(many, chain=SOUND, what="x")
     assert len(text) < 4_000_000
     assert "200 earlier ones are left out" in text

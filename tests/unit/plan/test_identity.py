@@ -8,7 +8,7 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.host.accounts import Account, Accounts, IdSpan
-from paddock.plan.identity import IDS, SHIFTED_FIRST, Identity, identity_of
+from paddock.plan.identity import IDS, SHIFTED_FIRST, IdMaps, identity_of
 from paddock.plan.model import IdRange, Mappers
 
 ALONE = Accounts(
@@ -29,7 +29,7 @@ GIVEN = replace(
 )
 
 
-def of(accounts: Accounts, *, caller: int, uid: int = 33, gid: int = 34, same: bool = False) -> Identity:
+def of(accounts: Accounts, *, caller: int, uid: int = 33, gid: int = 34, same: bool = False) -> IdMaps:
     return identity_of(accounts, caller=caller, uid=uid, gid=gid, same=same, where="p.conf:1")
 
 

@@ -6,17 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from paddock.host.terrain import Place, Terrain
+from paddock.host.surroundings import Terrain, TrustedPath
 from paddock.plan import Plan, compile_plan
 from paddock.plan.model import Files, Level
 from paddock.policy.glob import Glob
 from paddock.policy.model import Access, Filesystem, Grant, PolicyFile, Sourced
+from paddock.policy.protected import protected
 
 from .worlds import FULL, builtin, builtin_grant, deny, files, grant, policy, source
 
 WS = "/home/ada/project"
 WORK = grant(Access.ALLOW, f"{WS}/**", workspace=True)
 TOOLS = builtin_grant(Access.READ, "/home/ada/.nvm/**")
+HOME_NAMES = [name for group in protected().groups for name in group.home]
 CACHE = builtin_grant(Access.ALLOW, "/home/ada/.cargo/registry/**")
 
 
@@ -121,6 +123,32 @@ def test_names_of_the_home_are_told_also_where_it_can_not_be_written() -> None:
     assert not protects(part, "/home/ada/.config/nvim"), "a part of it was granted"
 
 
+@pytest.mark.parametrize("part", sorted({name.rpartition("/")[0] for name in HOME_NAMES if "/" in name}))
+def test_a_name_of_the_home_is_protected_wherever_the_workspace_begins(part: str) -> None:
+    tree = f"/home/ada/{part}"
+    held = laid(files(grant(Access.ALLOW, f"{tree}/**", workspace=True)))
+    inside = [name for name in HOME_NAMES if name.startswith(f"{part}/")]
+    assert inside
+    for name in inside:
+        assert protects(held, f"/home/ada/{name}".replace("*", "x")), name
+    assert not protects(held, f"{tree}/nothing"), "the control"
+
+
+def test_a_grant_inside_a_protected_place_opens_only_itself_where_more_can_be_written() -> None:
+    config, lua = grant(Access.ALLOW, "/home/ada/.config/**"), grant(Access.ALLOW, "/home/ada/.config/nvim/lua/**")
+    held = laid(files(config, lua))
+    assert protects(held, "/home/ada/.config/nvim")
+    assert "/home/ada/.config/nvim/lua" in held.excepted
+    itself = laid(files(config, grant(Access.ALLOW, "/home/ada/.config/nvim/**")))
+    assert not protects(itself, "/home/ada/.config/nvim"), "a person's word"
+
+
+def test_a_workspace_of_settings_is_warned_about() -> None:
+    plan = compile_plan(policy(files(grant(Access.ALLOW, "/home/ada/.config/**", workspace=True))), FULL)
+    said = "/home/ada/.config can be written: known names in it stay read-only, programs may run others"
+    assert said in warnings(plan)
+
+
 def test_an_agent_that_is_given_its_own_directory_keeps_its_sessions_and_not_its_settings() -> None:
     held = laid(files(WORK, grant(Access.ALLOW, "/home/ada/.codex/**"), grant(Access.ALLOW, "/home/ada/.claude/**")))
     for path in (".codex/sessions/1", ".codex/auth.json", ".claude/projects", ".claude/history.jsonl", ".codex"):
@@ -176,7 +204,7 @@ def test_a_deny_of_the_profiles_is_opened_by_the_same_key_and_a_persons_is_not()
 
 
 def test_what_git_obeys_and_policies_are_protected_by_their_paths() -> None:
-    place = Place(path=f"{WS}/node_modules/x/.husky", why="git obeys it")
+    place = TrustedPath(path=f"{WS}/node_modules/x/.husky", why="git obeys it")
     policy_file = PolicyFile(path=f"{WS}/conf/agent.toml", sha256="")
     elsewhere = PolicyFile(path="/etc/agent.toml", sha256="")
     held = laid(files(WORK), Terrain(trusted=(place,)), files=(policy_file, elsewhere))

@@ -12,9 +12,9 @@ import pytest
 from paddock.cli.show import _network as shown
 from paddock.errors import HostError, PolicyError
 from paddock.host.registries import Registry
-from paddock.host.terrain import Terrain
+from paddock.host.surroundings import Terrain
 from paddock.plan import Plan, compile_plan
-from paddock.plan.model import Network, Reach
+from paddock.plan.model import NetworkPlan, NetworkReach
 from paddock.policy import Policy, Request
 from paddock.policy.model import Access, Action, Destination, Source, Sourced, Switch, Tier
 from tests.unit.policy.world import World
@@ -36,13 +36,13 @@ def compiled(world: World, text: str, **flags: tuple[str, ...]) -> Plan:
     return compile_plan(written(world, text, **flags), FULL)
 
 
-def network(world: World, text: str, **flags: tuple[str, ...]) -> Network:
+def network(world: World, text: str, **flags: tuple[str, ...]) -> NetworkPlan:
     plan = compiled(world, text, **flags)
     assert plan.network is not None
     return plan.network
 
 
-def rules(network: Network) -> tuple[list[str], list[str]]:
+def rules(network: NetworkPlan) -> tuple[list[str], list[str]]:
     """Denied and allowed, each as a policy writes it with the line it comes from."""
 
     def each(group: str) -> list[str]:
@@ -74,7 +74,7 @@ def test_a_list_of_hosts_means_no_others_unless_the_default_says_so(world: World
 def test_an_empty_list_reaches_nothing_at_all(world: World) -> None:
     """F-125"""
     empty = network(world, "[network]\nallowed_hosts = []\n")
-    assert (empty.mode, empty.default, empty.allowed, empty.local_ports) == (Reach.FILTERED, Action.DENY, (), ())
+    assert (empty.mode, empty.default, empty.allowed, empty.local_ports) == (NetworkReach.FILTERED, Action.DENY, (), ())
 
 
 def test_without_a_network_section_it_is_open_and_said(world: World) -> None:
@@ -146,7 +146,7 @@ def test_no_network_has_nothing_to_reach(world: World) -> None:
     plan = compiled(world, text)
     assert plan.network is not None
     assert (plan.network.mode, plan.network.default, plan.network.allowed, plan.network.local_ports) == (
-        Reach.NONE, Action.DENY, (), (),
+        NetworkReach.NONE, Action.DENY, (), (),
     )  # fmt: skip
     assert plan.notices[0].text.endswith("no network")
 

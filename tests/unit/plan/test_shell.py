@@ -11,8 +11,8 @@ import jsonschema
 import pytest
 
 from paddock.errors import HostError, PolicyError
+from paddock.explain.read_plan import plan_of
 from paddock.plan import compile_plan
-from paddock.plan.read import plan_of
 from paddock.plan.shell import outside
 from paddock.policy.model import (
     Access,
@@ -20,7 +20,7 @@ from paddock.policy.model import (
     NetworkMode,
     OnFailure,
     Policy,
-    Shell,
+    ShellSettings,
     Sourced,
     Switch,
     Syscalls,
@@ -33,8 +33,8 @@ SIMPLE = policy(files(grant(Access.READ, "/usr/**")))
 NO_NETWORK = Sourced(NetworkMode.NONE, source(7))
 
 
-def shell(**values: Any) -> Shell:
-    return Shell(source=source(6), **values)
+def shell(**values: Any) -> ShellSettings:
+    return ShellSettings(source=source(6), **values)
 
 
 def with_shell(**values: Any) -> Policy:

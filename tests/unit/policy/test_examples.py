@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from paddock.decide import Exec, judge_exec
+from paddock.explain.ask_gate import Exec, judge_exec
 from paddock.plan import compile_plan
 from paddock.plan.gate import gate_of
 from paddock.plan.model import User
 from paddock.policy import Policy, Request, weak_points
-from paddock.policy.model import Access, Action
-from paddock.policy.schema import (
+from paddock.policy.formats.schema import (
     COMMAND_RULE_KEYS,
     ENDPOINT_KEYS,
     GRANT_KEYS,
@@ -28,6 +27,7 @@ from paddock.policy.schema import (
     ROUTE_KEYS,
     RULE_KEYS,
 )
+from paddock.policy.model import Access, Action
 from tests.unit.plan.worlds import HOST, files, grant
 from tests.unit.plan.worlds import policy as world_policy
 from tests.unit.policy.world import World, words

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from paddock.errors import PolicyError
-from paddock.policy.conf import read_conf
-from paddock.policy.expand import Expander
+from paddock.policy.formats.conf import read_conf
+from paddock.policy.formats.expand import Expander
+from paddock.policy.formats.toml import read_toml
+from paddock.policy.formats.values import Values
 from paddock.policy.glob import Glob
 from paddock.policy.model import Source
-from paddock.policy.origin import BUILTIN_DIR
 from paddock.policy.render import to_toml
-from paddock.policy.toml import read_toml
-from paddock.policy.trust import decode
-from paddock.policy.values import Values
-from tests.unit.policy.test_conf import EVERY_DIRECTIVE
+from paddock.policy.trust.file_trust import decode
+from paddock.policy.trust.origin import BUILTIN_DIR
+from tests.unit.policy.formats.test_conf import EVERY_DIRECTIVE
 from tests.unit.policy.world import World
 
 EXAMPLES = Path(__file__).parents[3] / "examples"

@@ -187,6 +187,6 @@ def test_normalising_is_idempotent() -> None:
 
 
 def test_a_hostile_pattern_takes_no_time() -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     assert not Glob.parse("/" + "/".join(["**", "a*a*a*a*a*b"] * 10)).matches("/" + "/".join(["a" * 200] * 40))
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2

@@ -30,7 +30,7 @@ from paddock.policy.model import (
     Source,
     Sourced,
     Syscalls,
-    Tools,
+    ToolSettings,
     Upstream,
 )
 from tests.unit.policy.world import World
@@ -84,7 +84,7 @@ def random_policy(dice: random.Random, name: str) -> Policy:
         rules=tuple(
             Rule(id=v.value, action=Action.DENY, matches=(), reason=name, source=source) for v in some("p q r")
         ),
-        tools=Tools(
+        tools=ToolSettings(
             read_only=Sourced(dice.random() < 0.5, source) if dice.random() < 0.5 else None,
             allowed_paths=None if dice.random() < 0.5 else some("/a /b"),
             denied_paths=some("/c /d"),

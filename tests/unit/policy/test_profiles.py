@@ -10,7 +10,7 @@ import pytest
 from paddock.policy import Policy, Request
 from paddock.policy.glob import Glob, component_matches
 from paddock.policy.model import Access
-from paddock.policy.origin import BUILTIN_DIR
+from paddock.policy.trust.origin import BUILTIN_DIR
 from tests.unit.policy.world import World, patterns, words
 
 NAMES = ("base", "read-only", "ai-agent", "strict", "dev")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paddock.git.layout import is_branch
+from paddock.policy.git_layout import is_branch
 from paddock.policy.glob import Glob
 from paddock.policy.protected import TABLE, bears, is_flagged, protected
 from tests.unit.policy.world import words

@@ -10,7 +10,8 @@ import pytest
 
 from paddock.errors import PolicyError
 from paddock.policy import Origin, Policy, Request, load
-from paddock.policy.trust import Trusted, trust
+from paddock.policy.trust.file_trust import trust
+from paddock.policy.trust.trusted_list import Trusted
 
 
 @dataclass

@@ -9,13 +9,15 @@ from typing import Any
 import pytest
 
 from paddock import Redactor, ToolCall, ToolPolicy, ToolSpec
-from paddock.approve.desk import Desk
+from paddock.approve.approvals import Desk
 from paddock.approve.model import Verdict
-from paddock.approve.text import words
+from paddock.approve.question_text import words
 from paddock.errors import ExecutorError, JournalError
 from paddock.policy.model import Action, Effect, PathRule
-from paddock.tools import Limits, ToolOutcome, Tools
 from paddock.tools.commands import CommandResult
+from paddock.tools.dispatch import Tools
+from paddock.tools.files import Limits
+from paddock.tools.result import ToolOutcome
 from tests.unit.tools.calls import Answers, Echo, call, lenient
 
 SECRET = "ghp_" + "a1B2" * 9
@@ -418,8 +420,10 @@ def test_a_signature_says_which_arguments_are_paths(tmp_path: Path) -> None:
 
 
 def test_the_question_names_what_can_not_be_judged(tmp_path: Path) -> None:
-    decision = lenient(tmp_path).check(
-        ToolCall(name="mine", arguments={"file": "a", "query": "select", "count": 3, "deep": {"x": "text"}})
-    )
+    asked = ToolCall(name="mine", arguments={"file": "a", "query": "select", "count": 3, "deep": {"x": "text"}})
+    decision = lenient(tmp_path).check(asked)
     assert decision.action is Action.ASK
     assert decision.reason == "nobody said what mine does; judged as paths: file; not judged: query, deep"
+    # By default whatever executes is asked about, and so is a tool of which nobody said whether it does.
+    strict = ToolPolicy(cwd=tmp_path, home=tmp_path).check(asked)
+    assert (strict.rule_id, strict.reason) == ("approve-execute", decision.reason)

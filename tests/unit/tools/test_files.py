@@ -13,13 +13,15 @@ from pathlib import Path
 import pytest
 
 from paddock import ToolCall
-from paddock.changes import kernel
-from paddock.plan.judge import Operation
-from paddock.tools import FileText, FileWritten, Limits, Listing, ToolOutcome, Tools
+from paddock.explain.file_rules import Operation
+from paddock.text.path_walk import Identity
 from paddock.tools import place as place_module
-from paddock.way import Identity
-from tests.unit.decide.test_beneath import race, swapping, swaps
+from paddock.tools.dispatch import Tools
+from paddock.tools.files import Limits
+from paddock.tools.result import FileText, FileWritten, Listing, ToolOutcome
+from paddock.workspace import kernel
 from tests.unit.tools.calls import call, lenient
+from tests.unit.tools.policy.test_open_judged import race, swapping, swaps
 
 SWAPS, WRITES = 10_000, 300
 
@@ -83,8 +85,9 @@ def test_a_closed_object_that_comes_to_a_judged_path_stays_closed(tmp_path: Path
             kept.rename(tmp_path / "way")
         return None
 
-    def refused(identity: Identity, operation: Operation) -> str | None:
-        return "it is closed" if identity == closed else None
+    async def refused(at: str, operation: Operation, facts: os.stat_result) -> str | None:
+        above = [os.stat(place) for place in Path(at).parents]
+        return "it is closed" if closed in map(Identity.of, (facts, *above)) else None
 
     def outcomes(tools: Tools) -> list[ToolOutcome]:
         found = []
@@ -102,10 +105,10 @@ def test_a_closed_object_that_comes_to_a_judged_path_stays_closed(tmp_path: Path
 
     in_closed = ToolOutcome.OK if moved == "secret" else ToolOutcome.BLOCKED
     policy = lenient(tmp_path)
-    assert outcomes(Tools(policy, fence=fence, closed=refused)) == [*[ToolOutcome.BLOCKED] * 3, in_closed, in_closed]
+    assert outcomes(Tools(policy, fence=fence, inside=refused)) == [*[ToolOutcome.BLOCKED] * 3, in_closed, in_closed]
     assert (kept / path.removeprefix("way/")).read_text() == "secret"
     assert (kept / made.removeprefix("way/")).exists() == (moved == "secret")
-    listing = call(Tools(policy, closed=refused), "list_directory", path="kept", depth=3).content
+    listing = call(Tools(policy, inside=refused), "list_directory", path="kept", depth=3).content
     assert isinstance(listing, Listing)
     assert listing.closed == (() if moved == "secret" else ("directory",))
     assert outcomes(Tools(policy, fence=fence)) == [ToolOutcome.OK] * 5  # the control

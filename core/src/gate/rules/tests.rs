@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::*;
+use crate::gate::rules::*;
 
 fn gate(default: &str, rules: Value) -> Gate {
     gate_with(default, rules, json!([]))
@@ -93,7 +93,7 @@ impl Call {
         self
     }
 
-    fn judged(&self, rules: &Rules) -> Verdict {
+    fn judged(&self, rules: &Rules) -> ExecDecision {
         self.with_exec(|exec| rules.judge(exec))
     }
 

@@ -1,16 +1,16 @@
-//! From what somebody wants to what becomes of it: judged, and from there on its way (way.rs) or in doubt (doubt.rs).
+//! From what somebody wants to what becomes of it: judged, and from there on its way (network/relay/connect_upstream.rs) or in doubt (network/relay/pending.rs).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-use super::super::connection::{Connection, Doubt, Subject, Turn, Way};
-use super::super::name::Host;
-use super::super::table::Verdict;
+use super::connection::{Connection, Direction, Doubt, Subject, Turn};
 use super::{CLIENT, Entrance, Relay, event};
+use crate::network::rules::host_table::HostDecision;
+use crate::plan::host_name::Host;
 use crate::plan::{Action, Published};
 
-/// The namespace's own addresses (inside.rs).
+/// The namespace's own addresses (network/namespace.rs).
 const OWN: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 255, 255, 1)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0x5a, 0, 0, 0, 0, 0, 1))];
 
@@ -27,8 +27,8 @@ impl<'t> Relay<'t> {
         let (subject, verdict) = match entrance {
             // A client of the proxy says what it wants before it comes here.
             Entrance::Dialled | Entrance::Proxy => self.subject_of(Host::Address(dialled.ip()), dialled.port()),
-            Entrance::Local(port) => here(port, Way::Local),
-            Entrance::Published(Published { inside, host }) => here(inside, Way::Inward(host)),
+            Entrance::Local(port) => here(port, Direction::Local),
+            Entrance::Published(Published { inside, host }) => here(inside, Direction::Inward(host)),
         };
         let synthetic = subject.synthetic;
         let number = event(CLIENT, generation, index);
@@ -44,7 +44,7 @@ impl<'t> Relay<'t> {
     }
 
     /// What somebody wants, and what the table says of it; None: that is nowhere.
-    pub(super) fn subject_of(&mut self, host: Host, port: u16) -> (Subject<'t>, Option<Verdict<'t>>) {
+    pub(super) fn subject_of(&mut self, host: Host, port: u16) -> (Subject<'t>, Option<HostDecision<'t>>) {
         let (name, synthetic, address) = match host {
             Host::Name(name) => (Some(name), None, None),
             Host::Address(address) => {
@@ -67,13 +67,13 @@ impl<'t> Relay<'t> {
     pub(super) fn judged(
         &mut self,
         connection: &mut Connection<'t>,
-        verdict: Option<Verdict<'t>>,
+        verdict: Option<HostDecision<'t>>,
         generation: u16,
         index: usize,
     ) -> Turn {
         let number = event(CLIENT, generation, index);
         match verdict {
-            None if connection.subject.way != Way::Outward => {
+            None if connection.subject.way != Direction::Outward => {
                 self.dial(connection, Rc::clone(&self.loopback), generation, index)
             }
             None => self.doubt(connection, Doubt::Refused("nothing is at this address"), number),

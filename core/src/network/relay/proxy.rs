@@ -2,10 +2,10 @@
 
 use std::os::fd::OwnedFd;
 
-use super::super::connection::{Connection, Turn};
-use super::super::forward::Asked;
-use super::super::told::{Decision, Layer};
+use super::connection::{Connection, Turn};
+use super::decision_log::{Decision, Layer};
 use super::{CLIENT, Relay, event};
+use crate::network::parse::proxy_request::ProxyRequest;
 
 impl<'t> Relay<'t> {
     pub(super) fn begin_greeting(&mut self, client: OwnedFd, generation: u16, index: usize) {
@@ -19,7 +19,7 @@ impl<'t> Relay<'t> {
     pub(super) fn asked(
         &mut self,
         connection: &mut Connection<'t>,
-        asked: Asked,
+        asked: ProxyRequest,
         generation: u16,
         index: usize,
     ) -> Turn {

@@ -7,8 +7,8 @@ import contextlib
 import signal
 import tempfile
 
+from paddock.executors.interface import NotStarted
 from paddock.executors.run import Outcome
-from paddock.executors.seam import NotStarted
 from paddock.testing.place import Place, beating, check, refused, still, until
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paddock.executors.seam import Size
-from paddock.executors.shells import Shells, State
+from paddock.executors.interface import Size
+from paddock.executors.shells import Shells, ShellStatus
 from paddock.testing.place import PATIENCE_S, Place, beating, beats, check, shells_of, still, until
 
 
@@ -27,7 +27,7 @@ async def a_terminal_can_be_typed_at_and_resized(place: Place) -> None:
         await shell.write("hello\n")
         assert await shell.wait_for("got hello", PATIENCE_S), shell.peek()
         shell.resize(Size(rows=50, columns=132))
-        assert (await shell.wait(PATIENCE_S), shell.exit_code) == (State.COMPLETED, 5)
+        assert (await shell.wait(PATIENCE_S), shell.exit_code) == (ShellStatus.COMPLETED, 5)
     finally:
         await shells.dispose(1)
 
@@ -38,7 +38,7 @@ async def a_shell_is_read_with_a_cursor(place: Place) -> None:
         shell = await shells.start(
             f"echo one; {until(place, 'two')}; echo two; {until(place, 'three')}", cwd=place.inside
         )
-        assert shell.state is State.RUNNING
+        assert shell.state is ShellStatus.RUNNING
         assert await shell.wait_for("one", PATIENCE_S)
         assert (shells.peek(shell.id).text, shells.read(shell.id).text, shells.read(shell.id).text) == (
             "one\n",
@@ -49,7 +49,7 @@ async def a_shell_is_read_with_a_cursor(place: Place) -> None:
         assert await shell.wait_for("two", PATIENCE_S)
         assert shell.read().text == "two\n"
         (place.workspace / "three").touch()
-        assert (await shell.wait(PATIENCE_S), shell.exit_code) == (State.COMPLETED, 0)
+        assert (await shell.wait(PATIENCE_S), shell.exit_code) == (ShellStatus.COMPLETED, 0)
         assert [one.id for one in shells.list()] == [shell.id]
         assert shell.log.read_bytes() == b"one\ntwo\n"
 
@@ -58,7 +58,7 @@ async def a_shell_is_read_with_a_cursor(place: Place) -> None:
 async def a_shell_keeps_the_end_and_its_log_all(place: Place) -> None:
     async with shells_of(place) as shells:
         shell = await shells.start("head -c 3000000 /dev/zero | tr '\\0' x; echo end", cwd=place.inside)
-        assert await shell.wait(PATIENCE_S) is State.COMPLETED
+        assert await shell.wait(PATIENCE_S) is ShellStatus.COMPLETED
         said = shell.read()
         assert (len(said.data) + said.lost, said.data[-4:]) == (3000004, b"end\n")
         assert shell.log.stat().st_size == 3000004
@@ -69,7 +69,7 @@ async def a_shell_is_killed_with_all_it_started(place: Place) -> None:
     async with shells_of(place) as shells:
         shell = await shells.start(f"trap '' TERM; ({beating('shell-child')}) & {beating('shell')}", cwd=place.inside)
         await beats(place, "shell-child")
-        assert await shell.kill(0.3) is State.KILLED
+        assert await shell.kill(0.3) is ShellStatus.KILLED
         await still(place, "shell-child")
         await still(place, "shell")
 
@@ -83,7 +83,7 @@ async def a_shell_takes_input(place: Place) -> None:
         await shells.write(shell.id, b"b\n")
         assert await shell.wait_for("got b", PATIENCE_S)
         shell.close_stdin()
-        assert await shell.wait(PATIENCE_S) is State.COMPLETED
+        assert await shell.wait(PATIENCE_S) is ShellStatus.COMPLETED
 
 
 @check
@@ -91,7 +91,7 @@ async def a_shell_that_can_not_start_has_failed(place: Place) -> None:
     if place.tells_failures:
         async with shells_of(place) as shells:
             shell = await shells.start(["no-such-program-anywhere"], cwd=place.inside)
-            assert (shell.state, bool(shell.error), bool(shell.read().data)) == (State.FAILED, True, True)
+            assert (shell.state, bool(shell.error), bool(shell.read().data)) == (ShellStatus.FAILED, True, True)
 
 
 @check

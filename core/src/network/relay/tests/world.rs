@@ -20,12 +20,12 @@ use rustix::process::WaitOptions;
 use rustix::thread::LinkNameSpaceType;
 use serde_json::{Value, json};
 
-use super::super::{Sockets, run_with};
-use crate::network::line::LONGEST;
-use crate::network::resolve::Sources;
-use crate::network::token::Token;
+use crate::kernel::sys;
+use crate::network::relay::host_resolver::Sources;
+use crate::network::relay::relay_messages::LONGEST;
+use crate::network::relay::{Sockets, run_with};
+use crate::network::supervisor::proxy_password::Token;
 use crate::plan::Network;
-use crate::sys;
 
 /// Of every server, and the one that is listened at inside.
 pub const PORT: u16 = 8080;
@@ -129,7 +129,7 @@ pub fn in_world(plan: &Network, body: impl FnOnce(&World)) {
 
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
-    let (handover, handed) = crate::channel::pair().unwrap();
+    let (handover, handed) = crate::kernel::socket_pair::pair().unwrap();
     sockets.handover = Some(handover);
     let names = Arc::new(Mutex::new(Names::default()));
     let written = servers.clone();

@@ -1,0 +1,152 @@
+//! `attempt`: what the fence answers to one operation on one path, by really trying it behind the fence.
+
+use std::ffi::{CStr, CString};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::WaitOptions;
+
+use super::error::Refusal;
+use crate::kernel::{errno_names, sys};
+use crate::plan::Plan;
+use crate::plan::wire::writer::{self, Invalid};
+use crate::sandbox::enter::{self, Fence};
+use crate::sandbox::error::SandboxError;
+use crate::sandbox::full_tier::FullTier;
+use crate::sandbox::init::{self, Attend, Started};
+use crate::sandbox::landlock::Files;
+use crate::sandbox::preflight::Preflight;
+use crate::supervisor::event_loop::SuperviseError;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Read,
+    Write,
+    Exec,
+}
+
+impl Operation {
+    pub fn named(name: &[u8]) -> Option<Operation> {
+        match name {
+            b"read" => Some(Operation::Read),
+            b"write" => Some(Operation::Write),
+            b"exec" => Some(Operation::Exec),
+            _ => None,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Operation::Read => "read",
+            Operation::Write => "write",
+            Operation::Exec => "exec",
+        }
+    }
+
+    /// The system call the try itself needs.
+    fn system_call(self) -> &'static str {
+        match self {
+            Operation::Read | Operation::Write => "openat",
+            Operation::Exec => "execveat",
+        }
+    }
+
+    /// Changes nothing: no file is created, cut, written or executed.
+    fn try_on(self, path: &CStr) -> Result<(), Errno> {
+        let flags = OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        match self {
+            Operation::Read => rustix::fs::open(path, flags | OFlags::RDONLY, Mode::empty()).map(drop),
+            Operation::Write => rustix::fs::open(path, flags | OFlags::WRONLY, Mode::empty()).map(drop),
+            Operation::Exec => sys::execve_check(path),
+        }
+    }
+}
+
+fn outcome(result: Result<(), Errno>) -> &'static str {
+    match result {
+        // ENXIO: a pipe without a reader or a socket. The permission checks come before that.
+        Ok(()) | Err(Errno::NXIO) => "allowed",
+        Err(Errno::ACCESS | Errno::PERM | Errno::ROFS) => "denied",
+        Err(Errno::NOENT | Errno::NOTDIR) => "missing",
+        // A directory opened for writing, a program that runs just now, a kernel without AT_EXECVE_CHECK (before 6.14).
+        Err(_) => "untried",
+    }
+}
+
+pub fn report(plan: &Plan, operation: Operation, path: &CString) -> Result<String, Refusal> {
+    let fence = Fence::prepare(plan, &[], Vec::new())?.without_answers_to(plan, operation.system_call())?;
+    let look = || Preflight::prepare(plan, &fence, None);
+    let result = match (&plan.namespaces, &plan.files) {
+        (Some(namespaces), Some(requested)) => {
+            let mut enclosure = FullTier::prepare(plan, namespaces, requested, None)?;
+            enclosed(&mut enclosure, &fence, || Ok(look()?.files), operation, path)?
+        }
+        _ => {
+            look()?;
+            in_child(&fence, operation, path)?
+        }
+    };
+
+    let mut out = format!("{{\"op\":\"{}\",\"path\":", operation.name());
+    writer::string(&mut out, path.as_bytes(), Invalid::Surrogate);
+    let errno = result.err().map_or("null".to_owned(), |errno| format!("\"{}\"", errno_names::errno(errno)));
+    out.push_str(&format!(",\"outcome\":\"{}\",\"errno\":{errno}}}", outcome(result)));
+    Ok(out)
+}
+
+fn in_child(fence: &Fence, operation: Operation, path: &CStr) -> Result<Result<(), Errno>, Refusal> {
+    let mut fenced = Ok(());
+    let mut result = Ok(());
+    let child = sys::spawn_sharing_memory(|| {
+        fenced = enter::become_command(None, None).and_then(|()| fence.bound()).and_then(|()| fence.enter(None));
+        if fenced.is_ok() {
+            result = operation.try_on(path);
+        }
+        0
+    });
+    let child = child.map_err(SuperviseError::Spawn)?;
+    rustix::process::waitpid(Some(child), WaitOptions::empty()).map_err(SuperviseError::Wait)?;
+    fenced?;
+    Ok(result)
+}
+
+fn enclosed<'f>(
+    enclosure: &mut FullTier<'_>,
+    fence: &Fence,
+    look: impl FnOnce() -> Result<Option<Files<'f>>, SandboxError>,
+    operation: Operation,
+    path: &CStr,
+) -> Result<Result<(), Errno>, Refusal> {
+    let payload = || operation.try_on(path).map_or_else(Errno::raw_os_error, |()| 0);
+    let mask = sys::hold_signals();
+    let attend: Attend<'_> = &mut |_, _| Ok(());
+    let started = enclosure.start(fence, look, &payload, &mask, None, None, None, |_| Ok(()), attend, &[], "", |_| ());
+    sys::release_signals(&mask);
+    match started? {
+        Started::NotExecuted(0) => Ok(Ok(())),
+        Started::NotExecuted(errno) => Ok(Err(Errno::from_raw_os_error(errno))),
+        Started::Running(sandbox) => {
+            init::bury(sandbox.init);
+            Err(Refusal::Scene(Errno::PROTO))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_refusal_counts_as_denied() {
+        for (result, expected) in [
+            (Ok(()), "allowed"),
+            (Err(Errno::ACCESS), "denied"),
+            (Err(Errno::PERM), "denied"),
+            (Err(Errno::NOENT), "missing"),
+            (Err(Errno::ISDIR), "untried"),
+            (Err(Errno::INVAL), "untried"),
+        ] {
+            assert_eq!(outcome(result), expected);
+        }
+    }
+}

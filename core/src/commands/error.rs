@@ -1,0 +1,126 @@
+//! Why nothing was run. Every way to fail before the command starts ends here: one line, one hint, exit code 125.
+
+use rustix::io::Errno;
+
+use super::host;
+use super::unreached::UnreachedError;
+use crate::files::guard::GuardError;
+use crate::files::patterns::NamesError;
+use crate::files::unfinished_scans::UnfinishedError;
+use crate::files::workspace::session_dir::SessionError;
+use crate::gate::rules::RuleError;
+use crate::journal::JournalError;
+use crate::limits::LimitsError;
+use crate::network::NetworkError;
+use crate::network::rules::host_table::TableError;
+use crate::network::supervisor::http_helper::HttpError;
+use crate::plan::PlanError;
+use crate::sandbox::container::JailError;
+use crate::sandbox::enter::FenceError;
+use crate::sandbox::error::SandboxError;
+use crate::sandbox::init::NamespacesError;
+use crate::sandbox::landlock::FilesError;
+use crate::sandbox::seccomp::bpf::BpfError;
+use crate::sandbox::temp_dir::TempError;
+use crate::supervisor::event_loop::SuperviseError;
+use crate::supervisor::observer::ObserveError;
+
+const USAGE: &str = "paddock-core run --plan-fd N [--companion N] [--quiet] -- COMMAND… | preflight --plan-fd N | record --plan-fd N --line N | unreached --plan-fd N -- COMMAND… | \
+                 attempt --plan-fd N --op read|write|exec PATH | covers --plan-fd N | judge --plan-fd N | finish SESSIONS | regexes | exactly | host | probe";
+
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    #[error("{0}")]
+    Usage(&'static str),
+    #[error("{0} is a directory: the fence could be walked around through it")]
+    DirectoryOnStandard(&'static str),
+    #[error("{0} is closed and /dev/null can not take its place: {1}")]
+    NoStandard(&'static str, Errno),
+    #[error("commands can not be started for somebody else: {}", crate::kernel::errno_names::errno_text(*.0))]
+    Attend(#[source] Errno),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    Rules(#[from] RuleError),
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
+    #[error(transparent)]
+    Limits(#[from] LimitsError),
+    #[error(transparent)]
+    Unreached(#[from] UnreachedError),
+    #[error(transparent)]
+    Observe(#[from] ObserveError),
+    #[error(transparent)]
+    Supervise(#[from] SuperviseError),
+    #[error("the probe's files can not be made: {0}")]
+    Scene(Errno),
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    #[error("{0} is a socket that could be turned to whom the fence keeps from it")]
+    SocketOnStandard(&'static str),
+    #[error("the kernel gives no random numbers: {0}")]
+    Random(Errno),
+    #[error("{what}: {}", crate::kernel::errno_names::errno_text(*.errno))]
+    Shell { what: &'static str, errno: Errno },
+}
+
+impl Refusal {
+    /// The answer of a call that the sandbox itself is made of.
+    fn of_a_mechanism(&self) -> Option<Errno> {
+        match self {
+            Refusal::Sandbox(error) => error.of_a_mechanism(),
+            Refusal::Supervise(SuperviseError::Fence(error)) => error.of_a_mechanism(),
+            _ => None,
+        }
+    }
+
+    pub fn hint(&self) -> &str {
+        if let Some(Errno::PERM | Errno::NOSYS) = self.of_a_mechanism()
+            && host::filtered()
+        {
+            // src/paddock/plan/compile.py says the same.
+            return "a system call filter is already on this process, as in a container, and may be what refuses: update the \
+                    engine, start the container with a profile that allows the landlock_* calls, seccomp and prctl \
+                    (--security-opt seccomp=FILE), or without one (--security-opt seccomp=unconfined)";
+        }
+        match self {
+            Refusal::Usage(_) => USAGE,
+            Refusal::Sandbox(error) => error.hint().unwrap_or(USAGE),
+            Refusal::Network(error) => error.hint().unwrap_or(USAGE),
+            Refusal::DirectoryOnStandard(_) | Refusal::NoStandard(..) | Refusal::SocketOnStandard(_) => {
+                "redirect it from or to a file, a pipe or a terminal"
+            }
+            Refusal::Attend(_) => "stdin has to be the socket of whoever wants commands started",
+            Refusal::Plan(error) => error.hint(),
+            Refusal::Journal(error) => error.hint(),
+            Refusal::Rules(_) => "the plan comes from `paddock`; use a paddock and a paddock-core of the same release",
+            Refusal::Unreached(error) => error.hint(),
+            Refusal::Limits(error) => error.hint(),
+            Refusal::Supervise(SuperviseError::Fence(error)) => error.step.hint(),
+            Refusal::Shell { .. } => {
+                "`paddock doctor` tries every mechanism; no shell is started without what is asked for"
+            }
+            Refusal::Observe(_) => "reinstall paddock, or run without --observe",
+            Refusal::Supervise(_) | Refusal::Random(_) | Refusal::Scene(_) => {
+                "`paddock doctor` tries every mechanism on this machine"
+            }
+        }
+    }
+}
+
+/// The error of a part becomes one of its room.
+macro_rules! through {
+    ($room:ident: $($part:ty),+) => {
+        $(impl From<$part> for Refusal {
+            fn from(error: $part) -> Refusal {
+                $room::from(error).into()
+            }
+        })+
+    };
+}
+
+through!(SandboxError: FilesError, BpfError, TempError, FenceError, NamespacesError, JailError);
+through!(SandboxError: NamesError, GuardError, SessionError, UnfinishedError);
+through!(NetworkError: HttpError, TableError);

@@ -1,0 +1,59 @@
+//! Facts about this machine: what can be read, and what a short try in a child tells.
+
+use std::fmt::Write as _;
+
+use rustix::io::Errno;
+use rustix::thread::SecureComputingMode;
+
+use crate::kernel::{errno_names, sys};
+use crate::plan::syscalls::Arch;
+use crate::plan::wire::writer::{self, Invalid};
+use crate::sandbox::init;
+
+const SECCOMP_RET_ERRNO: u32 = 0x0005_0000;
+const SECCOMP_RET_USER_NOTIF: u32 = 0x7FC0_0000;
+
+/// Whether somebody else's system call filter is on this process: a container engine's, for one. Without a filter the kernel
+/// answers the question, or does not know it.
+pub fn filtered() -> bool {
+    match rustix::thread::secure_computing_mode() {
+        Ok(mode) => mode == SecureComputingMode::Filter,
+        Err(errno) => errno != Errno::INVAL,
+    }
+}
+
+pub fn report() -> String {
+    let landlock = sys::landlock_abi();
+    let mut out = String::from("{\"kernel\":");
+    writer::string(&mut out, rustix::system::uname().release().to_bytes(), Invalid::Text);
+    let _ = write!(
+        out,
+        ",\"arch\":\"{}\",\"landlock_abi\":{},\"landlock_errno\":{},\"seccomp\":{},\"user_notification\":{},\
+         \"filtered\":{},\"no_new_privs\":{},\"uid\":{}",
+        Arch::NATIVE.name(),
+        landlock.unwrap_or(0),
+        landlock.err().map_or("null".to_owned(), |errno: Errno| format!("\"{}\"", errno_names::errno(errno))),
+        sys::seccomp_knows(SECCOMP_RET_ERRNO),
+        sys::seccomp_knows(SECCOMP_RET_USER_NOTIF),
+        filtered(),
+        rustix::thread::no_new_privs().is_ok(),
+        rustix::process::getuid().as_raw(),
+    );
+    let usable = init::try_out();
+    let (step, errno) = match usable.namespaces {
+        Ok(()) => (None, None),
+        Err((step, errno)) => (Some(step), Some(errno)),
+    };
+    let quoted = |text: Option<&str>| text.map_or("null".to_owned(), |text| format!("\"{text}\""));
+    let name = |errno: Option<Errno>| quoted(errno.map(errno_names::errno).as_deref());
+    let _ = write!(
+        out,
+        ",\"namespaces\":{{\"usable\":{},\"step\":{},\"errno\":{}}},\"overlay\":{{\"usable\":{},\"errno\":{}}}}}",
+        step.is_none(),
+        quoted(step),
+        name(errno),
+        usable.overlay.is_ok(),
+        name(usable.overlay.err()),
+    );
+    out
+}

@@ -1,0 +1,370 @@
+//! Called by the name of a shell: goes behind what the policy has for shells (`[shell]`), and becomes the real one.
+//!
+//! In a run that intercepts shells this program lies over each of them (sandbox/root/shells.rs), the real ones lie in a directory whose path is at
+//! [`PLACE`], by the paths that they had, and beside them what is to be applied. Elsewhere it is found by PATH as a link, and what is
+//! to be applied lies beside the link.
+//!
+//! Nothing that comes with the call says whether the caller is inside already: the kernel does. Going inside installs a filter that answers one
+//! call with an errno that it never has, if its arguments are the token of this plan. Only a process that installed such a filter on itself, or
+//! descends from one, is answered so. Each further shell below then only executes: Landlock takes 16 layers.
+
+use std::ffi::CString;
+use std::os::fd::AsFd as _;
+
+use landlock::AccessFs;
+use rustix::fs::{Access, FileType, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+use serde::Deserialize;
+
+use super::error::Refusal;
+use super::standard_fds;
+use crate::kernel::errno_names::errno_text;
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::sys::{self, ExecStrings, Instruction};
+use crate::kernel::{proc_text, stderr};
+use crate::plan::exit_codes::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND};
+use crate::plan::rights::Rights;
+use crate::plan::syscalls::{self, Arch};
+use crate::plan::wire::bytes::{AbsPath, Text};
+use crate::plan::wire::reader;
+use crate::plan::{OnFailure, Shell, present};
+use crate::sandbox::enter::Fence;
+use crate::sandbox::environment;
+use crate::sandbox::landlock::Files;
+use crate::sandbox::root::shells::{COMPILED, NAMES, PLACE};
+use crate::sandbox::seccomp::bpf;
+
+/// Where real shells lie if nothing else is said. Builds may choose another place.
+pub const DEFAULT_DIR: &str = match option_env!("PADDOCK_DEFAULT_SHELL_DIR") {
+    Some(dir) => dir,
+    None => "/bin/shells",
+};
+const VARIABLE: &[u8] = b"PADDOCK_SHELL_DIR=";
+const OWN_NAME: &[u8] = b"paddock-core";
+/// No option of prctl(2).
+const QUESTION: u64 = 0x7061_6464;
+const ANSWER: Errno = Errno::ALREADY;
+const SIZE_LIMIT: usize = 256 << 10;
+
+/// What is to be applied, as it lies in a file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Compiled {
+    on_failure: OnFailure,
+    plan: Text,
+    /// Where real shells lie, for those that are found by PATH.
+    #[serde(deserialize_with = "present")]
+    shells: Option<AbsPath>,
+    token: Text,
+}
+
+/// How we were called.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Called {
+    /// We lie over a shell, which has this path.
+    Over(Vec<u8>),
+    /// By a link of this name.
+    By(&'static str),
+}
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Refused(#[from] Refusal),
+    #[error("what is to be applied to shells can not be read: {}: {what}", String::from_utf8_lossy(.path))]
+    Unreadable { path: Vec<u8>, what: String },
+    #[error("what is to be applied to shells lies in /dev, which can be written here")]
+    Writable,
+    #[error("the real shell is missing: {}", String::from_utf8_lossy(.0))]
+    Missing(Vec<u8>),
+    #[error("{} leads back to paddock instead of to a shell", String::from_utf8_lossy(.0))]
+    Circle(Vec<u8>),
+    #[error("can not execute {}: {}", String::from_utf8_lossy(.0), errno_text(*.1))]
+    NotExecuted(Vec<u8>, Errno),
+}
+
+impl Failure {
+    fn exit_code(&self) -> i32 {
+        match self {
+            Failure::Missing(_) => EXIT_NOT_FOUND,
+            _ => EXIT_NOT_EXECUTABLE,
+        }
+    }
+
+    fn hint(&self) -> &str {
+        match self {
+            Failure::Refused(refusal) => refusal.hint(),
+            Failure::Unreadable { .. } => "no shell is started without it: `paddock shims install` makes it anew",
+            Failure::Writable => "with bubblewrap: --remount-ro /dev, after what is bound there",
+            Failure::Missing(_) | Failure::Circle(_) | Failure::NotExecuted(..) => {
+                "PADDOCK_SHELL_DIR, or `paddock shims install --shells DIR`, says where the real shells are"
+            }
+        }
+    }
+}
+
+/// None: by our own name.
+pub fn called(argv: &[CString]) -> Option<Called> {
+    let first = argv.first().map_or(&[][..], |word| word.as_bytes());
+    if base_name(first) == OWN_NAME {
+        return None;
+    }
+    let own = rustix::fs::readlink(c"/proc/self/exe", Vec::new()).map(CString::into_bytes).unwrap_or_default();
+    if !base_name(&own).starts_with(OWN_NAME) {
+        return Some(Called::Over(own));
+    }
+    // A `#!` line has us told the script's name there, and our own as the first argument.
+    let shell = |name: &[u8]| NAMES.into_iter().find(|shell| shell.as_bytes() == name);
+    let by_path = shell(base_name(rustix::param::linux_execfn().to_bytes()));
+    by_path.or_else(|| shell(base_name(first.strip_prefix(b"-").unwrap_or(first)))).map(Called::By)
+}
+
+fn base_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+/// Becomes the shell, or says why not.
+pub fn start(called: Called, argv: Vec<CString>) -> i32 {
+    let failure = become_shell(called, argv).map_or_else(|failure| failure, |never| match never {});
+    stderr::complain(&failure.to_string(), failure.hint());
+    failure.exit_code()
+}
+
+enum Never {}
+
+fn become_shell(called: Called, argv: Vec<CString>) -> Result<Never, Failure> {
+    let inherited = sys::inherited_environment();
+    let intercepted = match rustix::fs::readlink(PLACE, Vec::new()) {
+        Ok(link) => Some([b"/dev/", link.as_bytes()].concat()),
+        Err(Errno::NOENT) => None,
+        Err(_) => Some(PLACE.to_bytes().to_vec()), // no link, but the directory itself, as others may bind it
+    };
+    let (inside, compiled, real, dir) = match (called, intercepted) {
+        (Called::Over(own), Some(dir)) => {
+            // Whoever could put something else there would choose what his next shell is put behind.
+            if rustix::fs::access(c"/dev", Access::WRITE_OK).is_ok() {
+                return Err(Failure::Writable);
+            }
+            let compiled = Compiled::read(&dir)?;
+            (compiled.inside(), compiled, [&dir[..], &own].concat(), dir)
+        }
+        // What lies there does the same, and knows better.
+        (Called::By(name), Some(_)) => return execute(format!("/bin/{name}").into_bytes(), argv, inherited),
+        (Called::By(name), None) => {
+            let dir = link_dir();
+            let compiled = Compiled::read(&dir)?;
+            let inside = compiled.inside();
+            let shells = compiled.shells(&inherited, inside);
+            (inside, compiled, [&shells[..], b"/", name.as_bytes()].concat(), dir)
+        }
+        (Called::Over(_), None) => {
+            let (path, what) = (PLACE.to_bytes().to_vec(), errno_text(Errno::NOENT).to_string());
+            return Err(Failure::Unreadable { path, what });
+        }
+    };
+    check(&real)?;
+    if inside {
+        return execute(real, argv, inherited);
+    }
+    match compiled.enter(&dir, &inherited) {
+        Ok(environment) => execute(real, argv, environment),
+        Err(refusal) if compiled.on_failure == OnFailure::Open && is_login(&argv) => {
+            stderr::say("paddock", &format!("warning: this shell is not contained: {refusal}"));
+            execute(real, argv, inherited)
+        }
+        Err(refusal) => Err(refusal.into()),
+    }
+}
+
+/// As login(1) starts one.
+fn is_login(argv: &[CString]) -> bool {
+    argv.first().is_some_and(|name| name.as_bytes().starts_with(b"-"))
+}
+
+/// The directory of the link that we were called by.
+fn link_dir() -> Vec<u8> {
+    let path = rustix::param::linux_execfn().to_bytes();
+    let end = path.iter().rposition(|byte| *byte == b'/');
+    end.map_or(b".".to_vec(), |end| path[..end].to_vec())
+}
+
+/// There, and not us once more.
+fn check(real: &[u8]) -> Result<(), Failure> {
+    let path = CString::new(real).unwrap_or_default();
+    let found = rustix::fs::stat(&path).map_err(|errno| match errno {
+        Errno::NOENT | Errno::NOTDIR => Failure::Missing(real.to_vec()),
+        errno => Failure::NotExecuted(real.to_vec(), errno),
+    })?;
+    match rustix::fs::stat(c"/proc/self/exe") {
+        Ok(own) if Identity::from(&own) != Identity::from(&found) => Ok(()),
+        Ok(_) => Err(Failure::Circle(real.to_vec())),
+        Err(errno) => Err(Failure::NotExecuted(real.to_vec(), errno)),
+    }
+}
+
+fn execute(real: Vec<u8>, argv: Vec<CString>, environment: Vec<CString>) -> Result<Never, Failure> {
+    let path = CString::new(&real[..]).unwrap_or_default();
+    match sys::execve(&path, &ExecStrings::new(argv), &ExecStrings::new(environment)) {
+        Errno::NOENT => Err(Failure::Missing(real)),
+        errno => Err(Failure::NotExecuted(real, errno)),
+    }
+}
+
+impl Compiled {
+    fn read(dir: &[u8]) -> Result<Compiled, Failure> {
+        let path = [dir, b"/", COMPILED.as_bytes()].concat();
+        let unreadable = |what: String| Failure::Unreadable { path: path.clone(), what };
+        let name = CString::new(&path[..]).unwrap_or_default();
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+        let file = rustix::fs::open(&name, flags, Mode::empty());
+        let read = file.and_then(|file| {
+            let size = rustix::fs::fstat(&file)?.st_size;
+            let size = usize::try_from(size).ok().filter(|size| *size <= SIZE_LIMIT).ok_or(Errno::FBIG)?;
+            let mut bytes = vec![0; size];
+            let length = rustix::io::pread(&file, &mut bytes[..], 0)?;
+            bytes.truncate(length);
+            Ok(bytes)
+        });
+        let bytes = read.map_err(|errno| unreadable(errno_text(errno).to_string()))?;
+        reader::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))
+    }
+
+    /// Four numbers: what `prctl` takes besides the option.
+    fn token(&self) -> Option<[u64; 5]> {
+        let hex = std::str::from_utf8(self.token.as_bytes()).ok().filter(|hex| hex.len() == 64 && hex.is_ascii())?;
+        let part = |at: usize| u64::from_str_radix(&hex[16 * at..16 * (at + 1)], 16).ok();
+        Some([QUESTION, part(0)?, part(1)?, part(2)?, part(3)?])
+    }
+
+    /// Are we behind this very plan?
+    fn inside(&self) -> bool {
+        let asked = self.token().map(|arguments| sys::numeric_syscall(libc::SYS_prctl, arguments));
+        asked == Some(Err(ANSWER))
+    }
+
+    /// What has the variable's word is not asked by who may have put it there.
+    fn shells(&self, environment: &[CString], inside: bool) -> Vec<u8> {
+        let chosen = environment.iter().find_map(|entry| entry.as_bytes().strip_prefix(VARIABLE));
+        let chosen = chosen.filter(|dir| !inside && dir.starts_with(b"/"));
+        let own = self.shells.as_ref().map_or(DEFAULT_DIR.as_bytes(), |dir| dir.as_bytes());
+        chosen.unwrap_or(own).to_vec()
+    }
+
+    /// From here on this process is inside. Returns its environment.
+    fn enter(&self, dir: &[u8], inherited: &[CString]) -> Result<Vec<CString>, Refusal> {
+        standard_fds::check_descriptors()?;
+        let plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
+        standard_fds::check_sockets(&plan)?;
+        let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE));
+        let (Some(number), Some(token)) = (number, self.token()) else {
+            return Err(Refusal::Usage("the plan for shells has no token"));
+        };
+        let mark: Vec<Instruction> = bpf::answering(Arch::NATIVE, number, &token, ANSWER.raw_os_error())?;
+        let fence = Fence::prepare(&plan, &[], Vec::new())?.marked(mark, pipes());
+        Files::anywhere(&plan, fence.ruleset())?;
+        fence.complete(&plan, &[])?;
+        if let Some(ruleset) = fence.ruleset() {
+            // The real shells, whatever else may be read.
+            let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
+            let opened = CString::new(dir).map_err(|_| Errno::INVAL).and_then(|dir| {
+                let shells = rustix::fs::open(&dir, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+                sys::landlock_add_rule(ruleset, rights.bits(), shells.as_fd())
+            });
+            opened.map_err(|errno| Refusal::Shell { what: "the real shells can not be granted", errno })?;
+        }
+        let environment = match &plan.environment {
+            Some(requested) => environment::build(requested, inherited.to_vec(), None, b""),
+            None => inherited.to_vec(),
+        };
+        fence.enter(None)?;
+        // Whoever is not known from inside would be closed in by each of his shells once more.
+        let unknown = Refusal::Shell { what: "the shell would not be known again", errno: Errno::NOSYS };
+        if self.inside() { Ok(environment) } else { Err(unknown) }
+    }
+}
+
+/// Descriptors that the caller passes on and that lead nowhere but to another process that he chose: `make` and process
+/// substitution need them. Everything else was opened by somebody who may do more.
+fn pipes() -> Vec<u32> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(dir) = rustix::fs::open(c"/proc/self/fd", flags, Mode::empty()) else { return Vec::new() };
+    let mut buffer = Vec::with_capacity(4096);
+    let mut entries = RawDir::new(&dir, buffer.spare_capacity_mut());
+    let mut kept = Vec::new();
+    while let Some(Ok(entry)) = entries.next() {
+        let number = proc_text::number(entry.file_name().to_bytes()).and_then(|number| u32::try_from(number).ok());
+        let Some(number) = number.filter(|number| *number > 2) else { continue };
+        let stat = rustix::fs::statat(&dir, entry.file_name(), rustix::fs::AtFlags::empty());
+        if stat.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo) {
+            kept.push(number);
+        }
+    }
+    kept.sort_unstable();
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(first: &str) -> Vec<CString> {
+        vec![CString::new(first).unwrap(), CString::new("-c").unwrap()]
+    }
+
+    #[test]
+    fn our_own_name_is_no_shell() {
+        for name in ["paddock-core", "/usr/bin/paddock-core", "./paddock-core"] {
+            assert_eq!(called(&words(name)), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_login_shell_is_told_by_its_first_letter() {
+        assert!(is_login(&words("-bash")));
+        for other in ["bash", "/bin/-bash", ""] {
+            assert!(!is_login(&words(other)), "{other}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_inside_who_did_not_go_there() {
+        let text =
+            |token: &str| format!("{{\"on_failure\":\"closed\",\"plan\":\"x\",\"shells\":null,\"token\":\"{token}\"}}");
+        let compiled = |token: &str| reader::from_slice::<Compiled>(text(token).as_bytes()).unwrap();
+        for token in ["0123456789abcdef".repeat(4).as_str(), "0".repeat(64).as_str(), "", "xyz"] {
+            assert!(!compiled(token).inside(), "{token}");
+        }
+        let chosen = [CString::new("PADDOCK_SHELL_DIR=/x").unwrap()];
+        let relative = [CString::new("PADDOCK_SHELL_DIR=x").unwrap()];
+        let none = compiled("");
+        assert_eq!(none.shells(&chosen, false), b"/x");
+        assert_eq!(none.shells(&chosen, true), DEFAULT_DIR.as_bytes());
+        assert_eq!(none.shells(&relative, false), DEFAULT_DIR.as_bytes());
+    }
+
+    #[test]
+    fn a_process_that_went_inside_is_answered_and_so_are_its_children() {
+        let compiled: Compiled = reader::from_slice(
+            format!(
+                "{{\"on_failure\":\"closed\",\"plan\":\"x\",\"shells\":null,\"token\":\"{}\"}}",
+                "0123456789abcdef".repeat(4)
+            )
+            .as_bytes(),
+        )
+        .unwrap();
+        let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE)).unwrap();
+        let mark = bpf::answering(Arch::NATIVE, number, &compiled.token().unwrap(), ANSWER.raw_os_error()).unwrap();
+        // A filter is its thread's.
+        let thread = std::thread::spawn(move || {
+            rustix::thread::set_no_new_privs(true).unwrap();
+            let before = compiled.inside();
+            sys::seccomp_install(&mark).unwrap();
+            let mut other = compiled.token().unwrap();
+            other[4] ^= 1 << 63;
+            let of_another = sys::numeric_syscall(libc::SYS_prctl, other);
+            let below = std::thread::spawn(move || compiled.inside()).join().unwrap();
+            (before, below, of_another)
+        });
+        assert_eq!(thread.join().unwrap(), (false, true, Err(Errno::INVAL)));
+    }
+}

@@ -1,0 +1,177 @@
+//! One file for each verb of `paddock-core`. The only room that knows all others.
+
+mod arguments;
+mod attempt;
+mod error;
+mod exec_server;
+mod host;
+mod intercepted_shell;
+mod judge_exec;
+mod judge_host;
+mod plan_fd;
+mod probe;
+mod record;
+mod run;
+mod standard_fds;
+mod unreached;
+
+use std::ffi::CString;
+
+use self::arguments::Arguments;
+use self::error::Refusal;
+use crate::approve::approver_process::ApproverProcess;
+use crate::files::git;
+use crate::kernel::stderr;
+use crate::network;
+use crate::plan::PlanError;
+use crate::plan::exit_codes::EXIT_REFUSED;
+use crate::sandbox::{full_tier, init, preflight};
+use crate::supervisor::finish_scans;
+use crate::supervisor::session_owner::SessionOwner;
+
+/// Called by the C library's start code, through `core/bin/paddock_core.rs`.
+pub fn start(words: Vec<CString>) -> i32 {
+    if let Some(called) = intercepted_shell::called(&words) {
+        return intercepted_shell::start(called, words);
+    }
+    let mut words = words.into_iter();
+    words.next();
+    match dispatch(Arguments::new(words.collect())) {
+        Ok(status) => status,
+        Err(refusal) => {
+            stderr::complain(&refusal.to_string(), refusal.hint());
+            EXIT_REFUSED
+        }
+    }
+}
+
+fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
+    standard_fds::check_descriptors()?;
+    let uid = rustix::process::getuid().as_raw();
+    if uid != rustix::process::geteuid().as_raw() {
+        return Err(PlanError::SetUid.into());
+    }
+    match arguments.next().as_deref() {
+        Some(b"run") => {
+            let plan_fd = arguments.plan_fd()?;
+            let companion = ApproverProcess::new(arguments.socket(b"--companion")?);
+            let holder = arguments.socket(b"--holder")?.map(SessionOwner::new);
+            let quiet = arguments.flag(b"--quiet");
+            let argv = arguments.command()?;
+            run::run(&plan_fd, uid, argv, quiet, companion, holder)
+        }
+        Some(b"unreached") => {
+            let plan_fd = arguments.plan_fd()?;
+            let argv = arguments.command()?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
+            unreached::execute(&plan, argv)
+        }
+        Some(b"attend") => {
+            let grace = arguments.grace()?;
+            arguments.end()?;
+            exec_server::attend(grace)
+        }
+        Some(b"relay") => {
+            let plan_fd = arguments.plan_fd()?;
+            let (line, given) = arguments.sockets()?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
+            Ok(network::attend(&plan, line, given)?)
+        }
+        Some(b"record") => {
+            let plan_fd = arguments.plan_fd()?;
+            let line = arguments.line()?;
+            arguments.end()?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
+            record::attend(&plan, uid, &line)
+        }
+        Some(b"preflight") => {
+            let plan_fd = arguments.plan_fd()?;
+            arguments.end()?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
+            print(&preflight::report(&plan, uid)?)
+        }
+        Some(b"covers") => {
+            let plan_fd = arguments.plan_fd()?;
+            arguments.end()?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
+            print(&full_tier::report(&plan)?)
+        }
+        Some(b"attempt") => {
+            let plan_fd = arguments.plan_fd()?;
+            let operation = arguments.operation()?;
+            let path = arguments.path()?;
+            arguments.end()?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
+            print(&attempt::report(&plan, operation, &path)?)
+        }
+        Some(b"judge") => {
+            let plan_fd = arguments.plan_fd()?;
+            arguments.end()?;
+            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
+            print(&judge_exec::report(&plan, &question()?)?)
+        }
+        Some(b"judge-host") => {
+            arguments.end()?;
+            print(&judge_host::report(&question()?)?)
+        }
+        Some(b"regexes") => {
+            arguments.end()?;
+            print(&judge_exec::regexes(&question()?)?)
+        }
+        Some(b"exactly") => {
+            arguments.end()?;
+            print(&judge_exec::exactly(&question()?)?)
+        }
+        Some(b"probe") => {
+            arguments.end()?;
+            print(&probe::report(uid)?)
+        }
+        Some(b"namespaces") => {
+            arguments.end()?;
+            Ok(i32::from(init::try_out().namespaces.is_err()))
+        }
+        Some(b"git-state") => {
+            let path = arguments.path()?;
+            arguments.end()?;
+            print(if git::may_be_applied(path.as_bytes(), &question()?) { "true" } else { "false" })
+        }
+        Some(b"finish") => {
+            let sessions = finish_scans::sessions(arguments.path()?.as_bytes());
+            arguments.end()?;
+            let sessions = sessions.ok_or(Refusal::Usage("finish takes the directory of the sessions"))?;
+            print(&finish_scans::report(&sessions, uid)?)
+        }
+        Some(b"--version") => {
+            let verbose = arguments.flag(b"--verbose");
+            arguments.end()?;
+            let (version, dir) = (env!("CARGO_PKG_VERSION"), intercepted_shell::DEFAULT_DIR);
+            print(&if verbose {
+                format!("paddock-core {version}\nreal shells: {dir}")
+            } else {
+                format!("paddock-core {version}")
+            })
+        }
+        Some(b"host") => {
+            arguments.end()?;
+            print(&host::report())
+        }
+        _ => Err(Refusal::Usage("no such command")),
+    }
+}
+
+/// What is asked about, on stdin. An exec has at most a few megabytes, six letters of JSON for a byte at worst.
+fn question() -> Result<Vec<u8>, Refusal> {
+    use std::io::Read as _;
+    let mut text = Vec::new();
+    let read = std::io::stdin().take(64 << 20).read_to_end(&mut text);
+    read.map(|_| text).map_err(|_| Refusal::Usage("stdin can not be read"))
+}
+
+/// One line of JSON on stdout. A reader that went away is told by the exit status.
+fn print(json: &str) -> Result<i32, Refusal> {
+    use std::io::Write as _;
+    Ok(match writeln!(std::io::stdout(), "{json}") {
+        Ok(()) => 0,
+        Err(_) => EXIT_REFUSED,
+    })
+}

@@ -1,0 +1,117 @@
+//! `unreached`: becomes a command that may do everything but read and execute what a fenced command could have written.
+//!
+//! A credential's command runs outside of the fence. Its words do not tell which files it uses: a shell puts variables in, a
+//! script calls others. So Landlock refuses the files themselves: every tree that the plan lists as reached, and the private
+//! temporary directories of runs. What is created in a directory above such a tree after this start is refused as well.
+//!
+//! A link in such a tree is still followed: it can lead to any file that no command could write.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+
+use ::landlock::AccessFs;
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::error::Refusal;
+use crate::kernel::errno_names::errno_text;
+use crate::kernel::resolved_path::{self, Place};
+use crate::kernel::sys::{self, ExecStrings};
+use crate::plan::rights::{self, Rights};
+use crate::plan::{self, Plan};
+use crate::sandbox::enter::{FenceError, Step};
+use crate::sandbox::landlock::{self, FilesError};
+
+/// The ABI that knows of renames between directories. Every ruleset refuses these unless a rule allows them.
+const REFER_SINCE: i32 = 2;
+
+#[derive(Debug, thiserror::Error)]
+pub enum UnreachedError {
+    #[error("{path}, where a fenced command could write, can not be located: {}", errno_text(*.source))]
+    Locate { path: String, source: Errno },
+    #[error("fenced commands could write everywhere (/), so nothing is left that another program may read")]
+    Nothing,
+    #[error("the directories above what fenced commands could write can not be listed: {}", errno_text(*.0))]
+    List(Errno),
+    #[error("Landlock refuses a rule: {}", errno_text(*.0))]
+    AddRule(Errno),
+    #[error("{program} can not be executed: {}", errno_text(*.source))]
+    Execute { program: String, source: Errno },
+}
+
+impl UnreachedError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            UnreachedError::Locate { .. } | UnreachedError::List(_) => {
+                "make it accessible to you (chmod u+rx), or read the secret from env: or file:"
+            }
+            UnreachedError::Nothing => "grant commands less than the whole machine, or read the secret from env:",
+            UnreachedError::AddRule(_) => "`paddock doctor` tries every mechanism on this machine",
+            UnreachedError::Execute { .. } => "keep it, and what it needs, where no fenced command can write",
+        }
+    }
+}
+
+pub fn execute(plan: &Plan, argv: Vec<CString>) -> Result<i32, Refusal> {
+    let ruleset = ruleset(plan)?;
+    let at = |step| move |errno| FenceError { step, errno };
+    rustix::thread::set_no_new_privs(true).map_err(at(Step::NoNewPrivs))?;
+    sys::landlock_restrict_self(ruleset.as_fd()).map_err(at(Step::Landlock))?;
+    sys::close_on_exec_from(3).map_err(at(Step::Descriptors))?;
+    let environment = ExecStrings::new(sys::inherited_environment());
+    let argv = ExecStrings::new(argv);
+    let Some(program) = argv.strings().first() else { return Err(Refusal::Usage("no command was given")) };
+    let source = sys::execve(program, &argv, &environment);
+    Err(UnreachedError::Execute { program: program.to_string_lossy().into_owned(), source }.into())
+}
+
+fn ruleset(plan: &Plan) -> Result<OwnedFd, Refusal> {
+    let abi = sys::landlock_abi().map_err(FilesError::NoLandlock)?;
+    let mut handled = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
+    if abi >= REFER_SINCE {
+        handled |= AccessFs::Refer;
+    }
+    let ruleset = sys::landlock_create_ruleset(handled.bits(), 0, 0).map_err(FilesError::Create)?;
+    let places = places(plan)?;
+    let root = rustix::fs::open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).map_err(UnreachedError::List)?;
+    let identity = Place::of_dir(&root).map_err(UnreachedError::List)?.object;
+    if places.iter().any(|place| place.object == identity) {
+        return Err(UnreachedError::Nothing.into());
+    }
+    let mut add = |fd: &OwnedFd, stat: &Stat| {
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let rights = if is_dir { handled } else { rights::on_a_file(handled) };
+        sys::landlock_add_rule(ruleset.as_fd(), rights.bits(), fd.as_fd()).map_err(UnreachedError::AddRule)
+    };
+    let places: Vec<&Place> = places.iter().collect();
+    landlock::around(root.as_fd(), &places, &UnreachedError::List, &mut add)?;
+    Ok(ruleset)
+}
+
+/// What fenced commands could write: by name, and by inode for a directory that was renamed since.
+fn places(plan: &Plan) -> Result<Vec<Place>, UnreachedError> {
+    let mut places = Vec::new();
+    for tree in plan.files.iter().flat_map(|files| &files.reached) {
+        let locate = |source| UnreachedError::Locate { path: tree.path.to_string(), source };
+        // A device holds nothing that a command left there.
+        let device = rustix::fs::stat(tree.path.as_c_str())
+            .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice);
+        if !device {
+            places.extend(Place::all_of(tree.path.as_bytes()).map_err(locate)?);
+        }
+        places.extend(tree.identity.map(|identity| Place { object: Some(identity.into()), above: Vec::new() }));
+    }
+    let locate = |source| UnreachedError::Locate { path: plan::TEMP_PARENT.to_owned(), source };
+    let parent = resolved_path::follow(plan::TEMP_PARENT.as_bytes()).map_err(locate)?.real;
+    let begin = plan::temp_path_prefix(&parent, plan.user.uid);
+    let entries = std::fs::read_dir(&parent).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+    let entries = entries.map_err(|error| locate(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+    for entry in entries {
+        let path = entry.path();
+        if path.as_os_str().as_bytes().starts_with(&begin) {
+            places.extend(Place::all_of(path.as_os_str().as_bytes()).map_err(locate)?);
+        }
+    }
+    Ok(places)
+}

@@ -1,0 +1,376 @@
+//! Whether a git configuration is harmless: it says nothing but what `git init`, `clone`, `commit` and `branch` write.
+//!
+//! Git has hundreds of keys, and a good part of them names programs to run (protected-paths G2, G10, G14). So the list is of what
+//! may be said; a key that is not on it, an include, and a line that this parser does not understand are all harmful. The
+//! grammar is that of git's config.c.
+
+/// What is left to read.
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+/// Not understood.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Section {
+    pub name: Vec<u8>,
+    subsection: Option<Vec<u8>>,
+}
+
+pub fn is_harmless(config: &[u8]) -> bool {
+    let mut harmless = true;
+    let outcome = each(config, &mut |section, key, value| harmless &= allowed(section, key, value));
+    outcome.is_ok() && harmless
+}
+
+/// Told of a section, a key in it and the value.
+pub type KeyVisitor<'t> = dyn FnMut(&Section, &[u8], Option<&[u8]>) + 't;
+
+pub fn each(config: &[u8], told: &mut KeyVisitor<'_>) -> Result<(), Malformed> {
+    let mut reader = Reader { rest: config.strip_prefix(b"\xef\xbb\xbf").unwrap_or(config) };
+    let mut section = None;
+    while let Some(byte) = reader.next() {
+        match byte {
+            b'\n' | b' ' | b'\t' | b'\r' | 0x0b | 0x0c => {}
+            b'#' | b';' => while reader.next().is_some_and(|byte| byte != b'\n') {},
+            b'[' => section = Some(reader.section()?),
+            byte if byte.is_ascii_alphabetic() => {
+                let (key, value) = reader.variable(byte)?;
+                told(section.as_ref().ok_or(Malformed)?, &key, value.as_deref());
+            }
+            _ => return Err(Malformed),
+        }
+    }
+    Ok(())
+}
+
+impl Reader<'_> {
+    fn next(&mut self) -> Option<u8> {
+        let (first, rest) = self.rest.split_first()?;
+        self.rest = rest;
+        // A carriage return counts only on its own.
+        if *first == b'\r' && rest.first() == Some(&b'\n') {
+            self.rest = &rest[1..];
+            return Some(b'\n');
+        }
+        Some(*first)
+    }
+
+    /// After `[`.
+    fn section(&mut self) -> Result<Section, Malformed> {
+        let mut name = Vec::new();
+        loop {
+            match self.next().ok_or(Malformed)? {
+                b']' => break,
+                b' ' | b'\t' => return self.subsection(name),
+                byte if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.') => {
+                    name.push(byte.to_ascii_lowercase());
+                }
+                _ => return Err(Malformed),
+            }
+        }
+        // The old way to write a subsection.
+        match name.iter().position(|byte| *byte == b'.') {
+            Some(dot) => {
+                let subsection = name.split_off(dot + 1);
+                name.pop();
+                Ok(Section { name, subsection: Some(subsection) })
+            }
+            None => Ok(Section { name, subsection: None }),
+        }
+    }
+
+    /// `"…"]`, after the space.
+    fn subsection(&mut self, name: Vec<u8>) -> Result<Section, Malformed> {
+        while matches!(self.rest.first(), Some(b' ' | b'\t')) {
+            self.next();
+        }
+        if self.next() != Some(b'"') {
+            return Err(Malformed);
+        }
+        let mut subsection = Vec::new();
+        loop {
+            match self.next().ok_or(Malformed)? {
+                b'"' => break,
+                b'\n' | 0 => return Err(Malformed),
+                b'\\' => match self.next().ok_or(Malformed)? {
+                    b'\n' | 0 => return Err(Malformed),
+                    byte => subsection.push(byte),
+                },
+                byte => subsection.push(byte),
+            }
+        }
+        if self.next() != Some(b']') {
+            return Err(Malformed);
+        }
+        Ok(Section { name, subsection: Some(subsection) })
+    }
+
+    /// A key, and the value if there is one.
+    fn variable(&mut self, first: u8) -> Result<(Vec<u8>, Option<Vec<u8>>), Malformed> {
+        let mut key = vec![first.to_ascii_lowercase()];
+        let mut after = loop {
+            match self.next() {
+                Some(byte) if byte.is_ascii_alphanumeric() || byte == b'-' => key.push(byte.to_ascii_lowercase()),
+                other => break other,
+            }
+        };
+        while matches!(after, Some(b' ' | b'\t')) {
+            after = self.next();
+        }
+        match after {
+            None | Some(b'\n') => Ok((key, None)),
+            Some(b'=') => Ok((key, Some(self.value()?))),
+            Some(_) => Err(Malformed),
+        }
+    }
+
+    fn value(&mut self) -> Result<Vec<u8>, Malformed> {
+        let mut value = Vec::new();
+        let (mut quoted, mut comment) = (false, false);
+        // Spaces count only between other letters.
+        let mut kept = 0;
+        loop {
+            let byte = match self.next() {
+                None | Some(b'\n') if quoted => return Err(Malformed),
+                None | Some(b'\n') => break,
+                Some(byte) => byte,
+            };
+            if comment {
+                continue;
+            }
+            match byte {
+                0 => return Err(Malformed),
+                b' ' | b'\t' | b'\r' | 0x0b | 0x0c if !quoted => {
+                    if kept > 0 {
+                        value.push(byte);
+                    }
+                    continue;
+                }
+                b'#' | b';' if !quoted => {
+                    comment = true;
+                    continue;
+                }
+                b'"' => {
+                    quoted = !quoted;
+                    // What was quoted is kept to its last space.
+                    kept = value.len();
+                    continue;
+                }
+                b'\\' => match self.next().ok_or(Malformed)? {
+                    b'\n' => continue,
+                    b't' => value.push(b'\t'),
+                    b'b' => value.push(0x08),
+                    b'n' => value.push(b'\n'),
+                    byte @ (b'\\' | b'"') => value.push(byte),
+                    _ => return Err(Malformed),
+                },
+                byte => value.push(byte),
+            }
+            kept = value.len();
+        }
+        value.truncate(kept);
+        Ok(value)
+    }
+}
+
+/// May this be said? `value` is None for a key alone, which means true.
+pub fn allowed(section: &Section, key: &[u8], value: Option<&[u8]>) -> bool {
+    let text = value.unwrap_or(b"true");
+    match (section.name.as_slice(), section.subsection.as_deref(), key) {
+        (b"core", None, b"repositoryformatversion") => matches!(text, b"0" | b"1"),
+        // True makes the directory a repository without a work tree: git init and clone say so only in bare ones.
+        (b"core", None, b"bare") => text.eq_ignore_ascii_case(b"false"),
+        (
+            b"core",
+            None,
+            b"filemode"
+            | b"logallrefupdates"
+            | b"ignorecase"
+            | b"symlinks"
+            | b"precomposeunicode"
+            | b"autocrlf"
+            | b"eol"
+            | b"quotepath"
+            | b"sparsecheckout"
+            | b"sparsecheckoutcone",
+        ) => is_plain(text),
+        (b"extensions", None, b"objectformat") => matches!(text, b"sha1" | b"sha256"),
+        (b"extensions", None, b"refstorage") => matches!(text, b"files" | b"reftable"),
+        (b"user", None, b"name" | b"email") => is_line(text),
+        (b"init", None, b"defaultbranch") => is_plain(text),
+        (b"pull", None, b"rebase" | b"ff") | (b"push", None, b"default" | b"autosetupremote") => is_plain(text),
+        (b"fetch", None, b"prune") | (b"rerere", None, b"enabled") | (b"gc", None, b"auto") => is_plain(text),
+        (b"color", None, b"ui") | (b"advice", None, _) => is_plain(text),
+        (b"remote", Some(name), b"url") => is_plain(name) && is_remote_url(text),
+        (b"remote", Some(name), b"fetch") => is_plain(name) && is_refspec(text),
+        (b"remote", Some(name), b"tagopt") => is_plain(name) && matches!(text, b"--tags" | b"--no-tags"),
+        (b"branch", Some(_), b"remote") => is_plain(text) || text == b".",
+        (b"branch", Some(_), b"merge") => is_plain(text),
+        (b"branch", Some(_), b"rebase") => is_plain(text),
+        (b"submodule", Some(_), b"url") => is_remote_url(text),
+        (b"submodule", Some(_) | None, b"active") => is_plain(text),
+        _ => false,
+    }
+}
+
+fn is_line(text: &[u8]) -> bool {
+    !text.iter().any(u8::is_ascii_control)
+}
+
+/// A word: no option, no address, no path above.
+fn is_plain(text: &[u8]) -> bool {
+    let letter =
+        |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.' | b'/' | b'+') || *byte >= 0x80;
+    text.first().is_some_and(|first| *first != b'-') && text.iter().all(letter) && !text.starts_with(b"/")
+}
+
+fn is_refspec(text: &[u8]) -> bool {
+    let letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-./+*:^@#".contains(byte) || *byte >= 0x80;
+    let text = text.strip_prefix(b"+").unwrap_or(text);
+    text.starts_with(b"refs/") && text.iter().all(letter)
+}
+
+/// An address on a network: no program (`ext::`), no option, no place on this machine.
+fn is_remote_url(url: &[u8]) -> bool {
+    if !is_line(url) || url.contains(&b' ') || url.starts_with(b"-") || url.windows(2).any(|pair| pair == b"::") {
+        return false;
+    }
+    let schemes: [&[u8]; 4] = [b"https://", b"http://", b"ssh://", b"git://"];
+    if let Some(rest) = schemes.iter().find_map(|scheme| url.strip_prefix(*scheme)) {
+        let authority = rest.split(|byte| *byte == b'/').next().unwrap_or_default();
+        let host = authority.rsplit(|byte| *byte == b'@').next().unwrap_or_default();
+        return !host.is_empty() && !host.starts_with(b"-") && !authority.starts_with(b"-");
+    }
+    // user@host:path
+    let Some(colon) = url.iter().position(|byte| *byte == b':') else { return false };
+    let (place, path) = (&url[..colon], &url[colon + 1..]);
+    let host = place.rsplit(|byte| *byte == b'@').next().unwrap_or_default();
+    !place.contains(&b'/')
+        && place.contains(&b'@')
+        && !host.is_empty()
+        && !host.starts_with(b"-")
+        && !path.starts_with(b"-")
+        && !path.starts_with(b"//")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_git_itself_writes_is_harmless() {
+        for config in [
+            "",
+            "\u{feff}# nothing\n",
+            "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n\tlogallrefupdates = true\n",
+            "[core]\r\n\tignorecase = true\r\n\tprecomposeunicode\r\n",
+            "[remote \"origin\"]\n\turl = https://github.com/a/b.git\n\tfetch = +refs/heads/*:refs/remotes/origin/*\n\
+             [branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n\trebase = true\n",
+            "[remote \"o\"] url = git@github.com:a/b.git ; comment\n[remote \"p\"]url=ssh://git@host:22/x\n",
+            "[branch \"we\\\\ird \\\"]\"]\n remote = .\n",
+            "[user]\n\tname = Ada \"L.\" Lovelace\n\temail = ada@example.org\n[init]\n\tdefaultBranch = main\n",
+            "[submodule \"x\"]\n\turl = https://example.org/x\n\tactive = true\n[submodule]\n\tactive = .\n",
+            "[core]\n\tfilemode = tr\\\nue\n",
+        ] {
+            assert!(is_harmless(config.as_bytes()), "{config}");
+        }
+    }
+
+    #[test]
+    fn what_runs_or_redirects_is_harmful() {
+        for config in [
+            "[core]\n\tfsmonitor = evil\n",
+            "[CORE]\n\tFsMonitor = evil\n",
+            "[core] bare = false\n\tfsmonitor=evil\n",
+            "[core]bare=false\n[core \"\"]\nfsmonitor=evil\n",
+            "[core]\n\thooksPath = x\n",
+            "[core]\n\tworktree = ../x\n",
+            "[core]\n\tbare = true\n",
+            "[core]\n\tbare\n",
+            "[core]\n\trepositoryformatversion = 2\n",
+            "[include]\n\tpath = x\n",
+            "[includeIf \"gitdir:/\"]\n\tpath = x\n",
+            "[alias]\n\tx = !evil\n",
+            "[filter \"x\"]\n\tclean = evil\n",
+            "[filter.x]\n\tclean = evil\n",
+            "[extensions]\n\tworktreeConfig = true\n",
+            "[remote \"o\"]\n\turl = ext::sh -c evil\n",
+            "[remote \"o\"]\n\turl = https://x/::y\n",
+            "[remote \"o\"]\n\turl = -uevil\n",
+            "[remote \"o\"]\n\turl = ssh://-oProxyCommand=evil/x\n",
+            "[remote \"o\"]\n\turl = user@-oProxyCommand=evil:x\n",
+            "[remote \"o\"]\n\turl = /tmp/x\n",
+            "[remote \"o\"]\n\turl = ../x\n",
+            "[remote \"o\"]\n\turl = file:///x\n",
+            "[remote \"o\"]\n\turl = evil:x\n",
+            "[remote \"o\"]\n\tuploadpack = evil\n",
+            "[remote \"o\"]\n\tpushurl = https://x\n",
+            "[remote \"o\"]\n\tfetch = x\n",
+            "[branch \"m\"]\n\tremote = ext::evil\n",
+            "[url \"x\"]\n\tinsteadOf = https://\n",
+            "[submodule \"x\"]\n\tupdate = !evil\n",
+            "[user]\n\tsigningkey = x\n",
+            "[user]\n\tname = a\\nb\n",
+        ] {
+            assert!(!is_harmless(config.as_bytes()), "{config}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_understood_is_harmful() {
+        for config in [
+            "key = value\n",
+            "[core\n",
+            "[core]\n\tx y\n",
+            "[core]\n=\n",
+            "[core \"x]\n",
+            "[core \"x\" ]\n",
+            "[co re]\n",
+            "[core]\n\tbare = \"false\n",
+            "[core]\n\tbare = fal\\se\n",
+            "[core]\nbare = false\0\n",
+            "[core]\nfile_mode = true\n",
+            "\x01",
+            "[core]\n\u{e9} = 1\n",
+        ] {
+            assert!(!is_harmless(config.as_bytes()), "{config:?}");
+        }
+    }
+
+    #[test]
+    fn values_come_out_as_git_reads_them() {
+        let read = |config: &str| {
+            let mut values = Vec::new();
+            each(config.as_bytes(), &mut |section, key, value| {
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let subsection = section.subsection.as_deref().map_or(String::new(), |name| format!(".{}", text(name)));
+                let value = value.map_or("-".to_owned(), |value| format!("<{}>", text(value)));
+                values.push(format!("{}{subsection}.{} {value}", text(&section.name), text(key)));
+            })
+            .unwrap();
+            values
+        };
+        assert_eq!(read("[A]\nb = \" x \" y  # z\nC\n"), ["a.b < x  y>", "a.c ->"].map(|one| one.replace("->", "-")));
+        assert_eq!(read("[a \"B\\\"c\"]\nk=v\\\n w\\t\\\\"), ["a.B\"c.k <v w\t\\>"]);
+        assert_eq!(read("[a.Bc.D] k =\n"), ["a.bc.d.k <>"]);
+        assert_eq!(read("[a]\nk = \";\" ; no\nl=x;y\n"), ["a.k <;>", "a.l <x>"]);
+        assert_eq!(read("[a]\nk = \" \"\n"), ["a.k < >"]);
+    }
+
+    #[test]
+    fn any_bytes_are_read_to_an_end() {
+        let mut dice = 3_u64;
+        let letters = b"[]core\"\\=# \n\t\r;.abc\0\xff-";
+        for _ in 0..20_000 {
+            let mut config = b"[core]\n".to_vec();
+            for _ in 0..24 {
+                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                config.push(letters[(dice >> 33) as usize % letters.len()]);
+            }
+            is_harmless(&config);
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! What git reads, follows and executes: the table that the policy loader reads too.
+
+use std::collections::BTreeSet;
+use std::ffi::{CStr, CString};
+use std::sync::OnceLock;
+
+use super::Role;
+
+const TEXT: &str = include_str!("../../../../src/paddock/policy/git.tsv");
+
+/// One part of a git directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Relative to the git directory; `*` stands for one name.
+    pub path: &'static str,
+    /// What its content can be, if that can be harmless.
+    pub role: Option<Role>,
+    held: &'static str,
+}
+
+/// What the value of a configuration key is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Key {
+    Include,
+    Path,
+    WorkTree,
+    Program,
+    Alias,
+    None,
+}
+
+#[derive(Debug, Default)]
+pub struct Table {
+    pub parts: Vec<Part>,
+    /// The last names of the parts that are checked in the end.
+    pub checked: Vec<Box<CStr>>,
+    /// Where a git directory holds further ones.
+    pub layouts: Vec<&'static str>,
+    /// What goes on with the name of a branch.
+    pub branches: Vec<&'static str>,
+    /// In the order of their names.
+    keys: Vec<(&'static str, Key)>,
+}
+
+pub fn table() -> &'static Table {
+    static TABLE: OnceLock<Table> = OnceLock::new();
+    TABLE.get_or_init(|| {
+        let mut table = Table::default();
+        for line in TEXT.lines().filter(|line| !line.starts_with('#')) {
+            let mut columns = line.split('\t');
+            let mut column = || columns.next().unwrap_or_default();
+            let (kind, name, role, held) = (column(), column(), column(), column());
+            match kind {
+                "part" => table.parts.push(Part { path: name, role: role_of(role), held }),
+                "layout" => table.layouts.push(name),
+                "branch" => table.branches.push(name),
+                _ => table.keys.push((name, key_of(role))),
+            }
+        }
+        let checked = table.parts.iter().filter(|part| part.held == "checked");
+        let names: BTreeSet<&str> = checked.filter_map(|part| part.path.rsplit('/').next()).collect();
+        table.checked = names.into_iter().filter_map(|name| CString::new(name).ok()).map(Into::into).collect();
+        table
+    })
+}
+
+/// The roles of which some content is harmless.
+fn role_of(name: &str) -> Option<Role> {
+    match name {
+        "config" => Some(Role::Config),
+        "hooks" => Some(Role::Hooks),
+        "hook" => Some(Role::Hook),
+        "commondir" => Some(Role::CommonDir),
+        "gitdir" => Some(Role::GitDir),
+        "index" => Some(Role::Index),
+        "number" => Some(Role::Number),
+        _ => None,
+    }
+}
+
+fn key_of(name: &str) -> Key {
+    match name {
+        "include" => Key::Include,
+        "path" => Key::Path,
+        "worktree" => Key::WorkTree,
+        "alias" => Key::Alias,
+        "none" => Key::None,
+        _ => Key::Program,
+    }
+}
+
+impl Table {
+    /// A key that the table does not have may name a program.
+    pub fn key(&self, section: &[u8], key: &[u8]) -> Key {
+        let find = |name: &[u8]| self.keys.binary_search_by(|(known, _)| known.as_bytes().cmp(name)).ok();
+        let found = find(&[section, b".", key].concat()).or_else(|| find(&[section, b".*"].concat()));
+        found.map_or(Key::Program, |at| self.keys[at].1)
+    }
+
+    /// What is read-only in a git directory and in those that it holds, as patterns without a beginning.
+    pub fn protected(&self) -> impl Iterator<Item = String> {
+        let own = self.parts.iter().filter(|part| matches!(part.held, "locked" | "main")).map(|part| part.path.into());
+        let held = self.layouts.iter().flat_map(|layout| {
+            let locked = self.parts.iter().filter(|part| part.held == "locked");
+            locked.map(move |part| format!("{layout}/{}", part.path))
+        });
+        own.chain(held)
+    }
+
+    /// Is it a part of git's own, and not a work tree that lies in a git directory?
+    pub fn has_part(&self, name: &[u8]) -> bool {
+        self.parts.iter().any(|part| part.path.as_bytes() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_understood_and_in_order() {
+        for line in TEXT.lines().filter(|line| !line.starts_with('#')) {
+            let columns: Vec<&str> = line.split('\t').collect();
+            let [kind, _, role, held] = columns[..] else { panic!("{line}: four columns") };
+            match kind {
+                "part" => assert!(["locked", "main", "makes", "own", "checked"].contains(&held), "{line}"),
+                "layout" => assert!(["module", "entry"].contains(&role), "{line}"),
+                "branch" => {}
+                "key" => assert!(key_of(role) != Key::Program || role == "program", "{line}"),
+                _ => panic!("{line}: what kind is that?"),
+            }
+        }
+        assert!(table().keys.is_sorted_by_key(|(name, _)| *name), "keys are looked up by halves");
+        assert_eq!(table().key(b"core", b"hookspath"), Key::Path);
+        assert_eq!(table().key(b"alias", b"x"), Key::Alias);
+        assert_eq!(table().key(b"unheard", b"of"), Key::Program);
+    }
+
+    #[test]
+    fn what_runs_is_locked_in_every_git_directory() {
+        let protected: Vec<String> = table().protected().collect();
+        for name in ["config", "worktrees/*/commondir", "modules/**/hooks", "objects/info/alternates", "svn"] {
+            assert!(protected.iter().any(|known| known == name), "{name}");
+        }
+        assert!(!protected.iter().any(|name| name == "modules/**/svn" || name == "HEAD"));
+    }
+
+    #[test]
+    fn no_key_that_runs_a_program_is_harmless_in_a_new_configuration() {
+        for (name, key) in &table().keys {
+            if *key == Key::None {
+                continue;
+            }
+            let (section, key) = name.split_once('.').unwrap();
+            for subsection in ["", " \"x\""] {
+                for value in ["x", "!x", "./x", "refs/x"] {
+                    let config = format!("[{section}{subsection}]\n{} = {value}\n", key.replace('*', "x"));
+                    assert!(!super::super::config::is_harmless(config.as_bytes()), "{config}");
+                }
+            }
+        }
+    }
+}

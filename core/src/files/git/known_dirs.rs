@@ -1,0 +1,288 @@
+//! Which directories are git's, and where in one a path lies.
+//!
+//! A directory is git's by its name, `.git`, or by its parts: then it is known by its path, from the first survey of a run on.
+//! Such a directory is pinned, so its path stays its own. One that appears later under another name is taken away.
+
+use crate::files::patterns::case_fold;
+
+use super::{Role, git_table};
+
+/// Directories that are git's by their parts, by whole path.
+#[derive(Debug, Default)]
+pub struct Known {
+    dirs: Vec<Vec<u8>>,
+}
+
+/// What the git directory is for that a path lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    Repository,
+    /// A linked work tree.
+    Entry,
+    Submodule,
+}
+
+/// A path in a git directory.
+struct Inside<'p> {
+    of: Of,
+    names: Vec<&'p [u8]>,
+}
+
+pub fn is_git_name(name: &[u8], folding: bool) -> bool {
+    if !folding {
+        return name == b".git";
+    }
+    let mut folded = Vec::new();
+    case_fold::fold(name, &mut folded);
+    folded == b".git"
+}
+
+impl Known {
+    /// False: it was known.
+    pub fn add(&mut self, path: &[u8]) -> bool {
+        let new = !self.dirs.iter().any(|dir| dir == path);
+        if new {
+            self.dirs.push(path.to_vec());
+        }
+        new
+    }
+
+    /// Those that are git's by their parts.
+    pub fn directories(&self) -> &[Vec<u8>] {
+        &self.dirs
+    }
+
+    /// Is this a git directory, by its name or by its parts?
+    pub fn is_git(&self, path: &[u8], folding: bool) -> bool {
+        is_git_name(last(path), folding) || self.dirs.iter().any(|dir| dir == path)
+    }
+
+    /// The innermost git directory that a path is or lies in, by the length of its path. Exceptions rest on the answer, so no name in
+    /// other letters is taken for `.git`: patterns do that only where the file system does.
+    fn around(&self, path: &[u8]) -> Option<usize> {
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
+        ends.rev().filter(|end| *end > 0).find(|end| self.is_git(&path[..*end], false))
+    }
+
+    /// Does git write to what lies in this directory? A work tree may lie in a git directory of another name, and is none of it.
+    pub fn holds(&self, dir: &[u8], folding: bool) -> bool {
+        let named = dir.split(|byte| *byte == b'/').any(|name| is_git_name(name, folding));
+        named
+            || self.dirs.iter().any(|known| match dir.strip_prefix(&known[..]) {
+                Some([]) => true,
+                Some([b'/', inside @ ..]) => {
+                    let first = inside.split(|byte| *byte == b'/').next().unwrap_or_default();
+                    git_table::table().has_part(first)
+                }
+                _ => false,
+            })
+    }
+
+    fn inside<'p>(&self, path: &'p [u8]) -> Option<Inside<'p>> {
+        let end = self.around(path)?;
+        let (of, names) = in_layout(&path[end..]);
+        let own_entry = of == Of::Repository && self.is_entry(&path[..end]);
+        Some(Inside { of: if own_entry { Of::Entry } else { of }, names })
+    }
+
+    /// `GIT-DIRECTORY/worktrees/NAME`.
+    pub fn is_entry(&self, path: &[u8]) -> bool {
+        let worktrees = parent(path);
+        last(worktrees) == b"worktrees" && self.is_git(parent(worktrees), false)
+    }
+
+    /// The role that a path has, if it is one that can be harmless.
+    pub fn role(&self, path: &[u8]) -> Option<Role> {
+        let Inside { of, names } = self.inside(path)?;
+        if names.is_empty() {
+            return Some(Role::GitFile);
+        }
+        let fits = |part: &&git_table::Part| {
+            let pattern: Vec<&str> = part.path.split('/').collect();
+            let from = names.len().checked_sub(pattern.len());
+            // How many names a submodule's own name has can not be told.
+            from.is_some_and(|from| from == 0 || of == Of::Submodule)
+                && pattern
+                    .iter()
+                    .rev()
+                    .zip(names.iter().rev())
+                    .all(|(one, name)| *one == "*" || one.as_bytes() == *name)
+        };
+        let role = git_table::table().parts.iter().filter(fits).find_map(|part| part.role)?;
+        let pointer = matches!(role, Role::CommonDir | Role::GitDir);
+        let in_entry = pointer || (role == Role::Config && names[0].starts_with(b"config.worktree"));
+        let stands = match of {
+            // A linked work tree has an index and an unfinished rebase of its own.
+            _ if matches!(role, Role::Index | Role::Number) => true,
+            Of::Entry => in_entry,
+            Of::Repository | Of::Submodule => !pointer,
+        };
+        stands.then_some(role)
+    }
+
+    /// Is this the name of a branch, or a directory of such names, in the repository of a submodule? It may be called like
+    /// a part of a git directory. No name of a branch begins with a dot (git-check-ref-format), so no further repository
+    /// that is called `.git` is one; one that git knows by its parts is a git directory of its own.
+    pub fn is_branch(&self, path: &[u8]) -> bool {
+        let Some(end) = self.around(parent(path)) else { return false };
+        let (of, names) = in_layout(&path[end..]);
+        // The first name is that of the submodule, if its repository is not known by itself.
+        let first = usize::from(of == Of::Submodule);
+        git_table::table().branches.iter().any(|branch| {
+            let beginning: Vec<&[u8]> = branch.split('/').map(str::as_bytes).collect();
+            let mut windows = names.windows(beginning.len()).enumerate().skip(first);
+            let at = windows.find(|(at, window)| *window == beginning && (of == Of::Submodule || *at == 0));
+            let rest = at.map(|(at, window)| &names[at + window.len()..]);
+            rest.is_some_and(|rest| !rest.is_empty() && !rest.iter().any(|name| name.starts_with(b".")))
+        })
+    }
+
+    /// Is this where `git worktree add` makes the entry of a work tree? The repository is one that git would find from
+    /// outside: none that lies in another one's git directory, but for those that were there before.
+    pub fn is_place_of_entry(&self, path: &[u8]) -> bool {
+        let git = parent(parent(path));
+        self.is_entry(path) && (self.dirs.iter().any(|dir| dir == git) || self.around(parent(git)).is_none())
+    }
+
+    /// Do the patterns for the git directory above hold this one's parts too?
+    pub fn is_covered(&self, path: &[u8]) -> bool {
+        let Some(end) = self.around(parent(path)) else { return false };
+        let part = [&path[end..], b"/config"].concat();
+        in_layout(&part).0 != Of::Repository && !self.is_branch(path)
+    }
+}
+
+/// What a path in a git directory belongs to, and the names from there on; of a submodule's, with the name of the submodule.
+fn in_layout(inside: &[u8]) -> (Of, Vec<&[u8]>) {
+    let names: Vec<&[u8]> = inside.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).collect();
+    let (of, skipped) = match names[..] {
+        [b"worktrees", _, b"modules", _, _, ..] => (Of::Submodule, 3),
+        [b"modules", _, _, ..] => (Of::Submodule, 1),
+        [b"worktrees", _, _, ..] => (Of::Entry, 2),
+        _ => (Of::Repository, 0),
+    };
+    (of, names[skipped..].to_vec())
+}
+
+pub fn parent(path: &[u8]) -> &[u8] {
+    &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)]
+}
+
+pub fn last(path: &[u8]) -> &[u8] {
+    path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known() -> Known {
+        let mut known = Known::default();
+        for dir in ["/w/.bare", "/w/.bare/worktrees/old", "/w/.git/modules/m/refs/heads/inner", "/w/.git/modules/known"]
+        {
+            assert!(known.add(dir.as_bytes()));
+        }
+        assert!(!known.add(b"/w/.bare"));
+        known
+    }
+
+    #[test]
+    fn roles_are_told_by_the_place_in_the_git_directory() {
+        for (path, expected) in [
+            ("a/.git", Some(Role::GitFile)),
+            (".git/config", Some(Role::Config)),
+            (".git/config.lock", Some(Role::Config)),
+            ("x/.GIT/hooks", None),
+            (".git/hooks/a.sample", Some(Role::Hook)),
+            (".git/hooks/a/b", None),
+            (".git/modules/a/b/config", Some(Role::Config)),
+            (".git/modules/a/hooks/pre-commit", Some(Role::Hook)),
+            (".git/modules/a/hooks", Some(Role::Hooks)),
+            (".git/modules/a/commondir", None),
+            (".git/worktrees/n/commondir", Some(Role::CommonDir)),
+            (".git/worktrees/n/gitdir", Some(Role::GitDir)),
+            (".git/worktrees/n/config", None),
+            (".git/worktrees/n/config.worktree", Some(Role::Config)),
+            (".git/worktrees/n/modules/a/config", Some(Role::Config)),
+            (".git/commondir", None),
+            (".git/gitdir", None),
+            (".git/info/attributes", None),
+            (".git/index", Some(Role::Index)),
+            (".git/worktrees/n/index", Some(Role::Index)),
+            (".git/modules/a/b/index", Some(Role::Index)),
+            (".git/worktrees/n/rebase-merge/msgnum", Some(Role::Number)),
+            (".git/objects/index", None),
+            (".git/objects/info/alternates", None),
+            (".vscode/config", None),
+            ("a/.git/x/.git", Some(Role::GitFile)),
+            ("/w/.bare/worktrees/n/commondir", Some(Role::CommonDir)),
+            ("/w/.bare/worktrees/old/commondir", Some(Role::CommonDir)),
+            ("/w/.bare/worktrees/old/config", None),
+            ("/w/.bare/config", Some(Role::Config)),
+            ("/w/bare/config", None),
+        ] {
+            assert_eq!(known().role(path.as_bytes()), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_branch_of_a_submodule_may_be_called_like_a_part_of_git() {
+        for (path, expected) in [
+            ("/w/.git/modules/m/refs/heads/config", true),
+            ("/w/.git/modules/a/b/refs/tags/hooks/x", true),
+            ("/w/.git/modules/m/logs/refs/heads/config", true),
+            ("/w/.git/worktrees/n/modules/m/refs/remotes/origin/config", true),
+            ("/w/.git/modules/refs/heads/config", false),
+            ("/w/.git/modules/m/config", false),
+            ("/w/.git/modules/m/refs/heads/.git/config", false),
+            ("/w/.git/modules/m/refs/heads/.git", false),
+            ("/w/.git/modules/m/refs/heads/.x/hooks", false),
+            ("/w/.git/modules/m/refs/heads/inner/config", false),
+            ("/w/.git/refs/heads/config", true),
+            ("/w/.git/x/refs/heads/config", false),
+            ("/w/.git/modules/known/refs/heads/config", true),
+            ("/w/.git/modules/known/config", false),
+        ] {
+            assert_eq!(known().is_branch(path.as_bytes()), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn what_git_writes_is_told_from_a_work_tree_in_a_git_directory() {
+        for (dir, expected) in [
+            ("/w/.bare", true),
+            ("/w/.bare/worktrees/n/logs", true),
+            ("/w/.bare/objects/00", true),
+            ("/w/.bare/feature/src", false),
+            ("/w/.bare2/logs", false),
+            ("/w/x/.git/any/thing", true),
+            ("/w/x", false),
+        ] {
+            assert_eq!(known().holds(dir.as_bytes(), false), expected, "{dir}");
+        }
+    }
+
+    #[test]
+    fn an_entry_is_believed_in_a_repository_that_git_would_find() {
+        for (path, expected) in [
+            ("/w/.git/worktrees/n", true),
+            ("/w/.bare/worktrees/n", true),
+            ("/w/sub/.git/worktrees/n", true),
+            ("/w/.git/modules/m/refs/heads/.git/worktrees/n", false),
+            ("/w/.bare/refs/.git/worktrees/n", false),
+            ("/w/bare/worktrees/n", false),
+            ("/w/x/.GIT/worktrees/n", false),
+            ("/w/.git/modules/m", false),
+        ] {
+            assert_eq!(known().is_place_of_entry(path.as_bytes()), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn patterns_cover_what_lies_where_git_puts_it() {
+        assert!(known().is_covered(b"/w/.bare/worktrees/old"));
+        assert!(known().is_covered(b"/w/.git/modules/m"));
+        assert!(!known().is_covered(b"/w/.git/modules/m/refs/heads/inner"));
+        assert!(!known().is_covered(b"/w/.bare") && !known().is_covered(b"/w/.git/x"));
+    }
+}

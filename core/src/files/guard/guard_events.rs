@@ -1,0 +1,357 @@
+//! The events of the watched directories: read, and judged in an order that leaves no denied name waiting.
+
+use std::collections::VecDeque;
+use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::Instant;
+
+use rustix::fs::inotify::{self, ReadFlags, Reader};
+use rustix::fs::{AtFlags, FileType, OFlags};
+use rustix::io::Errno;
+
+use super::handle_name::Visit;
+use super::overlay_view::Place;
+use super::{Guard, GuardError};
+use crate::files::walk::{self, Below, Dir, GitParts, LONGEST_WAIT, Visitor as _, WalkError};
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
+
+const BUFFER: usize = 32 * 1024;
+/// Events that wait here. The kernel keeps the rest, and says when it can not.
+const MOST_NOTED: usize = 32 * 1024;
+const MOST_NEAR: usize = 16;
+const APPEARED: ReadFlags = ReadFlags::CREATE.union(ReadFlags::MOVED_TO);
+
+/// Events that wait to be judged, with their names one after the other, each with its NUL.
+#[derive(Default)]
+pub(super) struct Noted {
+    pub events: Vec<Noticed>,
+    names: Vec<u8>,
+    /// How many of them were judged.
+    judged: usize,
+    /// When they were read: each time stands for those up to a number.
+    read: VecDeque<(usize, Instant)>,
+}
+
+pub(super) struct Noticed {
+    pub watch: i32,
+    pub what: ReadFlags,
+    name: Range<usize>,
+    /// It was judged before its turn.
+    done: bool,
+}
+
+impl Noted {
+    pub fn is_empty(&self) -> bool {
+        self.judged == self.events.len()
+    }
+
+    /// When the oldest of those that wait was read.
+    fn since(&self) -> Option<Instant> {
+        self.read.front().map(|(_, since)| *since)
+    }
+
+    pub fn clear(&mut self) {
+        self.events.clear();
+        self.names.clear();
+        self.read.clear();
+        self.judged = 0;
+    }
+
+    fn name(&self, at: usize) -> Option<&CStr> {
+        CStr::from_bytes_with_nul(&self.names[self.events[at].name.clone()]).ok().filter(|name| !name.is_empty())
+    }
+}
+
+/// A directory whose events are being judged.
+pub(super) struct Near {
+    number: u32,
+    fd: OwnedFd,
+    path: Vec<u8>,
+}
+
+impl Guard {
+    /// Takes the events that the kernel has. False: there were none.
+    pub(super) fn read(&mut self) -> Result<bool, GuardError> {
+        self.near.clear();
+        if self.noted.is_empty() {
+            self.noted.clear();
+        }
+        let before = self.noted.events.len();
+        while self.noted.events.len() < MOST_NOTED && self.note()? {}
+        let read = &self.noted.events[before..];
+        let any = !read.is_empty();
+        self.quiet &= read.iter().all(|event| event.what.contains(ReadFlags::IGNORED));
+        if read.iter().any(|event| event.what.contains(ReadFlags::QUEUE_OVERFLOW)) {
+            self.make_up_for_lost()?;
+        } else if any {
+            self.noted.read.push_back((self.noted.events.len(), Instant::now()));
+        }
+        Ok(any)
+    }
+
+    /// Events were lost: all is looked through instead of judging those that are left.
+    fn make_up_for_lost(&mut self) -> Result<(), GuardError> {
+        for event in &self.noted.events[self.noted.judged..] {
+            if event.what.contains(ReadFlags::IGNORED) {
+                self.post.forget(event.watch);
+            }
+        }
+        self.noted.clear();
+        if let Some(view) = &mut self.view {
+            view.is_astray = true;
+        }
+        if self.post.finishing { Ok(()) } else { self.patrol(true) }
+    }
+
+    /// Takes one buffer of events. False: there were none.
+    fn note(&mut self) -> Result<bool, GuardError> {
+        self.buffer.resize(BUFFER, MaybeUninit::uninit());
+        let mut reader = Reader::new(&self.inotify, &mut self.buffer);
+        let Noted { events, names, .. } = &mut self.noted;
+        let before = events.len();
+        while events.len() == before || !reader.is_buffer_empty() {
+            let event = match reader.next() {
+                Ok(event) => event,
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(GuardError::Read(error)),
+            };
+            let name = event.file_name().unwrap_or_default().to_bytes_with_nul();
+            names.try_reserve(name.len()).map_err(WalkError::from)?;
+            events.try_reserve(1).map_err(WalkError::from)?;
+            let start = names.len();
+            names.extend_from_slice(name);
+            let name = start..names.len();
+            events.push(Noticed { watch: event.wd(), what: event.events(), name, done: false });
+        }
+        Ok(true)
+    }
+
+    /// Judges the events of names that are denied, and opens nothing for others.
+    pub(super) fn judge_denied(&mut self) -> Result<(), GuardError> {
+        let new = self.noted.read.iter().rev().nth(1).map_or(self.noted.judged, |(end, _)| *end);
+        for at in new.max(self.noted.judged)..self.noted.events.len() {
+            let Noticed { watch, what, .. } = self.noted.events[at];
+            let node = self.post.nodes.of_watch(watch).and_then(|number| Some((number, self.post.nodes.get(number)?)));
+            let Some((number, node)) = node.filter(|(_, node)| !node.file && what.intersects(APPEARED)) else {
+                continue;
+            };
+            let (state, folding) = (node.state, node.folding);
+            let Some(name) = self.noted.name(at) else { continue };
+            if self.names.look(state, name.to_bytes(), folding).deny.is_some() {
+                let name = name.to_owned();
+                self.noted.events[at].done = true;
+                self.judge(number, what, &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Judges events in their order, until it is time to look for new ones.
+    pub(super) fn judge_waiting(&mut self, until: Instant) -> Result<(), GuardError> {
+        while !self.noted.is_empty() {
+            let Some(since) = self.noted.since() else { break };
+            self.walker.deadline = Some(since + LONGEST_WAIT);
+            if since.elapsed() > LONGEST_WAIT {
+                return Err(WalkError::Behind.into());
+            }
+            let at = self.noted.judged;
+            let Noticed { watch, what, done, .. } = self.noted.events[at];
+            self.noted.judged += 1;
+            if self.noted.read.front().is_some_and(|(end, _)| *end <= self.noted.judged) {
+                self.noted.read.pop_front();
+            }
+            if what.contains(ReadFlags::IGNORED) {
+                self.post.forget(watch);
+            } else if !done && let Some(number) = self.post.nodes.of_watch(watch) {
+                let name = self.noted.name(at).map(CStr::to_owned);
+                match self.post.nodes.get(number) {
+                    Some(node) if node.file => {
+                        let (above, name) = self.post.nodes.place(node);
+                        if let Ok(name) = CString::new(name) {
+                            self.look_at(above, &name)?;
+                        }
+                    }
+                    Some(_) if name.is_some() => self.judge(number, what, &name.unwrap_or_default())?,
+                    _ => {}
+                }
+            }
+            if Instant::now() > until {
+                break;
+            }
+        }
+        self.walker.deadline = None;
+        Ok(())
+    }
+
+    /// Judges a name in a watched directory.
+    fn judge(&mut self, number: u32, what: ReadFlags, name: &CStr) -> Result<(), GuardError> {
+        let Some(node) = self.post.nodes.get(number) else { return Ok(()) };
+        if let Some(view) = self.view.as_mut().filter(|view| view.tree == node.tree)
+            && what.contains(ReadFlags::ISDIR)
+            && what.intersects(ReadFlags::MOVED_FROM | ReadFlags::MOVED_TO)
+        {
+            view.is_astray = true;
+        }
+        if what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM) {
+            let parent = node.identity;
+            self.post.gone(parent, name.to_bytes());
+            return Ok(());
+        }
+        if !what.contains(ReadFlags::ISDIR)
+            && self.means_nothing(number, name.to_bytes())
+            && !self.counts_by_kind(number, name)?
+        {
+            return Ok(());
+        }
+        self.look_at(number, name)
+    }
+
+    /// A socket, a symlink in a git directory, or another name of a file that is closed. Asked of every new file: the directory is opened once for all that come together.
+    fn counts_by_kind(&mut self, number: u32, name: &CStr) -> Result<bool, GuardError> {
+        let tree = self.post.nodes.get(number).map(|node| node.tree);
+        let Some(is_copy) = tree.map(|tree| self.ground.trees[tree].is_copy()) else { return Ok(false) };
+        if is_copy && !self.post.closes_files() {
+            return Ok(false);
+        }
+        // Where it can not be told, it is looked at.
+        let Ok(Some(near)) = self.approach(number).map(|found| found.then(|| self.near.last()).flatten()) else {
+            return Ok(true);
+        };
+        let stat = match rustix::fs::statat(&near.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => stat,
+            Err(Errno::NOENT) => return Ok(false),
+            Err(_) => return Ok(true),
+        };
+        Ok(match FileType::from_raw_mode(stat.st_mode) {
+            FileType::RegularFile => self.post.closed(Identity::from(&stat)).is_some(),
+            _ if is_copy => false,
+            FileType::Socket => true,
+            // Whether it is in one is found out when it is looked at.
+            FileType::Symlink => self.names.guards_git,
+            _ => false,
+        })
+    }
+
+    /// Opens a watched directory, from the one above it if that is near: it is the last one near then. False: it is not there any
+    /// more.
+    fn approach(&mut self, number: u32) -> Result<bool, Errno> {
+        if let Some(at) = self.near.iter().position(|near| near.number == number) {
+            let near = self.near.remove(at);
+            self.near.push(near);
+            return Ok(true);
+        }
+        let Some(node) = self.post.nodes.get(number) else { return Ok(false) };
+        let tree = &self.ground.trees[node.tree];
+        let mut path = Vec::new();
+        let opened = match self.near.iter().find(|near| near.number == node.above) {
+            Some(above) => {
+                path.try_reserve(above.path.len() + 1 + node.name.len()).map_err(|_| Errno::NOMEM)?;
+                path.extend_from_slice(&above.path);
+                if !path.is_empty() {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(&node.name);
+                open_beneath::open(&above.fd, &node.name, OFlags::PATH | OFlags::DIRECTORY)
+            }
+            None if !self.post.nodes.path(number, &mut path) => return Ok(false),
+            None => tree.open(&path, OFlags::PATH | OFlags::DIRECTORY),
+        };
+        let opened = match opened {
+            // Something happens in a directory that was shut, or lies in one.
+            Err(Errno::ACCESS) => self.post.open_shut(tree, &path),
+            opened => opened,
+        };
+        let fd = match opened.and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd))) {
+            Ok((stat, fd)) if Identity::from(&stat) == node.identity => fd,
+            Ok(_) | Err(Errno::NOENT) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if self.near.len() == MOST_NEAR {
+            self.near.remove(0);
+        }
+        self.near.push(Near { number, fd, path });
+        Ok(true)
+    }
+
+    /// Nearly every new file is one of those.
+    fn means_nothing(&mut self, number: u32, name: &[u8]) -> bool {
+        let Some(node) = self.post.nodes.get(number) else { return true };
+        let (state, folding, below) = (node.state, node.folding, node.below);
+        let mut part = GitParts::default();
+        part.see(name, folding);
+        let look = self.names.look(state, name, folding);
+        below == Below::Plain && part == GitParts::default() && look.is_nothing() && !self.names.is_git(name, folding)
+    }
+
+    /// Looks at a name in a watched directory, and at what lies below it.
+    fn look_at(&mut self, number: u32, name: &CStr) -> Result<(), GuardError> {
+        let found = self.approach(number);
+        let Some(node) = self.post.nodes.get(number) else { return Ok(()) };
+        let (tree_index, identity) = (node.tree, node.identity);
+        let (watch, state, below, folding) = (node.watch, node.state, node.below, node.folding);
+        let tree = &self.ground.trees[tree_index];
+        let near = match found {
+            Ok(true) => self.near.pop(),
+            // The copy may still show it.
+            Ok(false) if !tree.writable => None,
+            // It is not there any more. If it was renamed inside the trees, an event says so and it will be watched anew.
+            Ok(false) => {
+                let _ = inotify::remove_watch(&self.inotify, watch);
+                self.post.nodes.remove(watch);
+                None
+            }
+            // A directory on the way was shut by another user, for the command too, or is none now: later, then.
+            Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => {
+                self.post.blind = true;
+                None
+            }
+            Err(source) => {
+                let mut path = Vec::new();
+                self.post.nodes.path(number, &mut path);
+                return Err(WalkError::List { path: walk::shown(tree, &path), source }.into());
+            }
+        };
+        if let Some(near) = &near {
+            let dir = Dir {
+                tree,
+                tree_index,
+                fd: near.fd.as_fd(),
+                path: &near.path,
+                identity,
+                state,
+                below,
+                folding,
+                numbers_agree: false,
+                node: number,
+            };
+            self.post.direct = true;
+            let mut visit = Visit { inotify: self.inotify.as_fd(), ground: &self.ground, post: &mut self.post };
+            if let Some(stat) = visit.stat(&dir, name)? {
+                let file_type = FileType::from_raw_mode(stat.st_mode);
+                self.walker.entry(&mut self.names, &self.ground, &dir, name, file_type, &mut visit)?;
+            }
+            let mut part = GitParts::default();
+            part.see(name.to_bytes(), folding);
+            if part != GitParts::default() {
+                visit.check_trap(&self.names.git, &dir)?;
+            }
+        }
+        if let Some(view) = self.view.as_mut().filter(|view| view.tree == tree_index) {
+            let mut path = Vec::new();
+            let known = match &near {
+                Some(near) => Some(&near.path),
+                None => self.post.nodes.path(number, &mut path).then_some(&path),
+            };
+            if let Some(path) = known {
+                let place = Place { path, state, below, folding };
+                view.look_at(&mut self.walker, &mut self.names, place, name, &mut self.post.covers)?;
+            }
+        }
+        self.near.extend(near);
+        Ok(())
+    }
+}

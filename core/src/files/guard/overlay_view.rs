@@ -1,0 +1,227 @@
+//! A copy, as the command sees it.
+//!
+//! An overlay remembers what it found in the workspace: where the host has moved a directory meanwhile, the copy may still show it
+//! at a place where the host had it for an instant, and show there what came into it since. So what the command sees is looked at
+//! too: wherever something happens, and, once a directory was moved, all of it when a denied name turns up, and now and then. What is
+//! bare there and not the command's own is covered.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FileType, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::files::cover::{Cover, CoverKind};
+use crate::files::patterns::{Look, Names, StateId};
+use crate::files::scan;
+use crate::files::tree_roots::{OpenTree, TreeRoots};
+use crate::files::walk::{self, Below, Dir, Entry, NameDecision, Visitor, WalkError, Walker};
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
+use crate::plan::wire::bytes::AbsPath;
+
+use super::GuardError;
+use super::watches::UNWATCHED;
+
+pub struct View {
+    /// Which of the guard's trees it is a view of.
+    pub tree: usize,
+    ground: TreeRoots,
+    /// What the command has made itself.
+    own: OwnedFd,
+    /// A directory was moved: the copy may show it where it was, and what comes into it there.
+    pub is_astray: bool,
+    last_look: Instant,
+    took: Duration,
+}
+
+/// From one look to the next, if it took no longer than a twentieth of that.
+const PAUSE: Duration = Duration::from_secs(1);
+/// What the overlay writes on a directory below which nothing else shows.
+const OPAQUE: &CStr = c"user.overlay.opaque";
+
+/// A directory, as the guard knows it.
+pub struct Place<'p> {
+    pub path: &'p [u8],
+    pub state: StateId,
+    pub below: Below,
+    pub folding: bool,
+}
+
+impl View {
+    /// None: nobody watches that tree.
+    pub fn of(ground: &TreeRoots, path: &AbsPath, seen: OwnedFd, own: OwnedFd) -> Result<Option<View>, GuardError> {
+        let Some(tree) = ground.trees.iter().position(|tree| tree.path == *path) else { return Ok(None) };
+        let ground = TreeRoots { trees: vec![ground.trees[tree].seen_from(seen)?] };
+        Ok(Some(View { tree, ground, own, is_astray: false, last_look: Instant::now(), took: Duration::ZERO }))
+    }
+
+    pub fn next_look(&self) -> Option<Duration> {
+        let pause = PAUSE.max(self.took * 20);
+        self.is_astray.then(|| pause.saturating_sub(self.last_look.elapsed()))
+    }
+
+    pub fn shows(&self, path: &AbsPath) -> bool {
+        path.is_within(&self.ground.trees[0].path)
+    }
+
+    pub fn may_show_elsewhere(&self, cover: &Cover) -> bool {
+        self.is_astray && cover.kind == CoverKind::Mask && self.shows(&cover.path)
+    }
+
+    /// A name in a directory, and what lies below it.
+    pub fn look_at(
+        &mut self,
+        walker: &mut Walker,
+        names: &mut Names,
+        place: Place<'_>,
+        name: &CStr,
+        covers: &mut Vec<Cover>,
+    ) -> Result<(), GuardError> {
+        let Place { path, state, below, folding } = place;
+        let tree = &self.ground.trees[0];
+        let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
+        let fd = match tree.open(path, OFlags::PATH | OFlags::DIRECTORY) {
+            Ok(fd) => fd,
+            // What the command does not see needs no cover.
+            Err(Errno::NOENT) => return Ok(()),
+            // Nor is it seen now; but it may be later. The command has shut a directory of its own, and can open it again.
+            Err(error) if is_hidden(error) || error == Errno::ACCESS => {
+                self.is_astray = true;
+                return Ok(());
+            }
+            Err(source) => return Err(failed(source).into()),
+        };
+        let stat = rustix::fs::fstat(&fd).map_err(failed)?;
+        let identity = Identity::from(&stat);
+        let dir = Dir {
+            tree,
+            tree_index: 0,
+            fd: fd.as_fd(),
+            path,
+            identity,
+            state,
+            below,
+            folding,
+            numbers_agree: false,
+            node: UNWATCHED,
+        };
+        let mut seen = Seen { own: &self.own, covers, kept: 0, shut: false };
+        let Some(stat) = seen.stat(&dir, name)? else { return Ok(()) };
+        let file_type = FileType::from_raw_mode(stat.st_mode);
+        walker.entry(names, &self.ground, &dir, name, file_type, &mut seen)?;
+        self.is_astray |= seen.shut;
+        Ok(())
+    }
+
+    pub fn look_around(
+        &mut self,
+        walker: &mut Walker,
+        names: &mut Names,
+        covers: &mut Vec<Cover>,
+    ) -> Result<(), GuardError> {
+        let started = Instant::now();
+        let mut seen = Seen { own: &self.own, covers, kept: 0, shut: false };
+        let looked = walker.tree(names, &self.ground, 0, &mut seen);
+        self.is_astray |= seen.shut;
+        (self.last_look, self.took) = (Instant::now(), started.elapsed());
+        looked
+    }
+}
+
+struct Seen<'v> {
+    own: &'v OwnedFd,
+    covers: &'v mut Vec<Cover>,
+    kept: usize,
+    /// Something can not be looked at, by the command neither: it is looked at again.
+    shut: bool,
+}
+
+/// Errors of an overlay for what it can not show to any process, the command included (ESTALE: the host has moved or removed it).
+fn is_hidden(error: Errno) -> bool {
+    matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV | Errno::STALE)
+}
+
+impl Seen<'_> {
+    /// A directory that the command has only written to shows more than what it wrote; one that it made does not, and is marked.
+    fn is_own(&self, path: &[u8], file_type: FileType) -> bool {
+        if file_type != FileType::Directory {
+            let made = open_beneath::look(self.own, path).and_then(rustix::fs::fstat);
+            // A whiteout says that the command has none, and the copy shows one all the same.
+            return made.is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::CharacterDevice);
+        }
+        let ends = path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([path.len()]);
+        let made = |end: usize| {
+            let fd = open_beneath::open(self.own, &path[..end], OFlags::PATH | OFlags::DIRECTORY)?;
+            let (mut buffer, mut value) = ([0; 32], [0; 1]);
+            rustix::fs::getxattr(open_beneath::link_to(&fd, &mut buffer), OPAQUE, &mut value)?;
+            Ok::<_, Errno>(value == *b"y")
+        };
+        ends.map(made).any(|made| made == Ok(true))
+    }
+}
+
+impl Visitor for Seen<'_> {
+    type Error = GuardError;
+
+    fn enter(&mut self, _names: &Names, _dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
+        Ok(Some(UNWATCHED))
+    }
+
+    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, _look: Look) -> Result<Option<Below>, GuardError> {
+        Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(Below::Plain))
+    }
+
+    fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, GuardError> {
+        let name = entry.name.to_bytes();
+        if matches!(entry.verdict, NameDecision::Deny(_)) && !self.is_own(&dir.join(name)?, entry.file_type) {
+            // It may be there and not be found: the copy was asked for it before it was. Then it is hidden, before that is forgotten.
+            let identity = dir.stat(entry.name).map_or(dir.identity, |stat| Identity::from(&stat));
+            let directory = entry.file_type == FileType::Directory;
+            let path = dir.absolute(name)?;
+            walk::keep(&mut self.kept, path.as_bytes())?;
+            self.covers.push(Cover { path, identity, directory, kind: CoverKind::Mask });
+        }
+        Ok(None)
+    }
+
+    fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, GuardError> {
+        match dir.stat(name) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) if is_hidden(error) || error == Errno::ACCESS => {
+                self.shut = true;
+                Ok(None)
+            }
+            Err(source) => Err(dir.unseen(name.to_bytes(), source).into()),
+        }
+    }
+
+    /// The command has shut a directory of its own. If it can still be searched, names in it can be opened, and it is closed.
+    fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
+        self.shut = true;
+        let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
+        match walk::searchable(object) {
+            Ok(stat) => self.covers.push(scan::cover(tree.absolute(path)?, &stat, CoverKind::Mask)?),
+            Err(Errno::ACCESS) => {}
+            Err(source) => return Err(failed(source).into()),
+        }
+        Ok(false)
+    }
+
+    fn failed(&mut self, error: WalkError) -> Result<(), GuardError> {
+        match error {
+            // Errors of the overlay, not of the workspace.
+            WalkError::List { source, .. } if is_hidden(source) => {
+                self.shut |= source != Errno::NOENT;
+                Ok(())
+            }
+            WalkError::Moved { .. } => {
+                self.shut = true;
+                Ok(())
+            }
+            error => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What a guard remembers from one turn to the next.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::inotify::WatchFlags;
+use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
+
+use crate::files::cover::{Cover, CoverKind};
+use crate::files::quarantine::Quarantine;
+use crate::files::scan::{Survey, Through};
+use crate::files::tree_roots::OpenTree;
+use crate::files::walk::WalkError;
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
+use crate::plan::wire::bytes::AbsPath;
+
+use super::foreign_sockets::Silent;
+use super::watches::Nodes;
+use super::{GuardEvent, watch};
+
+/// A name that was locked or denied at the start. Inside it is a mount point, which the command can not replace; so whoever does is outside,
+/// and it is locked again. It goes by the directory that holds it: another directory that comes to the same path is new.
+#[derive(Debug)]
+pub struct Held {
+    pub parent: Identity,
+    pub name: Box<[u8]>,
+    /// With the mount on it. What comes to the name now may be the command's.
+    gone: bool,
+}
+
+/// What a guard remembers.
+pub struct Post {
+    pub nodes: Nodes,
+    pub store: Quarantine,
+    pub guards_git: bool,
+    /// By directory and name.
+    pub held: Vec<Held>,
+    /// What was covered at the start, in order: never taken away. Each is watched, so that its end is known: a number that is
+    /// free may be another file's next.
+    pub covered: Vec<Identity>,
+    /// The watches of those that are not watched as directories.
+    cover_watches: HashMap<i32, Identity>,
+    /// Files that are masked or locked under some name, by inode first, as a listing has it. The host can give such a file another name
+    /// (link(2)), by which it is covered too.
+    closed: BTreeMap<(u64, Identity), CoverKind>,
+    /// Repositories without a work tree that were there before.
+    pub bare: Vec<Identity>,
+    /// Symlinks in git directories that were there before, in order.
+    pub through: Vec<Through>,
+    /// Directories that could not be listed, and were closed as a whole.
+    pub shut: Vec<Identity>,
+    /// What was denied at the start, in order.
+    pub masked: Vec<Identity>,
+    /// Flagged names, as last seen: the tree, and the path there.
+    pub flagged: Vec<(usize, Vec<u8>)>,
+    pub taken: usize,
+    pub covers: Vec<Cover>,
+    /// Bytes of the paths of covers, and of flagged names.
+    pub kept: usize,
+    /// What the last scan could not look at first.
+    pub unfinished: Option<WalkError>,
+    pub events: Vec<GuardEvent>,
+    /// What could not be taken away was said once.
+    pub failed: Vec<AbsPath>,
+    pub content: Vec<u8>,
+    /// Some directory can not be watched.
+    pub blind: bool,
+    /// The name itself made the event, and was not found on a walk below it.
+    pub direct: bool,
+    /// Events were lost: what was covered may be covered no more.
+    pub again: bool,
+    /// Sockets that nobody answers for yet.
+    pub silent: Silent,
+    /// The sandbox is gone; nothing is covered any more.
+    pub finishing: bool,
+}
+
+impl Post {
+    pub fn new(nodes: Nodes, store: Quarantine, guards_git: bool, survey: Survey) -> Post {
+        let Survey { held, mut bare, mut through, shut, flagged, mut masked, .. } = survey;
+        masked.sort_unstable();
+        through.sort_unstable();
+        let mut held: Vec<Held> = held.into_iter().map(|(parent, name)| Held { parent, name, gone: false }).collect();
+        held.sort_by(|one, other| (one.parent, &one.name).cmp(&(other.parent, &other.name)));
+        held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
+        bare.sort_unstable();
+        Post {
+            nodes,
+            store,
+            guards_git,
+            held,
+            covered: Vec::new(),
+            cover_watches: HashMap::new(),
+            closed: BTreeMap::new(),
+            bare,
+            through,
+            shut,
+            masked,
+            flagged,
+            taken: 0,
+            covers: Vec::new(),
+            kept: 0,
+            unfinished: None,
+            events: Vec::new(),
+            failed: Vec::new(),
+            content: Vec::new(),
+            blind: false,
+            direct: false,
+            again: false,
+            silent: Silent::default(),
+            finishing: false,
+        }
+    }
+
+    fn find_held(&self, parent: Identity, name: &[u8]) -> Option<usize> {
+        self.held.binary_search_by(|held| (held.parent, &*held.name).cmp(&(parent, name))).ok()
+    }
+
+    /// A name went away.
+    pub fn gone(&mut self, parent: Identity, name: &[u8]) {
+        if let Some(index) = self.find_held(parent, name) {
+            self.held[index].gone = true;
+        }
+    }
+
+    pub fn holds_in(&self, parent: Identity) -> bool {
+        let first = self.held.partition_point(|held| held.parent < parent);
+        self.held.get(first).is_some_and(|held| held.parent == parent)
+    }
+
+    pub fn was_covered(&self, identity: Identity) -> bool {
+        self.covered.binary_search(&identity).is_ok()
+    }
+
+    pub fn was_denied(&self, identity: Identity) -> bool {
+        self.masked.binary_search(&identity).is_ok()
+    }
+
+    /// Is this a name that was locked or denied, and was replaced just now?
+    pub fn is_replaced(&mut self, parent: Identity, name: &[u8]) -> bool {
+        let Some(index) = self.find_held(parent, name) else { return false };
+        if self.held[index].gone {
+            self.held.remove(index);
+            return false;
+        }
+        true
+    }
+
+    /// A covered object is known by its identity for as long as it is watched.
+    pub fn remember(
+        &mut self,
+        inotify: BorrowedFd<'_>,
+        object: BorrowedFd<'_>,
+        identity: Identity,
+    ) -> Result<(), Errno> {
+        let Err(at) = self.covered.binary_search(&identity) else { return Ok(()) };
+        // A directory may be watched already, for more.
+        let watch = match watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
+            Ok(watch) => watch,
+            // What its owner may not read can not be watched. It is known by its name alone.
+            Err(Errno::ACCESS) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.covered.insert(at, identity);
+        if self.nodes.of_watch(watch).is_none() {
+            self.cover_watches.insert(watch, identity);
+        }
+        Ok(())
+    }
+
+    /// A file is masked or locked, and stays so under each name that it gets. It is watched: a number that is free may be another file's
+    /// next. One that may not be watched is kept until the end of the run.
+    pub fn close(
+        &mut self,
+        inotify: BorrowedFd<'_>,
+        object: BorrowedFd<'_>,
+        stat: &Stat,
+        kind: CoverKind,
+    ) -> Result<(), Errno> {
+        let is_kept = matches!(kind, CoverKind::Mask | CoverKind::Lock) && !self.finishing;
+        if !is_kept || FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Ok(());
+        }
+        let identity = Identity::from(stat);
+        match self.closed.get(&(identity.inode(), identity)) {
+            Some(CoverKind::Mask) => return Ok(()),
+            Some(known) if *known == kind => return Ok(()),
+            _ => {}
+        }
+        match watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
+            Ok(watch) if self.nodes.of_watch(watch).is_none() => drop(self.cover_watches.insert(watch, identity)),
+            Ok(_) | Err(Errno::ACCESS) => {}
+            Err(error) => return Err(error),
+        }
+        self.closed.insert((identity.inode(), identity), kind);
+        Ok(())
+    }
+
+    /// How a file is closed, under whatever name it is found.
+    pub fn closed(&self, identity: Identity) -> Option<CoverKind> {
+        self.closed.get(&(identity.inode(), identity)).copied()
+    }
+
+    pub fn closes_files(&self) -> bool {
+        !self.closed.is_empty()
+    }
+
+    pub fn closes_inode(&self, inode: u64) -> bool {
+        let first = (inode, Identity::from((0, 0)));
+        self.closed.range(first..).next().is_some_and(|((known, _), _)| *known == inode)
+    }
+
+    /// The kernel gave a watch up: what it was on is no more.
+    pub fn forget(&mut self, watch: i32) {
+        let node = self.nodes.remove(watch);
+        let Some(identity) = self.cover_watches.remove(&watch).or(node) else { return };
+        if let Ok(at) = self.covered.binary_search(&identity) {
+            self.covered.remove(at);
+        }
+        for known in [&mut self.bare, &mut self.masked] {
+            if let Ok(at) = known.binary_search(&identity) {
+                known.remove(at);
+            }
+        }
+        self.closed.remove(&(identity.inode(), identity));
+        self.held.retain(|held| held.parent != identity);
+    }
+
+    /// Opens a directory whose owner has taken his own rights away, from it or from one above it. They are given back for good.
+    pub fn open_shut(&self, tree: &OpenTree, path: &[u8]) -> Result<OwnedFd, Errno> {
+        let mut dir = tree.open(b"", OFlags::PATH | OFlags::DIRECTORY)?;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            self.give_rights(dir.as_fd())?;
+            dir = open_beneath::open(&dir, name, OFlags::PATH | OFlags::DIRECTORY)?;
+        }
+        self.give_rights(dir.as_fd())?;
+        Ok(dir)
+    }
+
+    /// Gives a directory back its owner's rights to list and to search it. False: it is another user's, or was shut from the start
+    /// and is closed as a whole.
+    pub fn give_rights(&self, dir: BorrowedFd<'_>) -> Result<bool, Errno> {
+        let stat = rustix::fs::fstat(dir)?;
+        if stat.st_uid != rustix::process::getuid().as_raw() || self.shut.contains(&Identity::from(&stat)) {
+            return Ok(false);
+        }
+        if stat.st_mode & 0o500 != 0o500 {
+            let mut buffer = [0; 32];
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777 | 0o500);
+            rustix::fs::chmod(open_beneath::link_to(dir, &mut buffer), mode)?;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,144 @@
+//! What is watched: by the number that the kernel gave the watch, with the directory above and the name there.
+//!
+//! A directory that is renamed keeps its watch, and only its name here changes. Names here may be out of date for as long as
+//! events wait; so nothing is done by a path from here before what it leads to was compared with what is watched.
+
+use std::collections::HashMap;
+
+use crate::files::patterns::StateId;
+use crate::files::walk::{self, Below, Dir};
+use crate::kernel::resolved_path::Identity;
+
+/// The place of the directory above the root of a tree.
+pub const NO_NODE: u32 = u32::MAX;
+/// A directory that could not be watched.
+pub const UNWATCHED: u32 = u32::MAX - 1;
+
+/// No tree is walked deeper; a circle is longer.
+const MAX_STEPS: usize = walk::MAX_DEPTH + 2;
+
+#[derive(Debug)]
+pub struct Node {
+    pub watch: i32,
+    pub above: u32,
+    /// Empty for the root of a tree.
+    pub name: Vec<u8>,
+    pub tree: usize,
+    pub identity: Identity,
+    pub state: StateId,
+    pub below: Below,
+    pub folding: bool,
+    /// A file whose content is judged, and not a directory.
+    pub file: bool,
+}
+
+#[derive(Debug, Default)]
+pub struct Nodes {
+    slots: Vec<Node>,
+    free: Vec<u32>,
+    by_watch: HashMap<i32, u32>,
+}
+
+impl Nodes {
+    /// A directory is watched, perhaps not for the first time. `dir.node` is the directory above.
+    pub fn put_dir(&mut self, watch: i32, dir: &Dir<'_>) -> u32 {
+        let (above, name) = if dir.path.is_empty() { (NO_NODE, &b""[..]) } else { (dir.node, dir.own_name()) };
+        self.put(watch, above, name, dir.identity, dir, false)
+    }
+
+    /// A file of a watched directory is watched itself.
+    pub fn put_file(&mut self, watch: i32, dir: &Dir<'_>, name: &[u8], identity: Identity) {
+        self.put(watch, dir.node, name, identity, dir, true);
+    }
+
+    fn put(&mut self, watch: i32, above: u32, name: &[u8], identity: Identity, dir: &Dir<'_>, file: bool) -> u32 {
+        let known = self.by_watch.get(&watch).copied().or_else(|| self.free.pop());
+        let number = known.unwrap_or(self.slots.len() as u32);
+        // A name that was here before leaves its memory.
+        let mut own_name = match self.slots.get_mut(number as usize) {
+            Some(node) => std::mem::take(&mut node.name),
+            None => Vec::with_capacity(name.len()),
+        };
+        own_name.clear();
+        own_name.extend_from_slice(name);
+        let node = Node {
+            watch,
+            above,
+            name: own_name,
+            tree: dir.tree_index,
+            identity,
+            state: dir.state,
+            below: dir.below,
+            folding: dir.folding,
+            file,
+        };
+        match self.slots.get_mut(number as usize) {
+            Some(slot) => *slot = node,
+            None => self.slots.push(node),
+        }
+        self.by_watch.insert(watch, number);
+        number
+    }
+
+    pub fn of_watch(&self, watch: i32) -> Option<u32> {
+        self.by_watch.get(&watch).copied()
+    }
+
+    pub fn get(&self, number: u32) -> Option<&Node> {
+        self.slots.get(number as usize).filter(|node| self.by_watch.get(&node.watch) == Some(&number))
+    }
+
+    /// Those of a tree.
+    pub fn directories(&self, tree: usize) -> impl Iterator<Item = u32> {
+        let numbers = self.by_watch.values().copied();
+        numbers.filter(move |number| matches!(&self.slots[*number as usize], node if node.tree == tree && !node.file))
+    }
+
+    /// Was this never watched? False where nothing was, as in a scan for a run that was killed: there it can not be told.
+    pub fn never_had(&self, identity: Identity) -> bool {
+        !self.slots.is_empty() && self.slots.iter().all(|node| node.identity != identity)
+    }
+
+    /// Where a file is: the directory, and its name there.
+    pub fn place(&self, node: &Node) -> (u32, Vec<u8>) {
+        (node.above, node.name.clone())
+    }
+
+    /// The watch is gone; what it was on.
+    pub fn remove(&mut self, watch: i32) -> Option<Identity> {
+        let number = self.by_watch.remove(&watch)?;
+        self.free.push(number);
+        Some(self.slots[number as usize].identity)
+    }
+
+    /// The watches of nodes that do not meet a condition.
+    pub fn failing(&self, condition: impl Fn(&Node) -> bool) -> Vec<i32> {
+        let numbers = self.by_watch.iter();
+        numbers.filter(|(_, number)| !condition(&self.slots[**number as usize])).map(|(watch, _)| *watch).collect()
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.by_watch.len()
+    }
+
+    /// The path of a node relative to its tree. False: it has none that is known.
+    pub fn path(&self, number: u32, path: &mut Vec<u8>) -> bool {
+        path.clear();
+        let mut at = number;
+        for _ in 0..MAX_STEPS {
+            if at == NO_NODE {
+                // Written from its end.
+                path.reverse();
+                return true;
+            }
+            let Some(node) = self.get(at) else { return false };
+            if !path.is_empty() && !node.name.is_empty() {
+                path.push(b'/');
+            }
+            path.extend(node.name.iter().rev());
+            at = node.above;
+        }
+        false
+    }
+}

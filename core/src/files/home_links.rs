@@ -1,0 +1,122 @@
+//! Names of the home directory that are symlinks into what the command may write.
+//!
+//! Programs outside obey `~/.bashrc` and `~/.gitconfig` wherever these lead: settings are often kept in a repository of their own,
+//! which is somebody's workspace. What such a name leads to is protected as the name itself would be, and so is every link on the
+//! way. Names that are no links are found by the patterns for the home directory.
+
+use super::home_listing::{HomeListing, Seen};
+use super::patterns::{Names, Rule};
+use super::symlink;
+use super::tree_roots::Tree;
+use super::walk::WalkError;
+use crate::plan::Protected;
+use crate::plan::wire::bytes::{AbsPath, Text};
+
+/// `groups`: what is protected, among it the names of the home directory.
+pub fn protect_ends(
+    names: &mut Names,
+    home: &HomeListing<'_>,
+    groups: &[Protected],
+    trees: &[Tree],
+) -> Result<(), WalkError> {
+    let root = home.path();
+    let of_home = |group: &&Protected| group.below.iter().all(|place| place.as_bytes() == root.as_bytes());
+    for name in groups.iter().filter(of_home).flat_map(|group| &group.names) {
+        let (fixed, rest) = fixed_part(name.as_bytes());
+        if fixed.is_empty() {
+            continue;
+        }
+        let path = AbsPath::new(Text::from_bytes([root.as_bytes(), b"/", fixed].concat())?)?;
+        if home.of(&path) != Seen::Unknown {
+            continue;
+        }
+        let Some(followed) = symlink::leads_to(&path)? else { continue };
+        let held = |path: &AbsPath| trees.iter().any(|tree| tree.writable && path.is_within(&tree.path));
+        for link in followed.links.iter().filter(|link| held(link)) {
+            names.add_path(Rule::Link, link.as_bytes());
+        }
+        // A place that was granted itself stays writable: the grant is a person's word.
+        let inner = |tree: &Tree| {
+            trees.iter().any(|other| other.writable && tree.path != other.path && tree.path.is_within(&other.path))
+        };
+        let granted = trees.iter().any(|tree| tree.writable && !inner(tree) && tree.path.is_within(&followed.end));
+        if followed.end != path && held(&followed.end) && !granted {
+            names.add_below(Rule::Protect, followed.end.as_bytes(), &Text::from_bytes(rest.to_vec())?)?;
+        }
+    }
+    Ok(())
+}
+
+/// A name up to its first wildcard, by whole parts, and what comes after that.
+fn fixed_part(name: &[u8]) -> (&[u8], &[u8]) {
+    let Some(star) = name.iter().position(|byte| *byte == b'*') else { return (name, b"") };
+    match name[..star].iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&name[..slash], &name[slash + 1..]),
+        None => (b"", name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::test_tree::Scene;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn what_a_name_of_the_home_leads_to_is_protected() {
+        let scene = Scene::new();
+        for file in ["w/bash/.bashrc", "w/config/fish/config.fish", "w/real", "w/own/x", "out/x", "home/.profile"] {
+            scene.file(file);
+        }
+        for (target, link) in [
+            ("../w/bash/.bashrc", "home/.bashrc"),
+            ("../w/config", "home/.config"),
+            ("../w/link", "home/.inputrc"),
+            ("real", "w/link"),
+            ("../out/x", "home/.zshrc"),
+            ("../w", "home/bin"),
+            ("../w/none", "home/.xprofile"),
+        ] {
+            symlink(target, scene.path(link)).unwrap();
+        }
+        let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
+        let home = AbsPath::new(text(scene.path("home").to_str().unwrap())).unwrap();
+        let wanted = [
+            ".bashrc",
+            ".config/fish",
+            ".config/x/*.lua",
+            ".inputrc",
+            ".zshrc",
+            "bin",
+            ".xprofile",
+            ".profile",
+            ".zcompdump*",
+        ];
+        let group = Protected {
+            below: vec![text(scene.path("home").to_str().unwrap())],
+            but: Vec::new(),
+            names: wanted.iter().map(|name| text(name)).collect(),
+        };
+        let mut names = Names::new(&[], &[], &[], &[]).unwrap();
+        protect_ends(&mut names, &HomeListing::at(&home), &[group], &[scene.tree("w", true)]).unwrap();
+        assert!(names.settle().unwrap());
+        for (path, expected) in [
+            ("w/bash/.bashrc", true),
+            ("w/config/fish", true),
+            ("w/config/x/a.lua", true),
+            ("w/config/x/a.txt", false),
+            ("w/real", true),
+            ("w/none", true),
+            ("w/own", false),
+            ("w", false),
+            ("out/x", false),
+        ] {
+            let look = names.start(scene.path(path).to_str().unwrap().as_bytes(), true).look;
+            assert_eq!(look.protect.is_some(), expected, "{path}");
+        }
+        let link = names.start(scene.path("w/link").to_str().unwrap().as_bytes(), true).look;
+        assert!(link.link.is_some(), "the link on the way stays as it is");
+        assert_eq!(fixed_part(b".codex/AGENTS*.md"), (&b".codex"[..], &b"AGENTS*.md"[..]));
+        assert_eq!(fixed_part(b".zcompdump*"), (&b""[..], &b".zcompdump*"[..]));
+    }
+}

@@ -1,0 +1,169 @@
+//! One look at the home directory, and at those in it that programs share.
+//!
+//! A plan names a hundred places under it that most homes do not have. Listing a few directories once answers for nearly all of
+//! them; a system call for each would be a fifth of a launch.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{CWD, FileType, Mode, OFlags, RawDir, ResolveFlags};
+use rustix::io::Errno;
+use rustix::path::Arg;
+
+use crate::plan::wire::bytes::{self, AbsPath};
+
+/// More than most homes hold; a longer listing costs more than it saves.
+const MOST_ENTRIES: usize = 1000;
+const BUFFER: usize = 32 * 1024;
+
+/// Where the places of a plan lie side by side. Each comes behind the one that it is in.
+const SHARED: [&str; 3] = [".config", ".local", ".local/share"];
+
+pub struct HomeListing<'p> {
+    home: &'p AbsPath,
+    /// By their path below the home. A directory that can not be listed in one go is not here.
+    listings: Vec<(&'static str, Listing)>,
+}
+
+/// In the order of their names. With the first letters of each: a number is compared in one step, and hundreds of places are looked for.
+type Listing = Vec<(u64, Box<[u8]>, FileType)>;
+
+fn first_letters(name: &[u8]) -> u64 {
+    match name.first_chunk() {
+        Some(letters) => u64::from_be_bytes(*letters),
+        None => name
+            .iter()
+            .zip([56, 48, 40, 32, 24, 16, 8])
+            .fold(0, |all, (letter, place)| all | u64::from(*letter) << place),
+    }
+}
+
+/// What the listings say of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Neither the path nor what leads to it exists.
+    Missing,
+    /// It is there under its own name: no symlink on the way from the home.
+    Itself,
+    Unknown,
+}
+
+impl<'p> HomeListing<'p> {
+    pub fn at(home: &'p AbsPath) -> HomeListing<'p> {
+        let mut glance = HomeListing { home, listings: Vec::with_capacity(1 + SHARED.len()) };
+        let mut buffer = Vec::with_capacity(BUFFER);
+        let Ok(dir) = open(CWD, home.as_c_str()) else { return glance };
+        glance.listings.extend(list(&dir, &mut buffer).map(|listing| ("", listing)));
+        for name in SHARED {
+            if glance.entry(name.as_bytes()) == Some((Some(FileType::Directory), true))
+                && let Some(listing) = open(&dir, name).ok().and_then(|dir| list(&dir, &mut buffer))
+            {
+                glance.listings.push((name, listing));
+            }
+        }
+        glance
+    }
+
+    pub fn path(&self) -> &AbsPath {
+        self.home
+    }
+
+    pub fn of(&self, path: &AbsPath) -> Seen {
+        let below = path.as_bytes().strip_prefix(self.home.as_bytes()).and_then(|rest| rest.strip_prefix(b"/"));
+        match below.and_then(|below| self.entry(below)) {
+            Some((None, _)) => Seen::Missing,
+            Some((Some(kind), true)) if !matches!(kind, FileType::Symlink | FileType::Unknown) => Seen::Itself,
+            _ => Seen::Unknown,
+        }
+    }
+
+    /// What the innermost listing on the way says of the next name, and whether the path ends with that.
+    fn entry(&self, below: &[u8]) -> Option<(Option<FileType>, bool)> {
+        let inside = |dir: &str| match dir {
+            "" => Some(below),
+            dir if below.get(dir.len()) != Some(&b'/') => None,
+            dir => Some(&below.strip_prefix(dir.as_bytes())?[1..]),
+        };
+        let innermost = self.listings.iter().rev().find_map(|(dir, listing)| Some((listing, inside(dir)?)));
+        let (listing, rest) = innermost?;
+        let (first, others) = bytes::split(rest, b'/');
+        let letters = first_letters(first);
+        let found = listing.binary_search_by(|(known, name, _)| known.cmp(&letters).then_with(|| (**name).cmp(first)));
+        Some((found.ok().map(|at| listing[at].2), others.is_none()))
+    }
+}
+
+fn open(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    rustix::fs::openat2(at, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+fn list(dir: &OwnedFd, buffer: &mut Vec<u8>) -> Option<Listing> {
+    let mut listing = RawDir::new(dir, buffer.spare_capacity_mut());
+    let mut entries: Listing = Vec::with_capacity(32);
+    while let Some(entry) = listing.next() {
+        let entry = entry.ok()?;
+        let name = entry.file_name().to_bytes();
+        entries.push((first_letters(name), name.into(), entry.file_type()));
+        if entries.len() > MOST_ENTRIES {
+            return None;
+        }
+    }
+    entries.sort_unstable_by(|(first, one, _), (second, other, _)| first.cmp(second).then_with(|| one.cmp(other)));
+    Some(entries)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::wire::bytes::Text;
+
+    fn path(text: &str) -> AbsPath {
+        AbsPath::new(Text::from_bytes(text.as_bytes().to_vec()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn first_letters_are_ordered_as_names_are() {
+        let names: [&[u8]; 9] = [b"", b"\x01", b"a", b"a\x01", b"ab", b"abcdefgh", b"abcdefghi", b"b", b"\xff"];
+        assert!(names.is_sorted_by_key(|name| first_letters(name)));
+        assert_eq!(first_letters(b"abcdefgh"), first_letters(b"abcdefghi"));
+    }
+
+    #[test]
+    fn a_listing_answers_for_what_is_missing_and_for_plain_names_only() {
+        let name = format!("/tmp/paddock-glance-{}", std::process::id());
+        std::fs::create_dir_all(format!("{name}/dir/below")).unwrap();
+        std::fs::create_dir_all(format!("{name}/.local/share/tool")).unwrap();
+        for (target, link) in [("dir", "link"), ("dir", ".config"), ("tool", ".local/share/linked")] {
+            std::os::unix::fs::symlink(target, format!("{name}/{link}")).unwrap();
+        }
+        let home = path(&name);
+        let glance = HomeListing::at(&home);
+        for (below, expected) in [
+            ("/dir", Seen::Itself),
+            ("/dir/below", Seen::Unknown),
+            ("/dir/missing", Seen::Unknown),
+            ("/link", Seen::Unknown),
+            ("/link/below", Seen::Unknown),
+            ("/missing", Seen::Missing),
+            ("/missing/below", Seen::Missing),
+            ("/.local", Seen::Itself),
+            ("/.local/share", Seen::Itself),
+            ("/.local/state", Seen::Missing),
+            ("/.local/state/below", Seen::Missing),
+            ("/.local/share/tool", Seen::Itself),
+            ("/.local/share/tool/below", Seen::Unknown),
+            ("/.local/share/linked", Seen::Unknown),
+            ("/.local/share/linked/below", Seen::Unknown),
+            ("/.local/share/missing", Seen::Missing),
+            ("/.local/shared", Seen::Missing),
+            ("/.config", Seen::Unknown),
+            ("/.config/missing", Seen::Unknown),
+            ("-evil/dir", Seen::Unknown),
+            ("", Seen::Unknown),
+        ] {
+            assert_eq!(glance.of(&path(&format!("{name}{below}"))), expected, "{below}");
+        }
+        assert_eq!(HomeListing::at(&path("/nonexistent")).of(&path("/nonexistent/x")), Seen::Unknown);
+        std::fs::remove_dir_all(&name).unwrap();
+    }
+}

@@ -1,0 +1,38 @@
+//! Patterns that are asked one by one about whole paths, as rules do; no tree is walked.
+
+use super::interned_names::Words;
+use super::pattern::{self, Part};
+use super::{MAX_STEMS, NamesError};
+use crate::plan::wire::bytes::Text;
+
+#[derive(Debug)]
+pub struct Globs {
+    words: Words,
+    /// None is about the private temporary directory, in which nothing has a name here.
+    list: Vec<Option<Box<[Part]>>>,
+    parts: usize,
+}
+
+impl Globs {
+    pub fn new() -> Globs {
+        Globs { words: Words::new(), list: Vec::new(), parts: 0 }
+    }
+
+    /// The number by which the pattern is asked.
+    pub fn add(&mut self, pattern: &Text) -> Result<usize, NamesError> {
+        if self.parts + pattern.as_bytes().len() > MAX_STEMS {
+            return Err(NamesError::TooMany(self.list.len()));
+        }
+        let mut parts = Vec::new();
+        let root = pattern::parse(pattern, &mut self.words, &mut parts)?;
+        self.parts += parts.len();
+        self.list.push(root.map(|_| parts.into_boxed_slice()));
+        Ok(self.list.len() - 1)
+    }
+
+    /// Only absolute paths match.
+    pub fn matches(&self, pattern: usize, path: &[u8]) -> bool {
+        let parts = self.list[pattern].as_deref();
+        parts.is_some_and(|parts| path.starts_with(b"/") && pattern::matches(parts, &self.words, path))
+    }
+}

@@ -1,0 +1,255 @@
+//! All patterns as one tree: a stem is a beginning that patterns have in common.
+
+use super::Rule;
+use super::interned_names::{STAR, WordId};
+use super::pattern::Part;
+
+/// A place in the tree; where a pattern ends, also that pattern.
+pub type StemId = u32;
+
+/// Patterns that begin with `/`, and those without a beginning.
+pub const SLASH: StemId = 0;
+pub const ANYWHERE: StemId = 1;
+
+const NONE: StemId = 0;
+
+/// What patterns are for, together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kinds(u8);
+
+impl Kinds {
+    pub fn contain(self, rule: Rule) -> bool {
+        self.0 & (1 << rule as u8) != 0
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn join(&mut self, other: Kinds) {
+        self.0 |= other.0;
+    }
+
+    fn of(rule: Rule) -> Kinds {
+        Kinds(1 << rule as u8)
+    }
+}
+
+#[derive(Debug)]
+struct Stem {
+    /// What it adds to the one above it.
+    part: Part,
+    above: StemId,
+    /// The `**` right below it.
+    any_depth: StemId,
+    /// Of patterns that end here, and of those that go on with a name.
+    kinds: Kinds,
+    ahead: Kinds,
+    /// Names since the last `**`.
+    weight: u16,
+    floats: bool,
+    /// A `*` is right below it.
+    starred: bool,
+}
+
+#[derive(Debug)]
+pub struct Stems {
+    list: Vec<Stem>,
+    /// Those that end with a name, by the one above and the name, open addressing; [`NONE`] is free.
+    table: Vec<StemId>,
+    all: Kinds,
+}
+
+impl Stems {
+    pub fn new() -> Stems {
+        let root = |floats| Stem {
+            part: Part::AnyDepth,
+            above: NONE,
+            any_depth: NONE,
+            kinds: Kinds::default(),
+            ahead: Kinds::default(),
+            weight: 0,
+            floats,
+            starred: false,
+        };
+        let mut list = Vec::with_capacity(1024);
+        list.extend([root(false), root(true)]);
+        Stems { list, table: vec![NONE; 2048], all: Kinds::default() }
+    }
+
+    fn get(&self, stem: StemId) -> &Stem {
+        &self.list[stem as usize]
+    }
+
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The stem that adds these parts.
+    pub fn grow(&mut self, from: StemId, parts: &[Part]) -> StemId {
+        parts.iter().fold(from, |stem, part| match *part {
+            Part::AnyDepth => self.grow_any_depth(stem),
+            Part::Name(word) => self.grow_name(stem, word),
+        })
+    }
+
+    fn grow_any_depth(&mut self, above: StemId) -> StemId {
+        let Stem { part, any_depth, .. } = *self.get(above);
+        if above > ANYWHERE && part == Part::AnyDepth {
+            return above; // one after the other is one
+        }
+        if any_depth != NONE {
+            return any_depth;
+        }
+        let new = self.push(above, Part::AnyDepth, 0);
+        self.list[above as usize].any_depth = new;
+        new
+    }
+
+    fn grow_name(&mut self, above: StemId, word: WordId) -> StemId {
+        let slot = match self.find(above, word) {
+            Ok(known) => return known,
+            Err(slot) => slot,
+        };
+        self.list[above as usize].starred |= word == STAR;
+        let new = self.push(above, Part::Name(word), self.get(above).weight + 1);
+        self.table[slot] = new;
+        if self.list.len() * 2 > self.table.len() {
+            self.lengthen_table();
+        }
+        new
+    }
+
+    fn push(&mut self, above: StemId, part: Part, weight: u16) -> StemId {
+        let floats = self.get(above).floats;
+        let (kinds, ahead) = (Kinds::default(), Kinds::default());
+        self.list.push(Stem { part, above, any_depth: NONE, kinds, ahead, weight, floats, starred: false });
+        (self.list.len() - 1) as StemId
+    }
+
+    fn lengthen_table(&mut self) {
+        self.table = vec![NONE; self.table.len() * 2];
+        for stem in ANYWHERE + 1..self.list.len() as StemId {
+            if let Stem { part: Part::Name(word), above, .. } = *self.get(stem)
+                && let Err(slot) = self.find(above, word)
+            {
+                self.table[slot] = stem;
+            }
+        }
+    }
+
+    /// The stem, or where in the table it would be.
+    fn find(&self, above: StemId, word: WordId) -> Result<StemId, usize> {
+        let mask = self.table.len() - 1;
+        let key = u64::from(above) << 16 | u64::from(word);
+        let mut slot = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & mask;
+        loop {
+            match self.table[slot] {
+                NONE => return Err(slot),
+                stem if self.get(stem).above == above && self.get(stem).part == Part::Name(word) => return Ok(stem),
+                _ => slot = (slot + 1) & mask,
+            }
+        }
+    }
+
+    /// A pattern ends here. False: that was known.
+    pub fn mark(&mut self, end: StemId, rule: Rule) -> bool {
+        if self.get(end).kinds.contain(rule) {
+            return false;
+        }
+        let kind = Kinds::of(rule);
+        self.list[end as usize].kinds.join(kind);
+        self.all.join(kind);
+        let mut stem = end;
+        while stem > ANYWHERE {
+            let Stem { part, above, .. } = *self.get(stem);
+            if matches!(part, Part::Name(_)) {
+                if self.get(above).ahead.contain(rule) {
+                    break; // and so is whatever is above it
+                }
+                self.list[above as usize].ahead.join(kind);
+            }
+            stem = above;
+        }
+        true
+    }
+
+    pub fn hold_nothing_but(&self, rule: Rule) -> bool {
+        self.all == Kinds::of(rule)
+    }
+
+    /// What comes after a stem, by a name that is this word.
+    pub fn after(&self, stem: StemId, word: WordId) -> Option<StemId> {
+        self.find(stem, word).ok()
+    }
+
+    pub fn any_depth(&self, stem: StemId) -> Option<StemId> {
+        Some(self.get(stem).any_depth).filter(|below| *below != NONE)
+    }
+
+    pub fn kinds(&self, stem: StemId) -> Kinds {
+        self.get(stem).kinds
+    }
+
+    /// Of patterns that go on with a name.
+    pub fn ahead(&self, stem: StemId) -> Kinds {
+        self.get(stem).ahead
+    }
+
+    /// How many names a match rests on, beside those before the last `**`.
+    pub fn weight(&self, stem: StemId) -> u16 {
+        self.get(stem).weight
+    }
+
+    /// Does any name whatever go on from here?
+    pub fn is_starred(&self, stem: StemId) -> bool {
+        self.get(stem).starred
+    }
+
+    pub fn floats(&self, stem: StemId) -> bool {
+        self.get(stem).floats
+    }
+
+    fn upwards(&self, stem: StemId) -> impl Iterator<Item = StemId> {
+        let above = |stem: &StemId| Some(self.get(*stem).above).filter(|above| *above > ANYWHERE);
+        std::iter::successors(Some(stem).filter(|stem| *stem > ANYWHERE), above)
+    }
+
+    pub fn goes_through(&self, stem: StemId, word: WordId) -> bool {
+        self.upwards(stem).any(|stem| self.get(stem).part == Part::Name(word))
+    }
+
+    /// From the beginning of the pattern.
+    pub fn parts(&self, end: StemId) -> Vec<Part> {
+        let mut parts: Vec<Part> = self.upwards(end).map(|stem| self.get(stem).part).collect();
+        parts.reverse();
+        parts
+    }
+
+    /// The names that patterns end with, and the stems those come after. `NAME/**` is all that is in NAME.
+    pub fn last_names(&self, rule: Rule) -> impl Iterator<Item = (StemId, WordId)> {
+        self.list.iter().filter(move |stem| stem.kinds.contain(rule)).filter_map(|stem| match stem.part {
+            Part::Name(word) => Some((stem.above, word)),
+            Part::AnyDepth => match *self.get(stem.above) {
+                Stem { part: Part::Name(word), above, .. } => Some((above, word)),
+                _ => None,
+            },
+        })
+    }
+
+    /// What denied and protected patterns still expect at a stem; a `**` that it ends with is a part of that.
+    pub fn rests(&self, from: StemId, rests: &mut Vec<(Rule, Vec<Part>)>) {
+        let own = usize::from(self.get(from).part == Part::AnyDepth && from > ANYWHERE);
+        for end in ANYWHERE + 1..self.list.len() as StemId {
+            let Some(length) = self.upwards(end).position(|stem| stem == from) else { continue };
+            for rule in [Rule::Deny, Rule::Protect] {
+                if self.kinds(end).contain(rule) && length + own > 0 {
+                    let mut rest: Vec<Part> =
+                        self.upwards(end).take(length + own).map(|stem| self.get(stem).part).collect();
+                    rest.reverse();
+                    rests.push((rule, rest));
+                }
+            }
+        }
+    }
+}

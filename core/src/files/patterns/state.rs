@@ -1,0 +1,124 @@
+//! How far patterns have come at a directory. There are few states, and each is kept once.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use super::prefix_tree::{StemId, Stems};
+
+/// A state, good until patterns are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StateId {
+    index: u32,
+    pub epoch: u32,
+}
+
+/// Patterns that stand at a `**`: they stay there, whatever names come, and begin anew at each.
+#[derive(Debug)]
+pub struct Loops {
+    pub active: Vec<StemId>,
+    /// Those that end with it: everything below matches.
+    pub ending: Vec<StemId>,
+    /// Patterns without a beginning are looked for here.
+    pub floating: bool,
+    starred: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct State {
+    pub loops: u32,
+    /// Patterns that stand at a name.
+    pub steps: Vec<StemId>,
+}
+
+#[derive(Debug, Default)]
+pub struct States {
+    loops: Vec<Loops>,
+    known_loops: Table<(bool, Vec<StemId>)>,
+    states: Vec<State>,
+    /// Any name whatever moves a pattern on.
+    starred: Vec<bool>,
+    known: Table<State>,
+    epoch: u32,
+}
+
+type Table<K> = HashMap<K, u32, BuildHasherDefault<Fnv>>;
+
+/// FNV-1a, over numbers that nobody but the plan chooses.
+#[derive(Debug)]
+struct Fnv(u64);
+
+impl Default for Fnv {
+    fn default() -> Fnv {
+        Fnv(0xcbf2_9ce4_8422_2325)
+    }
+}
+
+impl Hasher for Fnv {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0 ^ (self.0 >> 29)
+    }
+}
+
+impl States {
+    pub fn clear(&mut self) {
+        let epoch = self.epoch + 1;
+        *self = States { epoch, ..States::default() };
+    }
+
+    pub fn get(&self, id: StateId) -> (&State, &Loops) {
+        let state = &self.states[id.index as usize];
+        (state, &self.loops[state.loops as usize])
+    }
+
+    pub fn is_starred(&self, id: StateId) -> bool {
+        self.starred[id.index as usize]
+    }
+
+    pub fn is_current(&self, id: StateId) -> bool {
+        id.epoch == self.epoch
+    }
+
+    pub fn loops(&mut self, floating: bool, mut active: Vec<StemId>, stems: &Stems) -> u32 {
+        active.sort_unstable();
+        active.dedup();
+        let key = (floating, active);
+        if let Some(known) = self.known_loops.get(&key) {
+            return *known;
+        }
+        let index = self.loops.len() as u32;
+        let active = key.1.clone();
+        let ending = active.iter().copied().filter(|stem| !stems.kinds(*stem).is_empty()).collect();
+        let starred = active.iter().any(|stem| stems.is_starred(*stem));
+        self.loops.push(Loops { active, ending, floating, starred });
+        self.known_loops.insert(key, index);
+        index
+    }
+
+    pub fn state(&mut self, state: &mut State, stems: &Stems) -> StateId {
+        state.steps.sort_unstable();
+        state.steps.dedup();
+        let index = match self.known.get(state) {
+            Some(index) => *index,
+            None => {
+                let index = self.states.len() as u32;
+                let starred = state.steps.iter().any(|stem| stems.is_starred(*stem));
+                self.starred.push(starred || self.loops[state.loops as usize].starred);
+                self.states.push(state.clone());
+                self.known.insert(state.clone(), index);
+                index
+            }
+        };
+        StateId { index, epoch: self.epoch }
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.states.len()
+    }
+}

@@ -1,0 +1,528 @@
+//! What exists when a run starts, and what has to be put over it.
+//!
+//! A name that is denied is masked, one that is protected is locked, and the directories that its pattern rests on are pinned.
+//! A symlink at such a name, or in what is locked, does not end there: what it leads to, inside the trees, counts as if the pattern
+//! had named it, and so does every link on the way. A file with several names (hard links) is covered under each of them.
+
+mod shut_dirs;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::ffi::CStr;
+use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FileType, OFlags, Stat};
+use rustix::io::Errno;
+
+use super::cover::{Cover, CoverKind};
+use super::git::{self, Obeyed, Role, Unread};
+use super::patterns::{Look, Names, Rule, StateId, StemId};
+use super::symlink;
+use super::tree_roots::{OpenTree, TreeRoots};
+use super::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError, Walker};
+use crate::kernel::resolved_path::Identity;
+use crate::plan::wire::bytes::{AbsPath, Text};
+use shut_dirs::Lent;
+
+/// What a link leads to may hold another.
+const MAX_ROUNDS: usize = 16;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// A directory comes before what is in it.
+    pub covers: Vec<Cover>,
+    /// Where the locked and the denied ones are: the directory, and the name there.
+    pub held: Vec<(Identity, Box<[u8]>)>,
+    /// Repositories without a work tree.
+    pub bare: Vec<Identity>,
+    /// Directories that can not be listed.
+    pub shut: Vec<Identity>,
+    /// Flagged names: the tree, and the path there.
+    pub flagged: Vec<(usize, Vec<u8>)>,
+    /// Symlinks in git directories.
+    pub through: Vec<Through>,
+    /// What is denied.
+    pub masked: Vec<Identity>,
+}
+
+/// A symlink in a git directory, by all that makes it the one that was there: its place, itself, and what it says.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Through {
+    pub dir: Identity,
+    pub name: Box<[u8]>,
+    pub identity: Identity,
+    pub said: Vec<u8>,
+}
+
+/// Told of every directory before it is listed.
+pub type Enter<'a, E> = dyn FnMut(&Names, &Dir<'_>) -> Result<u32, E> + 'a;
+
+/// Looks through all trees. Patterns that follow from symlinks and from git's configurations are added to `names`. `closed` are files with several names that
+/// other means hold under the one that is known.
+pub fn survey<E: From<WalkError>>(
+    names: &mut Names,
+    ground: &TreeRoots,
+    walker: &mut Walker,
+    closed: &[Identity],
+    enter: &mut Enter<'_, E>,
+) -> Result<Survey, E> {
+    let mut lent = Lent::default();
+    let mut surveyor;
+    let mut rounds = 0;
+    if names.guards_git {
+        for tree in ground.trees.iter().filter(|tree| tree.writable) {
+            for path in git::directories_above(&tree.path).map_err(WalkError::from)? {
+                names.add_git_directory(&path).map_err(WalkError::from)?;
+            }
+        }
+        names.settle().map_err(WalkError::from)?;
+    }
+    loop {
+        surveyor = Surveyor::new(names.guards_git, &mut *enter, &mut lent);
+        for index in 0..ground.trees.len() {
+            walker.tree(names, ground, index, &mut surveyor)?;
+        }
+        for link in &surveyor.links {
+            link.extend(names, ground)?;
+        }
+        for path in &surveyor.git {
+            names.add_git_directory(path).map_err(WalkError::from)?;
+        }
+        for path in &surveyor.obeyed.paths {
+            names.add_path(Rule::Protect, path);
+        }
+        if !names.settle().map_err(WalkError::from)? {
+            break;
+        }
+        rounds += 1;
+        if rounds == MAX_ROUNDS {
+            let last = surveyor.links.last().map_or_else(|| ground.trees[0].path.clone(), |link| link.path.clone());
+            return Err(WalkError::Links { path: last }.into());
+        }
+    }
+    let Surveyor { mut found, pins, mut linked, obeyed, .. } = surveyor;
+    for base in obeyed.bases {
+        found.covers.extend(pins_to(ground, base)?);
+    }
+    linked.extend(closed.iter().map(|identity| Linked { identity: *identity, kind: CoverKind::Mask }));
+    if !linked.is_empty() {
+        let mut others = OtherNames::<E>::new(&linked, &lent);
+        for index in 0..ground.trees.len() {
+            walker.tree(names, ground, index, &mut others)?;
+        }
+        let OtherNames { covers, locked, .. } = others;
+        found.covers.extend(covers);
+        found.held.extend(locked);
+    }
+    for (index, path) in pins {
+        found.covers.extend(pin(&ground.trees[index], &path)?);
+    }
+    if !lent.is_empty() {
+        found.covers.retain(|cover| !lent.covers(cover.path.as_bytes()));
+        let (covers, shut) = lent.restore().map_err(|(cover, source)| WalkError::List { path: cover.path, source })?;
+        found.covers.extend(covers);
+        found.shut = shut;
+    }
+    found.covers.sort_by(|one, other| one.path.cmp(&other.path).then(weight(one).cmp(&weight(other))));
+    found.covers.dedup_by(|later, kept| later.path == kept.path);
+    let masked = found.covers.iter().filter(|cover| cover.kind == CoverKind::Mask);
+    found.masked = masked.map(|cover| cover.identity).collect();
+    Ok(found)
+}
+
+/// A mask makes the rest needless, a lock a pin.
+fn weight(cover: &Cover) -> u8 {
+    match cover.kind {
+        CoverKind::Mask => 0,
+        CoverKind::Stranger => 1,
+        CoverKind::Lock => 2,
+        CoverKind::Pin => 3,
+    }
+}
+
+/// A directory that a match rests on.
+pub fn pin(tree: &OpenTree, path: &[u8]) -> Result<Option<Cover>, WalkError> {
+    let stat = match tree.open(path, OFlags::PATH).and_then(rustix::fs::fstat) {
+        Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => stat,
+        // Gone, and the match with it.
+        Ok(_) | Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::NOTDIR | Errno::LOOP) => return Err(WalkError::Moved { path: walk::shown(tree, path) }),
+        Err(source) => return Err(WalkError::Look { path: walk::shown(tree, path), source }),
+    };
+    cover(tree.absolute(path)?, &stat, CoverKind::Pin).map(Some)
+}
+
+/// The directories from the root of a tree to one that must stay where it is.
+fn pins_to(ground: &TreeRoots, path: Vec<u8>) -> Result<Vec<Cover>, WalkError> {
+    let path = AbsPath::new(Text::from_bytes(path)?)?;
+    let Some((tree, below)) = ground.place_of(&path).filter(|(tree, _)| tree.writable) else { return Ok(Vec::new()) };
+    let ends = below.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([below.len()]);
+    let mut covers = Vec::new();
+    for end in ends.filter(|end| *end > 0) {
+        match pin(tree, &below[..end]) {
+            // Another user's: the command does not get there either. What its owner has shut is closed as a whole.
+            Err(WalkError::Look { source: Errno::ACCESS, .. }) => break,
+            pinned => covers.extend(pinned?),
+        }
+    }
+    Ok(covers)
+}
+
+pub fn cover(path: AbsPath, stat: &Stat, kind: CoverKind) -> Result<Cover, WalkError> {
+    let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+    Ok(Cover { path, identity: Identity::from(stat), directory, kind })
+}
+
+/// The directories below the root of its tree that a match rests on, as paths relative to the tree.
+pub fn pins(
+    names: &mut Names,
+    tree: &OpenTree,
+    path: &[u8],
+    rule: StemId,
+    folding: bool,
+) -> Result<Vec<Vec<u8>>, WalkError> {
+    let depth = tree.depth();
+    let rests = names.rests_on(rule, tree.absolute(path)?.as_bytes(), folding);
+    let prefix = |end: usize| path.split(|byte| *byte == b'/').take(end + 1 - depth).collect::<Vec<_>>().join(&b'/');
+    Ok(rests.into_iter().filter(|end| *end >= depth).map(prefix).collect())
+}
+
+/// A symlink at a name that has a verdict.
+struct LinkFound {
+    path: AbsPath,
+    verdict: NameDecision,
+    dir: StateId,
+    next: StateId,
+}
+
+impl LinkFound {
+    /// What it leads to counts as well, and every link on the way is as good as the first.
+    fn extend(&self, names: &mut Names, ground: &TreeRoots) -> Result<(), WalkError> {
+        let Some(followed) = symlink::leads_to(&self.path)? else { return Ok(()) };
+        let writable = |path: &AbsPath| ground.tree_of(path).is_some_and(|tree| tree.writable);
+        for link in followed.links.iter().filter(|link| writable(link)) {
+            names.add_path(Rule::Link, link.as_bytes());
+        }
+        let Some(tree) = ground.tree_of(&followed.end) else { return Ok(()) };
+        // One that leads up to where it lies itself would lock everything there.
+        let is_above = self.path.is_within(&followed.end);
+        match self.verdict {
+            NameDecision::Deny(_) => names.add_path(Rule::Deny, followed.end.as_bytes()),
+            NameDecision::Protect(_) if tree.writable => names.add_path(Rule::Protect, followed.end.as_bytes()),
+            NameDecision::Through if tree.writable && !is_above => {
+                names.add_path(Rule::Protect, followed.end.as_bytes())
+            }
+            NameDecision::Way => names.add_alias(self.dir, self.next, followed.end.as_bytes()),
+            NameDecision::Protect(_)
+            | NameDecision::Through
+            | NameDecision::Link(_)
+            | NameDecision::Socket
+            | NameDecision::Free => {}
+        }
+        Ok(())
+    }
+}
+
+/// A file that has other names.
+struct Linked {
+    identity: Identity,
+    kind: CoverKind,
+}
+
+struct Surveyor<'e, 'f, E> {
+    guards_git: bool,
+    enter: &'e mut Enter<'f, E>,
+    lent: &'e mut Lent,
+    found: Survey,
+    pins: BTreeSet<(usize, Vec<u8>)>,
+    links: Vec<LinkFound>,
+    linked: Vec<Linked>,
+    /// What the configurations of repositories make git obey.
+    obeyed: Obeyed,
+    /// Directories that are git's by their parts, the same way.
+    git: Vec<Vec<u8>>,
+    /// Bytes of the paths that were found.
+    kept: usize,
+}
+
+impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
+    fn new(guards_git: bool, enter: &'e mut Enter<'f, E>, lent: &'e mut Lent) -> Surveyor<'e, 'f, E> {
+        let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let (obeyed, git) = (Obeyed::default(), Vec::new());
+        Surveyor { guards_git, enter, lent, found: Survey::default(), pins, links, linked, obeyed, git, kept: 0 }
+    }
+
+    fn note_names(&mut self, stat: &Stat, kind: CoverKind) {
+        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile && stat.st_nlink > 1 {
+            self.linked.push(Linked { identity: Identity::from(stat), kind });
+        }
+    }
+
+    fn pin(&mut self, tree: usize, path: Vec<u8>) -> Result<(), WalkError> {
+        if !self.pins.contains(&(tree, path.clone())) {
+            walk::keep(&mut self.kept, &path)?;
+            self.pins.insert((tree, path));
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
+        let path = dir.absolute(name)?;
+        walk::keep(&mut self.kept, path.as_bytes())?;
+        self.found.covers.push(cover(path, stat, kind)?);
+        if dir.tree.writable {
+            self.found.held.push((dir.identity, name.into()));
+        }
+        Ok(())
+    }
+}
+
+impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
+    type Error = E;
+
+    fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, E> {
+        // Nothing gets in there during the run: there is nothing to watch for.
+        if !self.lent.is_empty() && self.lent.covers(dir.tree.absolute(dir.path)?.as_bytes()) {
+            return Ok(Some(dir.node));
+        }
+        (self.enter)(names, dir).map(Some)
+    }
+
+    fn root(&mut self, tree: &OpenTree, verdict: NameDecision, look: Look) -> Result<Option<Below>, E> {
+        let (kind, below) = match verdict {
+            NameDecision::Deny(_) => (CoverKind::Mask, Below::Masked),
+            // It can not be moved: a mount begins there.
+            NameDecision::Protect(_) if look.opened_below && tree.is_dir() => return Ok(Some(Below::Carved)),
+            _ => (CoverKind::Lock, Below::Locked),
+        };
+        self.found.covers.push(cover(tree.path.clone(), tree.stat(), kind)?);
+        self.note_names(tree.stat(), kind);
+        Ok(Some(below))
+    }
+
+    fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, E> {
+        let name = entry.name.to_bytes();
+        // Gone again: if it comes back, there is an event.
+        let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
+        let file_type = FileType::from_raw_mode(stat.st_mode);
+        let path = dir.join(name)?;
+        if let NameDecision::Deny(Some(rule)) | NameDecision::Protect(Some(rule)) | NameDecision::Link(Some(rule)) =
+            entry.verdict
+            && dir.tree.writable
+        {
+            let below = pins(names, dir.tree, &path, rule, dir.folding)?;
+            for path in below {
+                self.pin(dir.tree_index, path)?;
+            }
+        }
+        if file_type == FileType::Symlink && !matches!(entry.verdict, NameDecision::Socket | NameDecision::Link(_)) {
+            let (path, state, next) = (dir.absolute(name)?, dir.state, entry.look.next);
+            let link = |verdict| LinkFound { path: path.clone(), verdict, dir: state, next };
+            if entry.verdict != NameDecision::Through {
+                self.links.push(link(entry.verdict));
+            }
+            if dir.tree.writable && dir.below == Below::Locked {
+                self.links.push(link(NameDecision::Through));
+            }
+            if dir.is_in_git(names) {
+                match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
+                    Ok(said) => self.found.through.push(Through {
+                        dir: dir.identity,
+                        name: name.into(),
+                        identity: Identity::from(&stat),
+                        said: said.into_bytes(),
+                    }),
+                    Err(Errno::NOENT | Errno::INVAL) => {} // it is another link now, or none
+                    Err(source) => return Err(dir.unseen(name, source).into()),
+                }
+            }
+        }
+        match entry.verdict {
+            NameDecision::Deny(_) => {
+                self.put(dir, name, &stat, CoverKind::Mask)?;
+                self.note_names(&stat, CoverKind::Mask);
+                Ok(Some(Below::Masked))
+            }
+            // An exception inside: what is in it is locked piece by piece.
+            NameDecision::Protect(_) if entry.look.opened_below && file_type == FileType::Directory => {
+                self.pin(dir.tree_index, path)?;
+                Ok(Some(Below::Carved))
+            }
+            NameDecision::Protect(_) => {
+                self.put(dir, name, &stat, CoverKind::Lock)?;
+                self.note_names(&stat, CoverKind::Lock);
+                let whole = [&git::whole_path(dir)[..], b"/", name].concat();
+                let obeyed = match names.git.role(&whole).filter(|_| dir.tree.writable) {
+                    Some(Role::Config) => git::obeyed_by(dir, entry.name),
+                    Some(Role::GitFile) => match git::obeyed_from(dir, entry.name) {
+                        // What git can not read it does not obey. In the trees it is looked at by itself.
+                        Err(Unread { source: Errno::ACCESS, .. }) => Ok(Obeyed::default()),
+                        obeyed => obeyed,
+                    },
+                    _ => Ok(Obeyed::default()),
+                };
+                self.obeyed.extend(obeyed.map_err(WalkError::from)?);
+                Ok(Some(Below::Locked))
+            }
+            NameDecision::Link(_) => {
+                self.put(dir, name, &stat, CoverKind::Lock)?;
+                Ok(None)
+            }
+            NameDecision::Way if dir.tree.writable && dir.below != Below::Locked => {
+                self.put(dir, name, &stat, CoverKind::Lock)?;
+                Ok(None)
+            }
+            NameDecision::Socket => {
+                self.put(dir, name, &stat, CoverKind::Mask)?;
+                Ok(None)
+            }
+            NameDecision::Way | NameDecision::Through | NameDecision::Free => Ok(None),
+        }
+    }
+
+    fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, E> {
+        let mut stat = dir.stat(name);
+        // The right to search the directory was taken away since it was opened.
+        if let Err(Errno::ACCESS) = stat {
+            let object =
+                rustix::io::fcntl_dupfd_cloexec(dir.fd, 0).map_err(|source| dir.unseen(name.to_bytes(), source))?;
+            if !self.shut(dir.tree, dir.path, &object)? {
+                return Ok(None);
+            }
+            stat = dir.stat(name);
+        }
+        match stat {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(source) => Err(dir.unseen(name.to_bytes(), source).into()),
+        }
+    }
+
+    fn wants_files(&self, below: Below) -> bool {
+        matches!(below, Below::Locked | Below::Masked)
+    }
+
+    fn file(&mut self, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<(), E> {
+        let kind = if dir.below == Below::Masked { CoverKind::Mask } else { CoverKind::Lock };
+        if let Some(stat) = self.stat(dir, entry.name)? {
+            self.note_names(&stat, kind);
+        }
+        Ok(())
+    }
+
+    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<(), E> {
+        let path = dir.join(name.to_bytes())?;
+        walk::keep(&mut self.kept, &path)?;
+        self.found.flagged.push((dir.tree_index, path));
+        Ok(())
+    }
+
+    /// A bare repository that was here before is the user's: it stays, and what git executes in it is locked.
+    fn leave(&mut self, _names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
+        let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
+        if !counts || !parts.make_a_repository() || git::is_git_name(dir.own_name(), dir.folding) {
+            return Ok(());
+        }
+        self.found.bare.push(dir.identity);
+        if !dir.path.is_empty() {
+            self.pin(dir.tree_index, dir.path.to_vec())?;
+        }
+        self.git.push(git::whole_path(dir));
+        for name in [c"config", c"config.worktree"] {
+            self.obeyed.extend(git::obeyed_by(dir, name).map_err(WalkError::from)?);
+        }
+        Ok(())
+    }
+
+    /// A directory that can not be listed or searched is closed as a whole: a command that knows names in it, or gives itself the
+    /// rights, would open what no pattern was held against. What its names lead to elsewhere still counts.
+    fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
+        let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
+        let stat = rustix::fs::fstat(object).map_err(failed)?;
+        if self.lent.is_known(Identity::from(&stat)) {
+            return Ok(false);
+        }
+        let mask = cover(tree.absolute(path)?, &stat, CoverKind::Mask)?;
+        Ok(self.lent.open(tree, object, &stat, mask).map_err(failed)?)
+    }
+}
+
+/// The second walk, when it is needed: other names of the same files.
+struct OtherNames<'s, E> {
+    /// Directories that the first walk has closed as a whole.
+    lent: &'s Lent,
+    linked: Vec<(u64, Identity, CoverKind)>,
+    covers: Vec<Cover>,
+    locked: Vec<(Identity, Box<[u8]>)>,
+    error: PhantomData<E>,
+}
+
+impl<'s, E: From<WalkError>> OtherNames<'s, E> {
+    fn new(linked: &[Linked], lent: &'s Lent) -> OtherNames<'s, E> {
+        // Of one file that is denied under one name and protected under another, the deny comes first.
+        let key = |linked: &Linked| (linked.identity.inode(), linked.identity, linked.kind);
+        let mut linked: Vec<_> = linked.iter().map(key).collect();
+        linked.sort_by_key(|(inode, identity, kind)| (*inode, *identity, *kind != CoverKind::Mask));
+        linked.dedup_by_key(|(_, identity, _)| *identity);
+        OtherNames { lent, linked, covers: Vec::new(), locked: Vec::new(), error: PhantomData }
+    }
+}
+
+impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
+    type Error = E;
+
+    fn enter(&mut self, _names: &Names, _dir: &Dir<'_>) -> Result<Option<u32>, E> {
+        Ok(Some(0))
+    }
+
+    fn root(&mut self, _tree: &OpenTree, verdict: NameDecision, look: Look) -> Result<Option<Below>, E> {
+        let below = if look.opened_below { Below::Carved } else { Below::Locked };
+        Ok((!matches!(verdict, NameDecision::Deny(_))).then_some(below))
+    }
+
+    fn found(&mut self, _names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, E> {
+        match entry.verdict {
+            NameDecision::Protect(_) if entry.file_type == FileType::Directory => {
+                Ok(Some(if entry.look.opened_below { Below::Carved } else { Below::Locked }))
+            }
+            NameDecision::Protect(_) => {
+                self.file(dir, entry)?;
+                Ok(None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn wants_files(&self, _below: Below) -> bool {
+        true
+    }
+
+    fn file(&mut self, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<(), E> {
+        if dir.numbers_agree && self.linked.binary_search_by_key(&entry.inode, |(inode, ..)| *inode).is_err() {
+            return Ok(());
+        }
+        let Some(stat) = self.stat(dir, entry.name)? else { return Ok(()) };
+        let identity = Identity::from(&stat);
+        let Some((_, _, kind)) = self.linked.iter().find(|(_, other, _)| *other == identity) else { return Ok(()) };
+        // What is locked as a whole, or only read, needs no lock of its own.
+        let locked_already = dir.below == Below::Locked || matches!(entry.verdict, NameDecision::Protect(_));
+        if *kind == CoverKind::Lock && (locked_already || !dir.tree.writable) {
+            return Ok(());
+        }
+        let name = entry.name.to_bytes();
+        self.covers.push(cover(dir.absolute(name)?, &stat, *kind)?);
+        if *kind == CoverKind::Lock {
+            self.locked.push((dir.identity, name.into()));
+        }
+        Ok(())
+    }
+
+    fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, E> {
+        let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
+        let stat = rustix::fs::fstat(object).map_err(failed)?;
+        if self.lent.is_known(Identity::from(&stat)) { Ok(false) } else { Err(failed(Errno::ACCESS).into()) }
+    }
+}

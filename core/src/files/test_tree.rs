@@ -1,0 +1,132 @@
+//! A directory for a test to work in, gone with it, and words to fill it.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::patterns::Names;
+use super::tree_roots::Tree;
+use crate::plan::Protected;
+use crate::plan::wire::bytes::{AbsPath, Text};
+
+/// The thread of a test run by root goes on as an ordinary user.
+pub fn become_ordinary() {
+    use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
+    if rustix::process::getuid().is_root() {
+        let (uid, gid) = (rustix::process::Uid::from_raw(65534), rustix::process::Gid::from_raw(65534));
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+    }
+}
+
+pub struct Scene(pub PathBuf);
+
+impl Scene {
+    pub fn new() -> Scene {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("paddock-scene-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().canonicalize().unwrap().join(name);
+        fs::create_dir(&path).unwrap();
+        Scene(path)
+    }
+
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.0.join(name)
+    }
+
+    pub fn dir(&self, name: impl AsRef<Path>) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(&path).unwrap();
+        path
+    }
+
+    /// With its directories; it says its own name.
+    pub fn file(&self, name: impl AsRef<Path>) -> PathBuf {
+        let path = self.path(&name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, name.as_ref().as_os_str().as_bytes()).unwrap();
+        path
+    }
+
+    pub fn link(&self, name: impl AsRef<Path>, target: impl AsRef<Path>) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::os::unix::fs::symlink(target, &path).unwrap();
+        path
+    }
+
+    pub fn tree(&self, name: impl AsRef<Path>, writable: bool) -> Tree {
+        Tree { path: absolute(&self.dir(name)), writable, watched: writable }
+    }
+
+    /// Where something is, seen from the scene.
+    pub fn relative(&self, path: &AbsPath) -> String {
+        let path = Path::new(std::ffi::OsStr::from_bytes(path.as_bytes()));
+        path.strip_prefix(&self.0).unwrap().to_string_lossy().into_owned()
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub fn absolute(path: &Path) -> AbsPath {
+    AbsPath::new(Text::from_bytes(path.as_os_str().as_bytes().to_vec()).unwrap()).unwrap()
+}
+
+pub fn names(deny: &[&str], protect: &[&str], opened: &[&str]) -> Names {
+    let texts = |list: &[&str]| list.iter().map(|one| text(one)).collect::<Vec<_>>();
+    let protect = protect.iter().map(|one| protected(one)).collect::<Vec<_>>();
+    Names::new(&texts(deny), &protect, &texts(opened), &[]).unwrap()
+}
+
+pub fn text(text: &str) -> Text {
+    Text::from_bytes(text.into()).unwrap()
+}
+
+/// One pattern, as a plan has it.
+pub fn protected(pattern: &str) -> Protected {
+    let (beginning, name) = pattern.rsplit_once('/').unwrap();
+    let beginning = if beginning.is_empty() { "/" } else { beginning };
+    Protected { below: vec![text(beginning)], but: Vec::new(), names: vec![text(name)] }
+}
+
+/// What a plan protects, in kind if not in number.
+pub const PROTECTED: &[&str] = &[
+    "**/.git/config",
+    "**/.git/config.lock",
+    "**/.git/config.worktree",
+    "**/.git/hooks",
+    "**/.git/commondir",
+    "**/.git/gitdir",
+    "**/.git/info/attributes",
+    "**/.git/info/grafts",
+    "**/.git/objects/info/alternates",
+    "**/.git/worktrees/*/commondir",
+    "**/.git/worktrees/*/gitdir",
+    "**/.git/worktrees/*/config.worktree",
+    "**/.git/modules/**/config",
+    "**/.git/modules/**/hooks",
+    "**/.git/modules/**/commondir",
+    "**/.gitmodules",
+    "**/.vscode",
+    "**/.idea",
+    "**/.envrc",
+    "**/.claude",
+    "**/.husky",
+    "**/.mcp.json",
+    "**/*.code-workspace",
+    "**/.bashrc",
+    "**/.config/fish",
+    "**/.npmrc",
+];
+pub const DENIED: &[&str] = &["**/.env", "**/.env.*", "**/*.pem", "**/*.key", "**/id_rsa*", "**/*.kdbx"];
+
+/// What this thread has cost so far: a busy machine adds to the clock, not to this.
+pub fn cpu_us() -> u128 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as u128 * 1_000_000 + now.tv_nsec as u128 / 1000
+}

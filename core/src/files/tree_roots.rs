@@ -1,0 +1,176 @@
+//! The trees of a run: each opened once, and everything in it reached from there.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use super::patterns::{Names, StateId};
+use super::walk::WalkError;
+use crate::kernel::open_beneath;
+use crate::plan::wire::bytes::{AbsPath, Text};
+
+/// A place that the command is granted.
+#[derive(Clone, Debug)]
+pub struct Tree {
+    /// No symlink is on the way.
+    pub path: AbsPath,
+    pub writable: bool,
+    /// Are names that appear later looked for as well?
+    pub watched: bool,
+}
+
+/// A tree, opened.
+#[derive(Debug)]
+pub struct OpenTree {
+    pub path: AbsPath,
+    pub writable: bool,
+    pub watched: bool,
+    root: OwnedFd,
+    stat: Stat,
+    /// Relative paths that belong to other trees, or to nobody.
+    left_out: Vec<Box<[u8]>>,
+}
+
+/// All the trees of a run.
+#[derive(Debug)]
+pub struct TreeRoots {
+    pub trees: Vec<OpenTree>,
+}
+
+impl TreeRoots {
+    /// Opens the trees. What lies in `left_out` is not walked: other means hold it.
+    pub fn open(trees: &[Tree], left_out: &[AbsPath]) -> Result<TreeRoots, WalkError> {
+        let mut opened: Vec<OpenTree> = Vec::with_capacity(trees.len());
+        for tree in trees {
+            if left_out.iter().any(|path| tree.path.is_within(path)) {
+                continue;
+            }
+            if let Some(same) = opened.iter_mut().find(|other| other.path == tree.path) {
+                same.writable |= tree.writable;
+                same.watched |= tree.watched;
+                continue;
+            }
+            let failed = |source| WalkError::Root { path: tree.path.clone(), source };
+            let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let resolve = ResolveFlags::NO_SYMLINKS;
+            let path = tree.path.as_c_str();
+            let root = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve).map_err(failed)?;
+            let stat = rustix::fs::fstat(&root).map_err(failed)?;
+            if FileType::from_raw_mode(stat.st_mode) == FileType::Symlink {
+                return Err(failed(Errno::LOOP));
+            }
+            let below = |path| relative(&tree.path, path).filter(|path| !path.is_empty()).map(Box::from);
+            let others = trees.iter().map(|tree| &tree.path).chain(left_out);
+            opened.push(OpenTree {
+                path: tree.path.clone(),
+                writable: tree.writable,
+                watched: tree.watched,
+                root,
+                stat,
+                left_out: others.filter_map(below).collect(),
+            });
+        }
+        Ok(TreeRoots { trees: opened })
+    }
+
+    /// The innermost tree that a path lies in.
+    pub fn tree_of(&self, path: &AbsPath) -> Option<&OpenTree> {
+        let holding = self.trees.iter().filter(|tree| path.is_within(&tree.path));
+        holding.max_by_key(|tree| tree.path.as_bytes().len())
+    }
+}
+
+fn relative<'p>(root: &AbsPath, path: &'p AbsPath) -> Option<&'p [u8]> {
+    if !path.is_within(root) {
+        return None;
+    }
+    let rest = &path.as_bytes()[root.as_bytes().len()..];
+    Some(rest.strip_prefix(b"/").unwrap_or(rest))
+}
+
+impl TreeRoots {
+    /// The innermost tree that a path lies in, and the path from there.
+    pub fn place_of<'p>(&self, path: &'p AbsPath) -> Option<(&OpenTree, &'p [u8])> {
+        let tree = self.tree_of(path)?;
+        Some((tree, relative(&tree.path, path)?))
+    }
+
+    /// Opens something in the trees for looking, through no symlink.
+    pub fn look(&self, path: &AbsPath) -> Result<OwnedFd, Errno> {
+        let (tree, below) = self.place_of(path).ok_or(Errno::NOENT)?;
+        match below {
+            b"" => tree.root.try_clone().map_err(|_| Errno::MFILE),
+            below => tree.open(below, OFlags::PATH),
+        }
+    }
+}
+
+impl OpenTree {
+    pub fn is_dir(&self) -> bool {
+        FileType::from_raw_mode(self.stat.st_mode) == FileType::Directory
+    }
+
+    /// Is it only read, and not a copy?
+    pub fn is_read_only(&self) -> bool {
+        !self.writable && !self.watched
+    }
+
+    /// Does the command work on a copy of it?
+    pub fn is_copy(&self) -> bool {
+        !self.writable && self.watched
+    }
+
+    /// Can anything below a directory in this state have a verdict? Where nothing can be written, nothing is protected.
+    pub fn is_worth_a_look(&self, names: &Names, state: StateId) -> bool {
+        if self.is_read_only() { names.expects_denied(state) } else { names.expects(state) }
+    }
+
+    pub fn stat(&self) -> &Stat {
+        &self.stat
+    }
+
+    /// The same tree, looked at from somewhere else, where it is only looked at.
+    pub fn seen_from(&self, root: OwnedFd) -> Result<OpenTree, WalkError> {
+        let failed = |source| WalkError::Root { path: self.path.clone(), source };
+        let stat = rustix::fs::fstat(&root).map_err(failed)?;
+        let (path, left_out) = (self.path.clone(), self.left_out.clone());
+        Ok(OpenTree { path, writable: false, watched: true, root, stat, left_out })
+    }
+
+    pub fn absolute(&self, path: &[u8]) -> Result<AbsPath, WalkError> {
+        if path.is_empty() {
+            return Ok(self.path.clone());
+        }
+        let separator: &[u8] = if self.path.as_bytes() == b"/" { b"" } else { b"/" };
+        let text = Text::from_bytes([self.path.as_bytes(), separator, path].concat())?;
+        Ok(AbsPath::new(text)?)
+    }
+
+    /// How many names its own path has.
+    pub fn depth(&self) -> usize {
+        self.path.as_bytes().split(|byte| *byte == b'/').filter(|name| !name.is_empty()).count()
+    }
+
+    pub fn open(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        open_beneath::open(&self.root, path, flags)
+    }
+
+    /// Paths relative to the tree that are not walked.
+    pub fn left_out(&self) -> impl Iterator<Item = &[u8]> {
+        self.left_out.iter().map(|path| &**path)
+    }
+
+    /// Is a path, or a directory above it, one that is not walked?
+    pub fn leaves_out(&self, path: &[u8]) -> bool {
+        self.left_out().any(|other| matches!(path.strip_prefix(other), Some([] | [b'/', ..])))
+    }
+
+    pub fn is_left_out(&self, path: &[u8], name: &[u8]) -> bool {
+        self.left_out.iter().any(|other| match other.strip_prefix(path) {
+            Some(rest) if path.is_empty() => rest == name,
+            Some([b'/', rest @ ..]) => rest == name,
+            _ => false,
+        })
+    }
+}

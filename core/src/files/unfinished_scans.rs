@@ -1,0 +1,154 @@
+//! Marks of last scans that are still to be done (`supervisor/finish_scans.rs` does them).
+//!
+//! Before a command starts that can write to a tree as the host does, the supervisor leaves a mark: a file in Paddock's own state,
+//! which no command can write. It holds the plan and the memory of the guard. The supervisor holds a lock on it, and removes it after
+//! a complete last scan. If everything was killed, or the scan did not finish, the mark stays without its lock. Then the next run of
+//! this user, in whatever workspace, and `paddock doctor` do the scan first. It does not matter whether that run has to do with the
+//! marked trees: what was planted there is executed by the host, and waits for nobody's run.
+//!
+//! Marks appear by rename, so each is whole.
+
+use std::fmt::Write as _;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::Pid;
+use serde::Deserialize;
+
+use super::guard::{Guard, GuardError, Memory};
+use super::workspace::session_dir;
+use crate::kernel::errno_names::errno_text;
+use crate::plan::wire::bytes::AbsPath;
+
+const DIRECTORY: &[u8] = b"unfinished";
+
+#[derive(Debug, thiserror::Error)]
+pub enum UnfinishedError {
+    #[error("{path}, where unfinished scans are noted, can not be used: {}", errno_text(*.source))]
+    Directory { path: String, source: Errno },
+    #[error("{path}, the note of an unfinished scan, can not be written: {}", errno_text(*.source))]
+    Write { path: String, source: Errno },
+    #[error("{path}, the note of an unfinished scan, can not be read: {}", errno_text(*.source))]
+    Read { path: String, source: Errno },
+    #[error("{path}, the note of an unfinished scan, is damaged or not of this version")]
+    Damaged { path: String },
+    #[error(
+        "an earlier run did not finish its last scan (session {session}), and it can not be finished now: {source}"
+    )]
+    Scan { session: String, source: GuardError },
+    #[error("an earlier run (session {session}) left {left}, which can not be taken away: {}", errno_text(*.source))]
+    Left { session: String, left: AbsPath, source: Errno },
+    #[error(transparent)]
+    Guard(#[from] GuardError),
+}
+
+impl UnfinishedError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            UnfinishedError::Directory { .. } | UnfinishedError::Write { .. } => {
+                "it lies in ~/.local/state/paddock, which must be yours and have room"
+            }
+            UnfinishedError::Read { .. } | UnfinishedError::Damaged { .. } => {
+                "look through the workspace of that run for names that you did not make, then remove the note"
+            }
+            UnfinishedError::Scan { .. } => {
+                "remove what is in the way, then `paddock doctor` finishes it; or look through the workspace yourself, and remove \
+                 the note of that session in ~/.local/state/paddock/unfinished"
+            }
+            UnfinishedError::Left { .. } => "look at it, remove it by hand, then run `paddock doctor`",
+            UnfinishedError::Guard(error) => error.hint(),
+        }
+    }
+}
+
+/// The first line of a mark; the plan follows.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Note {
+    /// The numbers of the trees that are still to be scanned, if some were. It comes first: see [`rewritten`].
+    pub waiting: Option<Vec<usize>>,
+    pub version: u32,
+    /// The first process of the sandbox.
+    pub init: i32,
+    pub memory: Memory,
+}
+
+pub const VERSION: u32 = 1;
+
+/// The mark of this run. While this is open, the run lives.
+pub struct Mark {
+    dir: OwnedFd,
+    name: String,
+    _locked: OwnedFd,
+}
+
+impl Mark {
+    /// To be set before the command starts. None: the command can write to no tree as the host does.
+    pub fn set(
+        sessions: &AbsPath,
+        id: &str,
+        plan: &[u8],
+        guard: &Guard,
+        init: Pid,
+    ) -> Result<Option<Mark>, UnfinishedError> {
+        let mut note = String::with_capacity(4096);
+        let _ = write!(note, "{{\"version\":{VERSION},\"init\":{},\"memory\":", init.as_raw_nonzero());
+        if !guard.write_memory(&mut note).map_err(GuardError::from)? {
+            return Ok(None);
+        }
+        note.push_str("}\n");
+        let path = directory(sessions);
+        let shown = |name: &str| format!("{}/{name}", String::from_utf8_lossy(&path));
+        let opened = match open_dir(&path) {
+            Err(Errno::NOENT) => session_dir::make_all(&path).and_then(|()| open_dir(&path)),
+            opened => opened,
+        };
+        let dir = opened.map_err(|source| UnfinishedError::Directory { path: shown(""), source })?;
+        let fresh = format!(".{id}");
+        let written = (|| {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = rustix::fs::openat(&dir, &*fresh, flags, Mode::RUSR | Mode::WUSR)?;
+            rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            write_all(&file, &[note.as_bytes(), plan])?;
+            rustix::fs::renameat(&dir, &*fresh, &dir, id)?;
+            Ok(file)
+        })();
+        match written {
+            Ok(file) => Ok(Some(Mark { dir, name: id.to_owned(), _locked: file })),
+            Err(source) => {
+                let _ = rustix::fs::unlinkat(&dir, &*fresh, AtFlags::empty());
+                Err(UnfinishedError::Write { path: shown(id), source })
+            }
+        }
+    }
+
+    /// After a complete last scan, or if no command was started.
+    pub fn remove(self) -> Result<(), UnfinishedError> {
+        let removed = rustix::fs::unlinkat(&self.dir, &*self.name, AtFlags::empty());
+        removed.map_err(|source| UnfinishedError::Write { path: self.name, source })
+    }
+}
+
+pub fn directory(sessions: &AbsPath) -> Vec<u8> {
+    let path = sessions.as_bytes();
+    let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    [&path[..end], b"/", DIRECTORY].concat()
+}
+
+pub fn open_dir(path: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat(CWD, path, flags, Mode::empty())
+}
+
+pub fn write_all(file: &OwnedFd, parts: &[&[u8]]) -> Result<(), Errno> {
+    for mut part in parts.iter().copied() {
+        while !part.is_empty() {
+            match rustix::io::write(file, part)? {
+                0 => return Err(Errno::NOSPC),
+                count => part = &part[count..],
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,342 @@
+//! Trees, listed by descriptor.
+//!
+//! A walk holds one open directory for each level of the path that it is on, and opens a child from its parent by one name and
+//! through no symlink. So whatever happens to names meanwhile, nothing outside is ever listed, memory grows with the depth and
+//! with the names that wait, and time with the entries. A tree may be deeper than a process may have files: the levels nearest
+//! the root are closed then, and opened again by `..` on the way back. Entries are told by the type that the listing gives; only
+//! what matches is looked at closer, by the [`Visitor`].
+//!
+//! Only ENOENT means that a name is not there. A name that has become something else is looked at afresh. A directory without
+//! the right to list or to search it is the visitor's to decide on, and every other error ends the walk, or is remembered by the
+//! visitor: nothing is left out in silence.
+//!
+//! A tree ends where another one begins. Mounts are walked through, as they are part of what a grant shows.
+
+mod walker;
+
+use std::collections::TryReserveError;
+use std::ffi::CStr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, FileType, Stat};
+use rustix::io::Errno;
+
+use super::git::{self, Unread};
+use super::patterns::{Look, Names, NamesError, StateId, StemId};
+use super::tree_roots::OpenTree;
+use crate::kernel::resolved_path::Identity;
+use crate::plan::wire::bytes::{AbsPath, Text};
+
+pub use walker::{Walker, searchable, shown};
+
+/// No tree is searched deeper: a path of PATH_MAX bytes has half as many names.
+pub const MAX_DEPTH: usize = 4096;
+/// A name that appears during a run is looked at within this time, or the run ends.
+pub const LONGEST_WAIT: Duration = Duration::from_secs(20);
+
+#[derive(Debug, thiserror::Error)]
+pub enum WalkError {
+    #[error("{path} can not be searched for names that are denied or protected: {source}")]
+    Root { path: AbsPath, source: Errno },
+    #[error("{path} can not be listed, and may hold names that are denied or protected: {source}")]
+    List { path: AbsPath, source: Errno },
+    #[error("{path} can not be looked at, and may be denied or protected: {source}")]
+    Look { path: AbsPath, source: Errno },
+    #[error(
+        "{path} lies more than {MAX_DEPTH} directories deep, and is not searched for names that are denied or protected"
+    )]
+    Deep { path: AbsPath },
+    #[error("{path} was moved while it was searched for names that are denied or protected")]
+    Moved { path: AbsPath },
+    #[error("there is not enough memory for the names that are searched")]
+    Memory,
+    #[error("the paths of the names that were found take more than {} MB", MOST_KEPT >> 20)]
+    TooMuch,
+    #[error("names appear faster than they can be searched: the oldest waited for {} s", LONGEST_WAIT.as_secs())]
+    Behind,
+    #[error("symlinks at protected names lead to one another without end ({path})")]
+    Links { path: AbsPath },
+    #[error("a signal stopped the search for names that are denied or protected")]
+    Interrupted,
+    #[error("{path} can not be read, and git outside the fence may obey it: {source}")]
+    Git { path: AbsPath, source: Errno },
+    #[error("{path}, made during the run, can not be taken away: {source}")]
+    Left { path: AbsPath, source: Errno },
+    #[error(transparent)]
+    Names(#[from] NamesError),
+    #[error("a name that was found is none: {0}")]
+    Path(#[from] crate::plan::wire::bytes::TextError),
+}
+
+impl From<Unread> for WalkError {
+    fn from(Unread { path, source }: Unread) -> WalkError {
+        match Text::from_bytes(path).and_then(AbsPath::new) {
+            Ok(path) => WalkError::Git { path, source },
+            Err(error) => WalkError::Path(error),
+        }
+    }
+}
+
+impl WalkError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            WalkError::Root { .. } => "check the path and its permissions",
+            WalkError::List { .. } => "make the directory readable for you, remove it, or deny it as a whole",
+            WalkError::Look { .. } => "make it accessible for you, remove it, or deny its directory as a whole",
+            WalkError::Deep { .. } => "remove that directory: no tool reaches it by a path",
+            WalkError::Moved { .. } => "run again when nothing moves directories in the workspace",
+            WalkError::Memory => "free some memory, or raise the limit on it (ulimit -v)",
+            WalkError::TooMuch => "remove directories with very long paths from the workspace",
+            WalkError::Behind => "let the command make fewer directories at a time, or run it with --cow",
+            WalkError::Links { .. } => "remove one of the links",
+            WalkError::Interrupted => "start the run again, and let it finish",
+            WalkError::Left { .. } => "look at it, and remove it by hand",
+            WalkError::Git { .. } => "make the file readable for you, or remove it",
+            WalkError::Names(error) => error.hint(),
+            WalkError::Path(_) => "this is a bug of paddock",
+        }
+    }
+}
+
+impl From<TryReserveError> for WalkError {
+    fn from(_: TryReserveError) -> WalkError {
+        WalkError::Memory
+    }
+}
+
+/// What the paths of names that were found may take, all together. A path may be much longer than PATH_MAX.
+const MOST_KEPT: usize = 64 << 20;
+
+/// Adds a path to those that are kept.
+pub fn keep(kept: &mut usize, path: &[u8]) -> Result<(), WalkError> {
+    *kept += path.len();
+    if *kept > MOST_KEPT { Err(WalkError::TooMuch) } else { Ok(()) }
+}
+
+/// What the rules say of an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameDecision {
+    /// The rule that says so, if it was a pattern.
+    Deny(Option<StemId>),
+    Protect(Option<StemId>),
+    /// A symlink on the way to something denied or protected.
+    Link(Option<StemId>),
+    /// A symlink that patterns go through.
+    Way,
+    /// A symlink that others go through who know nothing of it: git, which writes to names in its own directory, and whoever reads what is locked.
+    Through,
+    Socket,
+    Free,
+}
+
+/// How what lies in a directory is to be seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Below {
+    Plain,
+    /// Protected, all but what is opened.
+    Carved,
+    /// Read-only as a whole: only denies count.
+    Locked,
+    /// Closed as a whole: nothing counts.
+    Masked,
+}
+
+/// A directory, open.
+pub struct Dir<'a> {
+    pub tree: &'a OpenTree,
+    /// Which of the ground's trees that is.
+    pub tree_index: usize,
+    pub fd: BorrowedFd<'a>,
+    /// Relative to the tree; empty for its root.
+    pub path: &'a [u8],
+    pub identity: Identity,
+    pub state: StateId,
+    pub below: Below,
+    pub folding: bool,
+    /// Do the numbers of the listing say which files are one?
+    pub numbers_agree: bool,
+    /// What the visitor gave the directory above, then what it gives this one.
+    pub node: u32,
+}
+
+impl Dir<'_> {
+    /// The path of an entry, relative to the tree.
+    pub fn join(&self, name: &[u8]) -> Result<Vec<u8>, WalkError> {
+        let mut path = Vec::new();
+        path.try_reserve_exact(self.path.len() + 1 + name.len())?;
+        path.extend_from_slice(self.path);
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        Ok(path)
+    }
+
+    pub fn absolute(&self, name: &[u8]) -> Result<AbsPath, WalkError> {
+        self.tree.absolute(&self.join(name)?)
+    }
+
+    /// An entry that can not be looked at.
+    pub fn unseen(&self, name: &[u8], source: Errno) -> WalkError {
+        match self.join(name) {
+            Ok(path) => WalkError::Look { path: shown(self.tree, &path), source },
+            Err(error) => error,
+        }
+    }
+
+    /// Does it belong to a repository, of whatever work tree?
+    pub fn is_in_git(&self, names: &Names) -> bool {
+        names.guards_git && names.git.holds(&git::whole_path(self), self.folding)
+    }
+
+    /// The last name of its path.
+    pub fn own_name(&self) -> &[u8] {
+        let path = if self.path.is_empty() { self.tree.path.as_bytes() } else { self.path };
+        path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()
+    }
+
+    pub fn stat(&self, name: &CStr) -> Result<Stat, Errno> {
+        rustix::fs::statat(self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
+    }
+}
+
+pub struct Entry<'a> {
+    pub name: &'a CStr,
+    pub file_type: FileType,
+    /// As the listing has it; 0 when nobody listed.
+    pub inode: u64,
+    pub verdict: NameDecision,
+    pub look: Look,
+}
+
+/// The names that make a directory one of git's, when they come together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GitParts {
+    pub head: bool,
+    pub objects: bool,
+    pub refs: bool,
+    pub commondir: bool,
+}
+
+impl GitParts {
+    pub fn see(&mut self, name: &[u8], folding: bool) {
+        let part = match name.len() {
+            4 => [(&b"HEAD"[..], &mut self.head), (b"refs", &mut self.refs)],
+            7 | 9 => [(&b"objects"[..], &mut self.objects), (b"commondir", &mut self.commondir)],
+            _ => return,
+        };
+        for (known, seen) in part {
+            *seen |= name == known || (folding && name.eq_ignore_ascii_case(known));
+        }
+    }
+
+    /// Git takes such a directory for a repository (setup.c, is_git_directory).
+    pub fn make_a_repository(self) -> bool {
+        self.head && (self.commondir || (self.objects && self.refs))
+    }
+}
+
+/// What is done with what a walk comes by.
+pub trait Visitor {
+    type Error: From<WalkError>;
+
+    /// A directory was opened and is not listed yet. None: it is not to be.
+    fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, Self::Error>;
+
+    /// The root of a tree, or the file that is all of it, has a verdict. None: it is done with.
+    fn root(&mut self, tree: &OpenTree, verdict: NameDecision, look: Look) -> Result<Option<Below>, Self::Error>;
+
+    /// An entry that is not free. None: it is done with; otherwise, if it is a directory, it is walked.
+    fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, Self::Error>;
+
+    /// Looks at an entry. None: it is not there.
+    fn stat(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<Option<Stat>, Self::Error> {
+        match dir.stat(name) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(source) => Err(dir.unseen(name.to_bytes(), source).into()),
+        }
+    }
+
+    /// Every regular file without a verdict, where they are asked for.
+    fn file(&mut self, _dir: &Dir<'_>, _entry: &Entry<'_>) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    fn wants_files(&self, _below: Below) -> bool {
+        false
+    }
+
+    /// A file or a link that is flagged and has no verdict.
+    fn flagged(&mut self, _dir: &Dir<'_>, _name: &CStr) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// All entries were seen.
+    fn leave(&mut self, _names: &mut Names, _dir: &Dir<'_>, _parts: GitParts) -> Result<(), Self::Error> {
+        Ok(())
+    }
+
+    /// A directory may not be listed, or not be searched. It is open for looking. True: the visitor has given the rights back.
+    fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, Self::Error>;
+
+    /// A part of the tree can not be walked. Ok: the walk goes on with the rest.
+    fn failed(&mut self, error: WalkError) -> Result<(), Self::Error> {
+        Err(error.into())
+    }
+}
+
+fn is_last(path: &[u8], name: &[u8]) -> bool {
+    path.rsplit(|byte| *byte == b'/').next().is_some_and(|last| last.eq_ignore_ascii_case(name))
+}
+
+fn verdict(names: &Names, dir: &Dir<'_>, name: &[u8], file_type: FileType, look: Look) -> NameDecision {
+    if dir.below == Below::Masked {
+        return NameDecision::Free;
+    }
+    if look.deny.is_some() {
+        return NameDecision::Deny(look.deny);
+    }
+    verdict_without_denial(names, dir, name, file_type, look)
+}
+
+/// What the rules say of an entry as if no rule denied it.
+pub fn verdict_without_denial(
+    names: &Names,
+    dir: &Dir<'_>,
+    name: &[u8],
+    file_type: FileType,
+    look: Look,
+) -> NameDecision {
+    let link = file_type == FileType::Symlink;
+    if dir.tree.writable && dir.below != Below::Locked && !look.opened {
+        // Of a git directory parts are protected; as a whole it has to stay writable. So has the directory .jj/repo: a file of that name
+        // leads jj to another repository.
+        let jj = || name.eq_ignore_ascii_case(b"repo") && is_last(dir.path, b".jj");
+        let git = file_type == FileType::Directory && (names.is_git(name, dir.folding) || jj());
+        let branch = || names.git.is_branch(&[&git::whole_path(dir)[..], b"/", name].concat());
+        if (look.protect.is_some() && !git && !branch()) || dir.below == Below::Carved {
+            return NameDecision::Protect(look.protect);
+        }
+        // The directory is split by patterns; a file or a link in its place leads git elsewhere as a whole (G8, G9).
+        if names.guards_git && file_type != FileType::Directory && names.is_git(name, dir.folding) {
+            return NameDecision::Protect(None);
+        }
+        if link && look.way_to_protected {
+            return NameDecision::Way;
+        }
+        if link && look.link.is_some() {
+            return NameDecision::Link(look.link);
+        }
+    }
+    match file_type {
+        FileType::Symlink if look.way_to_denied => NameDecision::Way,
+        FileType::Symlink if dir.tree.writable && (dir.below == Below::Locked || dir.is_in_git(names)) => {
+            NameDecision::Through
+        }
+        // A connection needs no right to write: a socket is a way out wherever it can be seen.
+        FileType::Socket => NameDecision::Socket,
+        _ => NameDecision::Free,
+    }
+}

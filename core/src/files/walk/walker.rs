@@ -1,0 +1,476 @@
+//! The walk itself: levels, and the names that wait in each.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, Stat};
+use rustix::io::Errno;
+
+use super::{Below, Dir, Entry, GitParts, MAX_DEPTH, NameDecision, Visitor, WalkError, verdict};
+use crate::files::patterns::{Names, StateId};
+use crate::files::tree_roots::{OpenTree, TreeRoots};
+use crate::kernel::filesystem::Volume;
+use crate::kernel::open_beneath;
+use crate::kernel::resolved_path::Identity;
+use crate::plan::wire::bytes::AbsPath;
+
+const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NONBLOCK);
+
+/// For a directory whose children are opened, and which is not listed.
+const PATH: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// A directory that waits to be listed: a name in the directory that is on top of the levels.
+struct Waiting {
+    /// Where its name begins among the names that wait. It ends with a NUL, and is the last one there.
+    name: usize,
+    state: StateId,
+    below: Below,
+}
+
+/// A directory on the path that the walk is on. It was listed; some of its children may wait.
+struct Level {
+    /// None: there are too many.
+    fd: Option<OwnedFd>,
+    identity: Identity,
+    state: StateId,
+    below: Below,
+    folding: bool,
+    numbers_agree: bool,
+    node: u32,
+    /// How much of the path is its own.
+    path: usize,
+    /// Its first child among those that wait.
+    first: usize,
+}
+
+impl Level {
+    fn dir<'a>(&self, tree: &'a OpenTree, tree_index: usize, fd: BorrowedFd<'a>, path: &'a [u8]) -> Dir<'a> {
+        let Level { identity, state, below, folding, numbers_agree, node, .. } = *self;
+        Dir { tree, tree_index, fd, path: &path[..self.path], identity, state, below, folding, numbers_agree, node }
+    }
+}
+
+/// The memory that walks use again and again.
+#[derive(Default)]
+pub struct Walker {
+    levels: Vec<Level>,
+    waiting: Vec<Waiting>,
+    names: Vec<u8>,
+    path: Vec<u8>,
+    listing: Vec<u8>,
+    volume: Option<Volume>,
+    /// How deep the first level lies.
+    base: usize,
+    /// Names that were something else when they were opened.
+    changed: usize,
+    /// Says whether a signal asks the walk to stop.
+    pub is_interrupted: Option<fn() -> bool>,
+    /// A walk does not go on for longer.
+    pub deadline: Option<Instant>,
+}
+
+const LISTING: usize = 32 * 1024;
+/// In one directory.
+const MOST_STALE: usize = 100_000;
+/// In one walk.
+const MOST_CHANGED: usize = 10_000;
+/// Levels whose descriptors are held.
+const MOST_OPEN: usize = 64;
+/// The walk asks whether it has to stop at every directory, and after so many entries of one.
+const ENTRIES: usize = 1024;
+
+impl Walker {
+    /// Walks a whole tree.
+    pub fn tree<V: Visitor>(
+        &mut self,
+        names: &mut Names,
+        ground: &TreeRoots,
+        index: usize,
+        visitor: &mut V,
+    ) -> Result<(), V::Error> {
+        let tree = &ground.trees[index];
+        // Only a tree that can be written, or a copy of it, was asked for by the user; what is read may be the system's.
+        let start = names.start(tree.path.as_bytes(), tree.writable || tree.watched);
+        let look = start.look;
+        let verdict = match () {
+            () if start.denied => NameDecision::Deny(look.deny),
+            () if !tree.writable || look.opened => NameDecision::Free,
+            () => look.protect.map_or(NameDecision::Free, |rule| NameDecision::Protect(Some(rule))),
+        };
+        let below = match verdict {
+            NameDecision::Free => Some(Below::Plain),
+            verdict => visitor.root(tree, verdict, look)?,
+        };
+        let Some(below) = below.filter(|_| tree.is_dir()) else { return Ok(()) };
+        self.path.clear();
+        self.base = 0;
+        let outcome = self.list(names, ground, index, None, c"", look.next, below, visitor);
+        let outcome = outcome.and_then(|()| self.run(names, ground, index, visitor));
+        self.rest();
+        outcome
+    }
+
+    /// Judges one entry of an open directory, and walks what is below it.
+    pub fn entry<V: Visitor>(
+        &mut self,
+        names: &mut Names,
+        ground: &TreeRoots,
+        dir: &Dir<'_>,
+        name: &CStr,
+        file_type: FileType,
+        visitor: &mut V,
+    ) -> Result<(), V::Error> {
+        self.path.clear();
+        let outcome = self.consider(names, dir, name, file_type, 0, visitor).and_then(|()| {
+            if self.waiting.is_empty() {
+                return Ok(());
+            }
+            let fd = rustix::io::fcntl_dupfd_cloexec(dir.fd, 0).map_err(|source| dir.unseen(b"", source))?;
+            self.path.try_reserve(dir.path.len()).map_err(WalkError::from)?;
+            self.path.extend_from_slice(dir.path);
+            self.base = self.path.iter().filter(|byte| **byte == b'/').count();
+            let Dir { identity, state, below, folding, numbers_agree, node, .. } = *dir;
+            let path = self.path.len();
+            let level = Level { fd: Some(fd), identity, state, below, folding, numbers_agree, node, path, first: 0 };
+            self.levels.push(level);
+            self.run(names, ground, dir.tree_index, visitor)
+        });
+        self.rest();
+        outcome
+    }
+
+    /// Nothing waits any more. What was large goes back.
+    fn rest(&mut self) {
+        const SMALL: usize = 64 * 1024;
+        self.levels.clear();
+        self.waiting.clear();
+        self.names.clear();
+        self.changed = 0;
+        if self.names.capacity() > SMALL {
+            self.names = Vec::new();
+            self.waiting = Vec::new();
+        }
+        if self.path.capacity() > SMALL {
+            (self.path, self.levels) = (Vec::new(), Vec::new());
+        }
+    }
+
+    fn check(&self) -> Result<(), WalkError> {
+        if self.is_interrupted.is_some_and(|is_interrupted| is_interrupted()) {
+            return Err(WalkError::Interrupted);
+        }
+        if self.deadline.is_some_and(|deadline| Instant::now() > deadline) {
+            return Err(WalkError::Behind);
+        }
+        Ok(())
+    }
+
+    fn run<V: Visitor>(
+        &mut self,
+        names: &mut Names,
+        ground: &TreeRoots,
+        index: usize,
+        visitor: &mut V,
+    ) -> Result<(), V::Error> {
+        let mut name = Vec::new();
+        while let Some(level) = self.levels.last() {
+            if self.waiting.len() == level.first {
+                self.go_back(&ground.trees[index], visitor)?;
+                continue;
+            }
+            let Some(next) = self.waiting.pop() else { break };
+            name.clear();
+            name.extend_from_slice(&self.names[next.name..]);
+            self.names.truncate(next.name);
+            let name = CStr::from_bytes_until_nul(&name).unwrap_or_default();
+            self.path.truncate(level.path);
+            self.path.try_reserve(1 + name.to_bytes().len()).map_err(WalkError::from)?;
+            if !self.path.is_empty() {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(name.to_bytes());
+            let parent = self.levels.len() - 1;
+            self.list(names, ground, index, Some(parent), name, next.state, next.below, visitor)?;
+        }
+        Ok(())
+    }
+
+    /// The directory on top is done with.
+    fn go_back<V: Visitor>(&mut self, tree: &OpenTree, visitor: &mut V) -> Result<(), V::Error> {
+        let Some(done) = self.levels.pop() else { return Ok(()) };
+        let Some(level) = self.levels.last_mut().filter(|level| level.fd.is_none()) else { return Ok(()) };
+        let same = |fd: OwnedFd| {
+            let stat = rustix::fs::fstat(&fd)?;
+            Ok::<_, Errno>((Identity::from(&stat) == level.identity).then_some(fd))
+        };
+        let above = |fd: OwnedFd| rustix::fs::openat(fd, c"..", PATH, Mode::empty()).and_then(same);
+        let path = &self.path[..level.path];
+        level.fd = match done.fd.map(above) {
+            Some(Ok(Some(fd))) => Some(fd),
+            // What we come from was moved away, or shut: its parent may still be where it was.
+            _ => match tree.open(path, PATH).and_then(same) {
+                Ok(fd) => fd,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => None,
+                Err(source) => {
+                    visitor.failed(WalkError::List { path: shown(tree, path), source })?;
+                    None
+                }
+            },
+        };
+        if level.fd.is_none() {
+            let (first, waits) = (level.first, self.waiting.len() > level.first);
+            if waits {
+                visitor.failed(WalkError::Moved { path: shown(tree, path) })?;
+            }
+            if let Some(waiting) = self.waiting.get(first) {
+                self.names.truncate(waiting.name);
+            }
+            self.waiting.truncate(first);
+        }
+        Ok(())
+    }
+
+    /// Opens a directory by its name in the one on top, or the root of a tree, and lists it. Its path is the walk's.
+    #[allow(clippy::too_many_arguments, reason = "what a directory is made of")]
+    fn list<V: Visitor>(
+        &mut self,
+        names: &mut Names,
+        ground: &TreeRoots,
+        index: usize,
+        parent: Option<usize>,
+        name: &CStr,
+        state: StateId,
+        below: Below,
+        visitor: &mut V,
+    ) -> Result<(), V::Error> {
+        self.check()?;
+        let tree = &ground.trees[index];
+        if self.base + self.levels.len() > MAX_DEPTH {
+            return visitor.failed(WalkError::Deep { path: shown(tree, &self.path) });
+        }
+        let above = parent.and_then(|parent| self.levels[parent].fd.as_ref());
+        let open = |flags: OFlags| match above {
+            Some(above) => rustix::fs::openat(above, name, flags | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty()),
+            None => tree.open(b"", flags),
+        };
+        let mut opened = searched(open(LIST));
+        // The rights of the directory above may have been taken since it was listed, and then those of this one.
+        if let (Err(Errno::ACCESS), Some(above)) = (&opened, above)
+            && matches!(searchable(above), Err(Errno::ACCESS))
+        {
+            let end = parent.map_or(0, |parent| self.levels[parent].path);
+            if !visitor.shut(tree, &self.path[..end], above)? {
+                return Ok(());
+            }
+            opened = searched(open(LIST));
+        }
+        if let Err(Errno::ACCESS) = opened {
+            opened = match open(PATH) {
+                Ok(object) if !visitor.shut(tree, &self.path, &object)? => return Ok(()),
+                Ok(object) => searched(reopen(&object)),
+                Err(error) => Err(error),
+            };
+        }
+        let (fd, stat) = match opened {
+            Ok(opened) => opened,
+            Err(Errno::NOENT) => return Ok(()),
+            // It is no directory any more.
+            Err(Errno::NOTDIR | Errno::LOOP) if self.changed < MOST_CHANGED && parent.is_some() => {
+                self.changed += 1;
+                return self.look_again(names, tree, index, name, visitor);
+            }
+            Err(source) => return visitor.failed(WalkError::List { path: shown(tree, &self.path), source }),
+        };
+        let volume = match self.volume {
+            Some(volume) if volume.device == stat.st_dev => volume,
+            _ => match Volume::of(&fd, stat.st_dev) {
+                Ok(volume) => volume,
+                Err(source) => return visitor.failed(WalkError::List { path: shown(tree, &self.path), source }),
+            },
+        };
+        self.volume = Some(volume);
+        let mut level = Level {
+            fd: None,
+            identity: Identity::from(&stat),
+            state,
+            below,
+            folding: volume.folds(&fd),
+            numbers_agree: volume.numbers_agree,
+            node: parent.map_or(0, |parent| self.levels[parent].node),
+            path: self.path.len(),
+            first: self.waiting.len(),
+        };
+        let path = std::mem::take(&mut self.path);
+        let mut listing = std::mem::take(&mut self.listing);
+        let dir = level.dir(tree, index, fd.as_fd(), &path);
+        let listed = self.entries(names, &mut level.node, dir, &mut listing, visitor);
+        (self.path, self.listing) = (path, listing);
+        if !listed? || self.waiting.len() == level.first {
+            return Ok(());
+        }
+        level.fd = Some(fd);
+        self.levels.try_reserve(1).map_err(WalkError::from)?;
+        self.levels.push(level);
+        if let Some(oldest) = self.levels.len().checked_sub(MOST_OPEN + 1) {
+            self.levels[oldest].fd = None;
+        }
+        Ok(())
+    }
+
+    /// Lists an open directory. False: the visitor does not want it.
+    fn entries<V: Visitor>(
+        &mut self,
+        names: &mut Names,
+        node: &mut u32,
+        mut dir: Dir<'_>,
+        listing: &mut Vec<u8>,
+        visitor: &mut V,
+    ) -> Result<bool, V::Error> {
+        match visitor.enter(names, &dir)? {
+            Some(entered) => (*node, dir.node) = (entered, entered),
+            None => return Ok(false),
+        }
+        let (mut parts, mut stale, mut seen) = (GitParts::default(), 0, 0);
+        listing.try_reserve(LISTING).map_err(WalkError::from)?;
+        let mut entries = RawDir::new(dir.fd, listing.spare_capacity_mut());
+        while let Some(entry) = entries.next() {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(Errno::NOENT) => return Ok(true), // removed while it was listed
+                // An overlay stops at a name that it can not look up, nobody can, and goes on behind it.
+                Err(Errno::STALE) if stale < MOST_STALE => {
+                    stale += 1;
+                    continue;
+                }
+                Err(source) => {
+                    visitor.failed(WalkError::List { path: shown(dir.tree, dir.path), source })?;
+                    break;
+                }
+            };
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            seen += 1;
+            if seen % ENTRIES == 0 {
+                self.check()?;
+            }
+            parts.see(name.to_bytes(), dir.folding);
+            self.consider(names, &dir, name, entry.file_type(), entry.ino(), visitor)?;
+        }
+        visitor.leave(names, &dir, parts)?;
+        Ok(true)
+    }
+
+    /// A name that was a directory's is something else's now.
+    fn look_again<V: Visitor>(
+        &mut self,
+        names: &mut Names,
+        tree: &OpenTree,
+        index: usize,
+        name: &CStr,
+        visitor: &mut V,
+    ) -> Result<(), V::Error> {
+        let Some(mut level) = self.levels.pop() else { return Ok(()) };
+        let path = std::mem::take(&mut self.path);
+        let outcome = match level.fd.take() {
+            Some(fd) => {
+                let dir = level.dir(tree, index, fd.as_fd(), &path);
+                let outcome = self.consider(names, &dir, name, FileType::Unknown, 0, visitor);
+                level.fd = Some(fd);
+                outcome
+            }
+            None => Ok(()),
+        };
+        self.path = path;
+        self.levels.push(level);
+        outcome
+    }
+
+    /// What an entry is, and whether it has to be walked.
+    fn consider<V: Visitor>(
+        &mut self,
+        names: &mut Names,
+        dir: &Dir<'_>,
+        name: &CStr,
+        file_type: FileType,
+        inode: u64,
+        visitor: &mut V,
+    ) -> Result<(), V::Error> {
+        let bytes = name.to_bytes();
+        let look = names.look(dir.state, bytes, dir.folding);
+        let file_type = match file_type {
+            FileType::Unknown => match visitor.stat(dir, name)? {
+                Some(stat) => FileType::from_raw_mode(stat.st_mode),
+                None => return Ok(()),
+            },
+            known => known,
+        };
+        let verdict = verdict(names, dir, bytes, file_type, look);
+        let entry = Entry { name, file_type, inode, verdict, look };
+        let below = match verdict {
+            NameDecision::Free if file_type == FileType::Directory => match dir.below {
+                Below::Carved => Some(Below::Plain), // opened
+                below => Some(below),
+            },
+            NameDecision::Free => {
+                if look.flagged && dir.tree.writable && dir.below == Below::Plain && !names.is_shipped(dir.path) {
+                    visitor.flagged(dir, name)?;
+                }
+                if file_type == FileType::RegularFile && visitor.wants_files(dir.below) {
+                    visitor.file(dir, &entry)?;
+                }
+                None
+            }
+            _ if dir.tree.is_left_out(dir.path, bytes) => None,
+            _ => visitor.found(names, dir, &entry)?,
+        };
+        if let Some(below) = below
+            && file_type == FileType::Directory
+            && dir.tree.is_worth_a_look(names, look.next)
+            && !dir.tree.is_left_out(dir.path, bytes)
+        {
+            self.wait(name, look.next, below)?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, name: &CStr, state: StateId, below: Below) -> Result<(), WalkError> {
+        let bytes = name.to_bytes_with_nul();
+        self.names.try_reserve(bytes.len())?;
+        self.waiting.try_reserve(1)?;
+        self.waiting.push(Waiting { name: self.names.len(), state, below });
+        self.names.extend_from_slice(bytes);
+        Ok(())
+    }
+}
+
+/// May names in it be looked up? `.` is one.
+pub fn searchable(dir: &OwnedFd) -> Result<Stat, Errno> {
+    rustix::fs::statat(dir, c".", AtFlags::empty())
+}
+
+/// A directory that was opened for listing, if names in it can be looked up too: one with `r` and without `x` tells its names,
+/// and whether they are denied can not be found out.
+fn searched(opened: Result<OwnedFd, Errno>) -> Result<(OwnedFd, Stat), Errno> {
+    let fd = opened?;
+    let stat = searchable(&fd)?;
+    Ok((fd, stat))
+}
+
+/// For listing, a directory that is open for looking.
+fn reopen(dir: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let mut buffer = [0; 32];
+    rustix::fs::open(open_beneath::link_to(dir, &mut buffer), LIST | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// A path in a tree for a message: of a long one its beginning.
+pub fn shown(tree: &OpenTree, path: &[u8]) -> AbsPath {
+    const LONGEST: usize = 200;
+    let cut = match path.get(..LONGEST) {
+        Some(long) => [&long[..long.iter().rposition(|byte| *byte == b'/').unwrap_or(LONGEST)], b"/..."].concat(),
+        None => path.to_vec(),
+    };
+    tree.absolute(&cut).unwrap_or_else(|_| tree.path.clone())
+}

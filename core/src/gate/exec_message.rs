@@ -1,0 +1,32 @@
+//! What people are told of an exec that did not run.
+
+use super::argv_text;
+use crate::journal::event::exec::{self, ExecOutcome, ExecResult};
+
+impl ExecOutcome {
+    /// What people are told at once; None: there is nothing wrong.
+    pub fn refusal(&self) -> Option<String> {
+        const SHOWN: usize = 200;
+        let changed = match self.outcome {
+            ExecResult::Ran { .. } | ExecResult::Failed => return None,
+            ExecResult::Denied => None,
+            ExecResult::Attack(what) => Some(what),
+        };
+        let mut line = match &self.argv[..] {
+            [] => self.exe.clone(),
+            argv => argv_text::joined(exec::words(argv)),
+        };
+        if line.len() > SHOWN {
+            line.truncate(SHOWN);
+            line.extend_from_slice("…".as_bytes());
+        }
+        let line = String::from_utf8_lossy(&line);
+        let rule = self.rule.as_ref().map(|rule| format!("rule {}", String::from_utf8_lossy(rule)));
+        let because = [rule, self.reason.clone()].into_iter().flatten().collect::<Vec<_>>().join(": ");
+        let because = if because.is_empty() { "no rule allows it".to_owned() } else { because };
+        Some(match changed {
+            None => format!("denied: {line} ({because})"),
+            Some(what) => format!("killed: {line} ({what} changed after it was judged, before it ran)"),
+        })
+    }
+}

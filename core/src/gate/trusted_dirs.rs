@@ -1,0 +1,176 @@
+//! Where programs lie that no fenced command can have made: granted for execution, and written by none.
+//!
+//! A copy of a denied program is another file with another name. What the command can write it may still execute if the policy says so:
+//! by a grant to execute (`exec_globs`), or by a rule that names the place or the content.
+
+use std::os::unix::ffi::OsStrExt as _;
+
+use super::interpreter_chain::Link;
+use crate::kernel::resolved_path;
+use crate::plan::{Grant, Plan};
+
+/// Private and writable, whatever is granted above them.
+const PRIVATE: [&[u8]; 4] = [b"/tmp", b"/var/tmp", b"/dev", b"/proc"];
+
+#[derive(Debug)]
+pub struct Places {
+    /// Granted by name for execution.
+    programs: Vec<Vec<u8>>,
+    /// Granted to be read and executed.
+    readable: Vec<Vec<u8>>,
+    /// Where this or an earlier command could write.
+    written: Vec<Vec<u8>>,
+}
+
+impl Places {
+    /// None: files are not fenced, so that every program can be another one.
+    pub fn of(plan: &Plan) -> Option<Places> {
+        let files = plan.files.as_ref()?;
+        let mut places = Places { programs: Vec::new(), readable: Vec::new(), written: Vec::new() };
+        for grant in &files.grants {
+            let path = real(grant.path.as_bytes());
+            match grant.access.as_bytes() {
+                b"exec" => places.programs.push(path),
+                b"read" => places.readable.push(path),
+                _ if grant.writes() => places.written.push(path),
+                _ => {}
+            }
+        }
+        places.written.extend(files.reached.iter().map(|tree| tree.path.as_bytes().to_vec()));
+        places.written.extend(plan.temp.iter().map(|temp| real(temp.parent.as_bytes())));
+        places.written.extend(PRIVATE.map(<[u8]>::to_vec));
+        Some(places)
+    }
+
+    /// `file`: after all its links, as the kernel names it; what has no name any more, or never had one, was made by somebody.
+    fn hold(&self, file: &[u8]) -> bool {
+        if file.ends_with(b" (deleted)") {
+            return false;
+        }
+        let within = |trees: &[Vec<u8>]| trees.iter().any(|tree| is_within(file, tree));
+        within(&self.programs) || (within(&self.readable) && !within(&self.written))
+    }
+
+    /// No command can write it at all: what is in it stays in it.
+    pub fn keep(&self, file: &[u8]) -> bool {
+        self.hold(file) && !self.written.iter().any(|tree| is_within(file, tree))
+    }
+}
+
+impl Places {
+    /// Every file of a chain lies where no command can have made it.
+    pub fn hold_all(&self, chain: &[Link]) -> bool {
+        chain.iter().all(|link| self.hold(&link.real))
+    }
+
+    /// A loader that no command can have made, by a path that stays.
+    pub fn load_surely(&self, named: &[u8], real: &[u8]) -> bool {
+        !self.written.iter().any(|tree| is_within(real, tree)) && self.lead_surely(named, b"/", real)
+    }
+
+    /// A script that no command can have made, by a path that the command can make lead to another one.
+    pub fn let_stray(&self, chain: &[Link], cwd: &[u8]) -> bool {
+        let scripts = &chain[..chain.len().saturating_sub(1)];
+        scripts.iter().any(|script| self.hold(&script.real) && !self.lead_surely(&script.named, cwd, &script.real))
+    }
+
+    /// An interpreter opens its script once more, by the path it was asked for, and the kernel a loader: that has to lead to the same file for
+    /// certain. So no link on the way may lie where a command can write, and no directory that `..` leads out of: both can be exchanged.
+    fn lead_surely(&self, named: &[u8], cwd: &[u8], real: &[u8]) -> bool {
+        let written = |path: &[u8]| self.written.iter().any(|tree| is_within(path, tree));
+        // What it can write itself needs no other way to be another script.
+        if named == real || written(real) {
+            return true;
+        }
+        let whole = if named.starts_with(b"/") { named.to_vec() } else { [cwd, b"/", named].concat() };
+        let Ok(followed) = resolved_path::follow(&whole) else { return false };
+        if followed.real.as_os_str().as_bytes() != real
+            || followed.links.iter().any(|link| written(link.at.as_os_str().as_bytes()))
+        {
+            return false;
+        }
+        let up = |(at, part): (usize, &[u8])| (part == b"/..").then_some(at);
+        let mut left =
+            whole.windows(3).enumerate().filter_map(up).filter(|at| matches!(whole.get(at + 3), None | Some(b'/')));
+        left.all(|at| {
+            resolved_path::follow(&whole[..at.max(1)]).is_ok_and(|dir| !written(dir.real.as_os_str().as_bytes()))
+        })
+    }
+}
+
+/// Does it open memory of processes for writing?
+pub fn rewrites(grant: &Grant) -> bool {
+    let path = real(grant.path.as_bytes());
+    grant.writes() && (is_within(&path, b"/proc") || is_within(b"/proc", &path))
+}
+
+/// A place that can not be followed holds nothing by any other name.
+fn real(path: &[u8]) -> Vec<u8> {
+    resolved_path::follow(path).map_or_else(|_| path.to_vec(), |followed| followed.real.as_os_str().as_bytes().to_vec())
+}
+
+fn is_within(file: &[u8], tree: &[u8]) -> bool {
+    match file.strip_prefix(tree) {
+        Some([] | [b'/', ..]) => true,
+        Some(_) => tree == b"/",
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn places(grants: &[(&str, &str)], reached: &[&str]) -> Places {
+        let mut plan: Value =
+            serde_json::from_str(include_str!("../../../schema/examples/plan-landlock.json")).unwrap();
+        plan["files"]["grants"] = grants
+            .iter()
+            .map(
+                |(path, access)| json!({"access": access, "except": [], "optional": true, "paths": [[path, null]], "source": "x"}),
+            )
+            .collect();
+        plan["files"]["reached"] = reached.iter().map(|path| json!({"path": path, "identity": null})).collect();
+        plan["landlock"]["access"]["exec"] = json!(["execute", "read_file"]);
+        plan["landlock"]["access"]["read-noexec"] = json!(["read_file"]);
+        Places::of(&Plan::parse(plan.to_string().as_bytes(), 1000).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_program_lies_where_it_is_granted_and_no_command_could_write() {
+        let places = places(
+            &[
+                ("/", "read"),
+                ("/nowhere/project", "allow"),
+                ("/nowhere/project/target", "exec"),
+                ("/nowhere/data", "read-noexec"),
+            ],
+            &["/nowhere/earlier"],
+        );
+        for (file, expected) in [
+            ("/usr/bin/git", true),
+            ("/nowhere/data/x", true), // executed through the grant above it: grants add up
+            ("/nowhere/project/git", false),
+            ("/nowhere/projects/git", true),
+            ("/nowhere/project/target/debug/git", true),
+            ("/nowhere/earlier/git", false),
+            ("/tmp/git", false),
+            ("/dev/shm/git", false),
+            ("/memfd:git (deleted)", false),
+        ] {
+            assert_eq!(places.hold(file.as_bytes()), expected, "{file}");
+        }
+        for (file, expected) in [("/usr/bin/git", true), ("/nowhere/project/target/x", false), ("/tmp/git", false)] {
+            assert_eq!(places.keep(file.as_bytes()), expected, "{file}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_granted_holds_no_program() {
+        let places = places(&[("/nowhere/bin", "read"), ("/nowhere/data", "read-noexec")], &[]);
+        for (file, expected) in [("/nowhere/bin/x", true), ("/nowhere/data/x", false), ("/memfd:x (deleted)", false)] {
+            assert_eq!(places.hold(file.as_bytes()), expected, "{file}");
+        }
+    }
+}

@@ -1,0 +1,545 @@
+//! What happened, as the inside of one journal line. The journal adds sequence, chain and time.
+
+pub mod exec;
+pub mod files;
+pub mod limits;
+pub mod network;
+pub mod tool;
+
+use std::ffi::CString;
+use std::fmt::Write as _;
+
+use rustix::io::Errno;
+
+use self::exec::{ExecOutcome, ExecResult};
+use self::files::Refused;
+use self::limits::ExceededLimit;
+use self::network::NetworkDecision;
+use self::tool::Record;
+use super::redact;
+use crate::kernel::errno_names;
+use crate::plan::Mode;
+use crate::plan::wire::writer::{self, Invalid};
+
+/// What an event may fill of a line of 4096 bytes; the rest belongs to the journal's own fields.
+pub const BODY_LIMIT: usize = 3840;
+
+pub const NAME_ROOM: usize = 128;
+const PATH_ROOM: usize = 1024;
+const CWD_ROOM: usize = 512;
+const ARGUMENTS_ROOM: usize = 1024;
+pub const REASON_ROOM: usize = 512;
+const SENTENCE_ROOM: usize = 2048;
+/// Each of four.
+const REFUSED_ROOM: usize = 880;
+const ANCESTRY_ROOM: usize = 768;
+
+/// How much of the fence was asked for, or stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Enforcement {
+    pub landlock_abi: i32,
+    pub rights: usize,
+    pub scopes: usize,
+    pub paths: usize,
+    pub blocked: usize,
+    pub seccomp: bool,
+    pub no_new_privs: bool,
+    pub env_sanitize: bool,
+    /// None: it is not fenced.
+    pub network: Option<Mode>,
+}
+
+pub struct Start<'a> {
+    pub user: &'a [u8],
+    pub uid: u32,
+    pub pid: i32,
+    pub ppid_chain: &'a [Vec<u8>],
+    pub cwd: &'a [u8],
+    pub tty: Option<&'a [u8]>,
+    pub command: &'a [CString],
+    pub profile: &'a [u8],
+    pub plan: &'a str,
+    pub requested: Enforcement,
+    pub actual: Enforcement,
+}
+
+pub enum Event<'a> {
+    Start(Start<'a>),
+    End {
+        exit_code: i32,
+        signal: Option<i32>,
+        duration_ms: u128,
+    },
+    ExecDenied {
+        exe: &'a [u8],
+        errno: Errno,
+    },
+    SyscallKilled,
+    LimitExceeded(ExceededLimit),
+    Refused {
+        error: &'a str,
+    },
+    Partial {
+        text: &'a [u8],
+    },
+    /// What the gate decided on, and what became of it.
+    Exec(&'a ExecOutcome),
+    /// What the relay decided on.
+    Network(&'a NetworkDecision),
+    /// The relay is gone before its time: from here on nothing is reached.
+    NetworkLost {
+        reason: &'a str,
+    },
+    /// What is missing before this line: so many events of the session could not be written.
+    JournalLost {
+        count: u64,
+        reason: &'a str,
+    },
+    /// What the Python half tells.
+    Record(&'a Record),
+    /// What the fence refused, as it was observed and judged.
+    FileRefused(&'a Refused),
+    /// A protected name that appeared, and where it is kept now; not whole, if it was too much to copy.
+    NameTaken {
+        path: &'a [u8],
+        kept: &'a [u8],
+        whole: bool,
+    },
+    /// A protected name that appeared, and was removed because it could not be kept.
+    NameRemoved {
+        path: &'a [u8],
+        errno: Errno,
+    },
+    /// A protected name that appeared and could not be taken away.
+    NameLeft {
+        path: &'a [u8],
+        errno: Errno,
+    },
+    /// A name that is executed outside later, and was made or changed during the run.
+    NameFlagged {
+        path: &'a [u8],
+    },
+    /// The last scan did not finish: what the command planted may be left.
+    ScanUnfinished {
+        error: &'a str,
+    },
+    /// The last scan of this session, which was cut off, was finished later.
+    ScanFinished {
+        taken: usize,
+    },
+    /// A denied or locked name that appeared or was replaced, and for how long it lay open.
+    NameMasked {
+        path: &'a [u8],
+        window_us: u128,
+    },
+}
+
+impl Event<'_> {
+    /// `"event":"…",…`, at most [`BODY_LIMIT`] ASCII characters.
+    pub fn body(&self) -> String {
+        let mut out = String::with_capacity(512);
+        match self {
+            Event::Start(start) => start.write(&mut out),
+            Event::End { exit_code, signal, duration_ms } => {
+                let _ = write!(out, "\"event\":\"session.end\",\"exit_code\":{exit_code},\"signal\":");
+                match signal {
+                    Some(signal) => {
+                        let _ = write!(out, "\"{}\"", errno_names::signal(*signal));
+                    }
+                    None => out.push_str("null"),
+                }
+                let _ = write!(out, ",\"duration_ms\":{duration_ms}");
+            }
+            Event::ExecDenied { exe, errno } => {
+                out.push_str("\"event\":\"exec.denied\",\"exe\":");
+                writer::string_within(&mut out, exe, Invalid::Text, PATH_ROOM);
+                let _ = write!(out, ",\"errno\":\"{}\"", errno_names::errno(*errno));
+            }
+            Event::Exec(decided) => decided_fields(&mut out, decided),
+            Event::FileRefused(Refused { op, path, program, reason, allow }) => {
+                out.push_str("\"event\":\"file.refused\",\"op\":");
+                writer::string_within(&mut out, op.as_bytes(), Invalid::Text, NAME_ROOM);
+                for (key, text) in [
+                    ("path", Some(path)),
+                    ("program", Some(program)),
+                    ("reason", Some(reason)),
+                    ("allow", allow.as_ref()),
+                ] {
+                    let _ = write!(out, ",\"{key}\":");
+                    match text {
+                        Some(text) => writer::string_within(&mut out, text.as_bytes(), Invalid::Text, REFUSED_ROOM),
+                        None => out.push_str("null"),
+                    }
+                }
+            }
+            Event::Network(told) => told_fields(&mut out, told),
+            Event::Record(record) => record.write(&mut out),
+            Event::NetworkLost { reason } => {
+                out.push_str("\"event\":\"network.lost\",\"reason\":");
+                writer::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
+            }
+            Event::JournalLost { count, reason } => {
+                let _ = write!(out, "\"event\":\"journal.lost\",\"count\":{count},\"reason\":");
+                writer::string_within(&mut out, reason.as_bytes(), Invalid::Text, REASON_ROOM);
+            }
+            Event::SyscallKilled => out.push_str("\"event\":\"syscall.killed\""),
+            Event::LimitExceeded(ExceededLimit { limit, value, means, ended, unwatched }) => {
+                let _ = write!(
+                    out,
+                    "\"event\":\"limit.exceeded\",\"limit\":\"{}\",\"value\":{value},\"means\":\"{}\",\"ended\":{ended},\
+                     \"unwatched\":{unwatched}",
+                    limit.name(),
+                    means.name(),
+                );
+            }
+            Event::Refused { error } => {
+                out.push_str("\"event\":\"session.refused\",\"error\":");
+                writer::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
+            }
+            Event::Partial { text } => {
+                out.push_str("\"event\":\"enforcement.partial\",\"text\":");
+                writer::string_within(&mut out, text, Invalid::Text, SENTENCE_ROOM);
+            }
+            Event::NameTaken { path, kept, whole } => {
+                out.push_str("\"event\":\"name.taken\",\"path\":");
+                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                out.push_str(",\"kept\":");
+                writer::string_within(&mut out, kept, Invalid::Text, PATH_ROOM);
+                let _ = write!(out, ",\"whole\":{whole}");
+            }
+            Event::NameRemoved { path, errno } | Event::NameLeft { path, errno } => {
+                let kind = if matches!(self, Event::NameLeft { .. }) { "left" } else { "removed" };
+                let _ = write!(out, "\"event\":\"name.{kind}\",\"path\":");
+                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                let _ = write!(out, ",\"errno\":\"{}\"", errno_names::errno(*errno));
+            }
+            Event::NameFlagged { path } => {
+                out.push_str("\"event\":\"name.flagged\",\"path\":");
+                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+            }
+            Event::ScanUnfinished { error } => {
+                out.push_str("\"event\":\"scan.unfinished\",\"error\":");
+                writer::string_within(&mut out, error.as_bytes(), Invalid::Text, SENTENCE_ROOM);
+            }
+            Event::ScanFinished { taken } => {
+                let _ = write!(out, "\"event\":\"scan.finished\",\"taken\":{taken}");
+            }
+            Event::NameMasked { path, window_us } => {
+                out.push_str("\"event\":\"name.masked\",\"path\":");
+                writer::string_within(&mut out, path, Invalid::Text, PATH_ROOM);
+                let _ = write!(out, ",\"window_us\":{window_us}");
+            }
+        }
+        out
+    }
+}
+
+impl Start<'_> {
+    fn write(&self, out: &mut String) {
+        out.push_str("\"event\":\"session.start\",\"user\":");
+        writer::string_within(out, self.user, Invalid::Text, NAME_ROOM);
+        let _ = write!(out, ",\"uid\":{},\"pid\":{},\"ppid_chain\":", self.uid, self.pid);
+        strings_within(out, self.ppid_chain.iter().map(Vec::as_slice), ANCESTRY_ROOM);
+        out.push_str(",\"cwd\":");
+        writer::string_within(out, self.cwd, Invalid::Text, PATH_ROOM);
+        out.push_str(",\"tty\":");
+        match self.tty {
+            Some(tty) => writer::string_within(out, tty, Invalid::Text, NAME_ROOM),
+            None => out.push_str("null"),
+        }
+        let mut tail = String::with_capacity(512);
+        tail.push_str(",\"profile\":");
+        writer::string_within(&mut tail, self.profile, Invalid::Text, NAME_ROOM);
+        let _ = write!(tail, ",\"plan\":\"{}\",\"requested\":", self.plan);
+        self.requested.write(&mut tail);
+        tail.push_str(",\"actual\":");
+        self.actual.write(&mut tail);
+
+        out.push_str(",\"command\":");
+        // The command gets all the room that the other fields leave.
+        let room = BODY_LIMIT.saturating_sub(out.len() + tail.len());
+        strings_within(out, redact::words(self.command.iter().map(|argument| argument.as_bytes())), room);
+        out.push_str(&tail);
+    }
+}
+
+impl Enforcement {
+    fn write(&self, out: &mut String) {
+        let Enforcement { landlock_abi, rights, scopes, paths, blocked, seccomp, no_new_privs, env_sanitize, network } =
+            self;
+        let _ = write!(
+            out,
+            "{{\"landlock_abi\":{landlock_abi},\"rights\":{rights},\"scopes\":{scopes},\"paths\":{paths},\
+             \"blocked\":{blocked},\"seccomp\":{seccomp},\"no_new_privs\":{no_new_privs},\"env_sanitize\":{env_sanitize},\"network\":"
+        );
+        out.push_str(match network {
+            None => "null}",
+            Some(Mode::None) => "\"none\"}",
+            Some(Mode::Filtered) => "\"filtered\"}",
+        });
+    }
+}
+
+fn told_fields(out: &mut String, told: &NetworkDecision) {
+    let text = |out: &mut String, key: &str, text: &Option<String>| {
+        let _ = write!(out, ",\"{key}\":");
+        match text {
+            Some(text) => writer::string_within(out, text.as_bytes(), Invalid::Text, REASON_ROOM),
+            None => out.push_str("null"),
+        }
+    };
+    let number = |out: &mut String, key: &str, number: Option<u64>| {
+        let _ = match number {
+            Some(number) => write!(out, ",\"{key}\":{number}"),
+            None => write!(out, ",\"{key}\":null"),
+        };
+    };
+    let (layer, action) = (told.layer.name(), told.action.name());
+    let _ = write!(out, "\"event\":\"network\",\"layer\":\"{layer}\",\"action\":\"{action}\"");
+    text(out, "host", &told.host);
+    number(out, "port", told.port.map(u64::from));
+    text(out, "address", &told.address);
+    text(out, "rule", &told.rule);
+    text(out, "reason", &told.reason);
+    number(out, "sent", told.sent);
+    number(out, "received", told.received);
+    number(out, "ms", told.ms);
+    number(out, "pid", told.pid.map(u64::from));
+    text(out, "exe", &told.exe);
+    text(out, "by", &told.by);
+    number(out, "asked_ms", told.asked_ms);
+    if let Some(request) = &told.request {
+        text(out, "method", &request.method);
+        // Some hosts take a token there.
+        let shown = |path: &String| String::from_utf8_lossy(&redact::text(path.as_bytes())).into_owned();
+        text(out, "path", &request.path.as_ref().map(shown));
+        number(out, "status", request.status.map(u64::from));
+        text(out, "route", &request.route);
+    }
+}
+
+fn decided_fields(out: &mut String, decided: &ExecOutcome) {
+    let ExecOutcome { process, exe, argv, cwd, outcome, rule, reason, by, asked_ms, branch: _ } = decided;
+    let (action, ran) = match outcome {
+        ExecResult::Ran { .. } => ("allow", true),
+        ExecResult::Failed => ("allow", false),
+        ExecResult::Denied | ExecResult::Attack(_) => ("deny", false),
+    };
+    let kind = if matches!(outcome, ExecResult::Attack(_)) { "exec.attack" } else { "exec" };
+    let _ = write!(out, "\"event\":\"{kind}\",\"pid\":{},\"ppid\":{},\"exe\":", process.pid, process.parent);
+    writer::string_within(out, exe, Invalid::Text, PATH_ROOM);
+    out.push_str(",\"argv\":");
+    strings_within(out, redact::words(exec::words(argv).into_iter()), ARGUMENTS_ROOM);
+    out.push_str(",\"cwd\":");
+    writer::string_within(out, cwd, Invalid::Text, CWD_ROOM);
+    let _ = write!(
+        out,
+        ",\"action\":\"{action}\",\"ran\":{ran},\"verified\":{}",
+        matches!(outcome, ExecResult::Ran { verified: true })
+    );
+    out.push_str(",\"rule_id\":");
+    writer::string_within(out, rule.as_deref().unwrap_or(b"default"), Invalid::Text, NAME_ROOM);
+    out.push_str(",\"reason\":");
+    let changed = match outcome {
+        ExecResult::Attack(what) => Some(format!("{what} changed after it was judged")),
+        _ => None,
+    };
+    match changed.as_ref().or(reason.as_ref()) {
+        Some(reason) => writer::string_within(out, reason.as_bytes(), Invalid::Text, REASON_ROOM),
+        None => out.push_str("null"),
+    }
+    out.push_str(",\"by\":");
+    match by {
+        Some(by) => writer::string_within(out, by.as_bytes(), Invalid::Text, NAME_ROOM),
+        None => out.push_str("null"),
+    }
+    match asked_ms {
+        Some(asked_ms) => drop(write!(out, ",\"asked_ms\":{asked_ms}")),
+        None => out.push_str(",\"asked_ms\":null"),
+    }
+}
+
+/// A list that takes at most `room` characters: the item that does not fit is cut, those after it are counted.
+pub fn strings_within<T: AsRef<[u8]>>(out: &mut String, items: impl ExactSizeIterator<Item = T>, room: usize) {
+    // `,"…+N more"]` for the items left over.
+    const END_ROOM: usize = 40;
+    /// Below this an item would be nothing but its own mark.
+    const LEAST: usize = 48;
+    let start = out.len();
+    let total = items.len();
+    out.push('[');
+    for (index, item) in items.enumerate() {
+        let left = room.saturating_sub(out.len() - start + END_ROOM);
+        if index > 0 {
+            out.push(',');
+        }
+        if left < LEAST {
+            let _ = write!(out, "\"\\u2026+{} more\"", total - index);
+            break;
+        }
+        writer::string_within(out, item.as_ref(), Invalid::Text, left - 3);
+    }
+    out.push(']');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::wire::bytes::Text;
+    use crate::plan::wire::reader;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    const GOLDEN: &str = include_str!("../../../../schema/examples/events.jsonl");
+
+    fn start<'a>(command: &'a [CString], cwd: &'a [u8], chain: &'a [Vec<u8>]) -> Event<'a> {
+        Event::Start(Start {
+            user: b"ada",
+            uid: 1000,
+            pid: 42,
+            ppid_chain: chain,
+            cwd,
+            tty: None,
+            command,
+            profile: b"ai-agent",
+            plan: "00",
+            requested: Enforcement::default(),
+            actual: Enforcement { seccomp: true, ..Enforcement::default() },
+        })
+    }
+
+    fn decided(outcome: ExecResult) -> ExecOutcome {
+        ExecOutcome {
+            process: exec::Process { pid: 43, parent: 42, uid: 1000 },
+            branch: None,
+            exe: b"/usr/bin/git".to_vec(),
+            argv: b"git\0push\0".to_vec(),
+            cwd: b"/w".to_vec(),
+            outcome,
+            rule: Some(b"no-push".to_vec()),
+            reason: None,
+            by: None,
+            asked_ms: None,
+        }
+    }
+
+    fn parsed(event: &Event<'_>) -> Value {
+        let body = event.body();
+        assert!(body.is_ascii() && body.len() <= BODY_LIMIT, "{}", body.len());
+        serde_json::from_str(&format!("{{{body}}}")).unwrap()
+    }
+
+    fn keys(value: &Value) -> BTreeSet<&str> {
+        value.as_object().unwrap().keys().map(String::as_str).collect()
+    }
+
+    #[test]
+    fn events_have_the_fields_of_the_golden_examples() {
+        let chain = [b"bash:1".to_vec()];
+        let command = [c"true".to_owned()];
+        let end = Event::End { exit_code: 0, signal: None, duration_ms: 100 };
+        let taken = Event::NameTaken { path: b"/w/.envrc", kept: b"/s/taken/1/.envrc", whole: true };
+        let removed = Event::NameRemoved { path: b"/w/.idea", errno: Errno::NOSPC };
+        let left = Event::NameLeft { path: b"/w/.vscode", errno: Errno::NOSPC };
+        let masked = Event::NameMasked { path: b"/w/.env", window_us: 900 };
+        let flagged = Event::NameFlagged { path: b"/w/Makefile" };
+        let (unfinished, finished) = (Event::ScanUnfinished { error: "a signal" }, Event::ScanFinished { taken: 2 });
+        let (ran, attack) = (decided(ExecResult::Ran { verified: true }), decided(ExecResult::Attack("the arguments")));
+        let (exec, attack) = (Event::Exec(&ran), Event::Exec(&attack));
+        let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
+        let [op, path, program, reason] = ["read", "/w/.env", "/usr/bin/cat", "outside every grant"].map(text);
+        let refused = Refused { op, path, program, reason, allow: None };
+        let refused = Event::FileRefused(&refused);
+        let told = reader::from_slice(
+            b"{\"action\":\"deny\",\"address\":null,\"event\":\"network\",\"host\":\"example.com\",\"layer\":\"name\",\"ms\":null,\
+              \"port\":null,\"reason\":null,\"received\":null,\"rule\":\"paddock.toml:12\",\"sent\":null,\"pid\":null,\"exe\":null,\
+              \"by\":null,\"asked_ms\":null}",
+        );
+        let (told, lost) = (told.unwrap(), Event::NetworkLost { reason: "it was killed by SIGKILL" });
+        let network = Event::Network(&told);
+        let missing = Event::JournalLost { count: 12, reason: "ENOSPC" };
+        let events = [start(&command, b"/", &chain), end, taken, removed, left, masked, flagged];
+        for event in events.into_iter().chain([exec, attack, refused, network, lost, missing, unfinished, finished]) {
+            let ours = parsed(&event);
+            let golden: Vec<Value> = GOLDEN.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+            let golden = golden.iter().find(|golden| golden["event"] == ours["event"]).unwrap();
+            let added_by_the_journal = ["seq", "prev", "ts", "session"];
+            let mut expected = keys(golden);
+            assert!(added_by_the_journal.iter().all(|key| expected.remove(key)));
+            assert_eq!(keys(&ours), expected);
+            for part in ["requested", "actual"] {
+                if ours.get(part).is_some() {
+                    assert_eq!(keys(&ours[part]), keys(&golden[part]));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_megabyte_of_arguments_is_cut_and_counted() {
+        let many: Vec<CString> = (0..50_000).map(|_| c"twenty bytes of text".to_owned()).collect();
+        let command = parsed(&start(&many, b"/", &[]))["command"].clone();
+        let command = command.as_array().unwrap();
+        let mark = command.last().unwrap().as_str().unwrap();
+        assert_eq!(mark, format!("…+{} more", 50_000 - (command.len() - 1)));
+
+        let one = [CString::new(vec![b'x'; 1 << 20]).unwrap()];
+        let command = parsed(&start(&one, b"/", &[]))["command"].clone();
+        let text = command[0].as_str().unwrap();
+        let kept = text.chars().take_while(|character| *character == 'x').count();
+        assert_eq!(text, format!("{}…+{} more", "x".repeat(kept), (1 << 20) - kept));
+    }
+
+    #[test]
+    fn no_input_makes_a_line_too_long() {
+        let nasty: Vec<CString> = (0..400).map(|_| CString::new(vec![1; 300]).unwrap()).collect();
+        let chain: Vec<Vec<u8>> = (0..64).map(|_| vec![0xFF; 22]).collect();
+        parsed(&start(&nasty, &[0xE2; 4095], &chain));
+        parsed(&Event::Refused { error: &"\u{1}".repeat(5000) });
+        parsed(&Event::Partial { text: &[0xFF; 5000] });
+        parsed(&Event::ExecDenied { exe: &[0xFF; 5000], errno: Errno::ACCESS });
+        parsed(&Event::NameTaken { path: &[0xFF; 5000], kept: &[1; 5000], whole: false });
+        parsed(&Event::NameRemoved { path: &[0xFF; 5000], errno: Errno::ACCESS });
+        parsed(&Event::NameLeft { path: &[0xFF; 5000], errno: Errno::ACCESS });
+        parsed(&Event::NameMasked { path: &[0xFF; 5000], window_us: u128::from(u64::MAX) });
+        parsed(&Event::NameFlagged { path: &[0xFF; 5000] });
+        parsed(&Event::JournalLost { count: u64::MAX, reason: &"\u{1}".repeat(5000) });
+        let (long, reason) = (vec![0xFF; 5000], Some("\u{1}".repeat(5000)));
+        let (exe, cwd, rule, by) = (long.clone(), long.clone(), Some(long.clone()), reason.clone());
+        let argv = [&long[..], &[0]].concat().repeat(40);
+        parsed(&Event::Exec(&ExecOutcome { exe, argv, cwd, rule, reason, by, ..decided(ExecResult::Denied) }));
+    }
+
+    #[test]
+    fn secrets_of_a_command_line_are_not_written() {
+        let secret = "ghp_a1B2a1B2a1B2a1B2a1B2a1B2";
+        let argv = format!("git\0clone\0https://ada:{secret}@host/x\0--token\0{secret}\0").into_bytes();
+        let command = [CString::new(format!("TOKEN={secret}")).unwrap()];
+        let exec = ExecOutcome { argv, ..decided(ExecResult::Denied) };
+        for event in [Event::Exec(&exec), start(&command, b"/", &[])] {
+            let body = event.body();
+            assert!(!body.contains(secret) && body.contains("[redacted]"), "{body}");
+        }
+    }
+
+    #[test]
+    fn secrets_of_a_request_are_not_written() {
+        let secret = "ghp_a1B2a1B2a1B2a1B2a1B2a1B2";
+        let told = format!(
+            "{{\"action\":\"allow\",\"address\":null,\"event\":\"network\",\"host\":\"a.example\",\"layer\":\"request\",\"ms\":null,\
+             \"port\":443,\"reason\":null,\"received\":null,\"rule\":null,\"sent\":null,\"pid\":null,\"exe\":null,\"by\":null,\"asked_ms\":null,\
+             \"request\":{{\"hint\":null,\"method\":\"GET\",\"path\":\"/x/{secret}\",\"route\":null,\"status\":200}}}}"
+        );
+        let told = reader::from_slice(told.as_bytes()).unwrap();
+        let body = Event::Network(&told).body();
+        assert!(!body.contains(secret) && body.contains("/x/[redacted]"), "{body}");
+    }
+
+    #[test]
+    fn a_forged_line_stays_text() {
+        let cwd = b"/a\n{\"event\":\"session.end\"}";
+        let body = start(&[c"true".to_owned()], cwd, &[]).body();
+        assert!(!body.contains('\n'));
+        assert_eq!(parsed(&start(&[], cwd, &[]))["cwd"].as_str().unwrap().as_bytes(), cwd);
+    }
+}

@@ -1,0 +1,126 @@
+//! Whoever made a call that waits for our answer, as /proc has it: its root and the directories that relative paths begin in.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
+use rustix::io::Errno;
+
+use super::resolved_path::Identity;
+
+const FOLLOWED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const PATH_DIR: OFlags = FOLLOWED.union(OFlags::DIRECTORY);
+
+pub struct Caller {
+    thread: u32,
+    root: Rc<OwnedFd>,
+}
+
+/// Where a process stands: the path, which is empty if it has none any more, and the directory; None: it can not be seen.
+#[derive(Debug)]
+pub struct Standing {
+    pub path: Vec<u8>,
+    pub place: Option<Identity>,
+}
+
+impl Caller {
+    /// Its number may come to mean another: whether the call still waits is to be seen afterwards.
+    pub fn of(thread: u32) -> Result<Caller, Errno> {
+        let root = rustix::fs::open(in_proc(thread, "root"), PATH_DIR, Mode::empty())?;
+        Ok(Caller { thread, root: Rc::new(root) })
+    }
+
+    /// One whose root is known.
+    pub fn below(thread: u32, root: &Rc<OwnedFd>) -> Caller {
+        Caller { thread, root: Rc::clone(root) }
+    }
+
+    pub fn root(&self) -> &Rc<OwnedFd> {
+        &self.root
+    }
+
+    /// A file of its directory in /proc.
+    pub fn own(&self, name: &str, flags: OFlags) -> Result<OwnedFd, Errno> {
+        rustix::fs::open(in_proc(self.thread, name), flags, Mode::empty())
+    }
+
+    /// A path without the last links being followed, if `flags` say so; absolute, or below a descriptor of the caller's.
+    pub fn open(&self, dir: i32, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        if path.starts_with(b"/") {
+            return open_in(&self.root, path, flags, ResolveFlags::IN_ROOT);
+        }
+        let mut whole = self.start(dir)?;
+        whole.push(b'/');
+        whole.extend_from_slice(path);
+        open_in(&self.root, &whole, flags, ResolveFlags::IN_ROOT)
+    }
+
+    /// The path of the directory that relative ones begin in: `..` may lead out of it, and a link to the root. It has one only if it
+    /// can be reached by it.
+    pub fn start(&self, dir: i32) -> Result<Vec<u8>, Errno> {
+        let start = open_start(self.thread, dir)?;
+        let mut buffer = [0; 32];
+        let path = rustix::fs::readlink(crate::kernel::open_beneath::link_to(&start, &mut buffer), Vec::new())?;
+        let same = open_in(&self.root, path.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS)?;
+        let identity = |fd: &OwnedFd| {
+            let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID);
+            found.map(|found| (found.stx_mnt_id, found.stx_ino))
+        };
+        if identity(&start)? == identity(&same)? { Ok(path.into_bytes()) } else { Err(Errno::STALE) }
+    }
+}
+
+/// Of a whole process in /proc: it stays that one's, whoever gets the number after it.
+pub fn directory_of(pid: u32) -> Result<OwnedFd, Errno> {
+    rustix::fs::open(format!("/proc/{pid}"), PATH_DIR, Mode::empty())
+}
+
+impl Standing {
+    /// Path and directory are of one and the same.
+    pub fn of(thread: u32) -> Standing {
+        let Ok(dir) = open_start(thread, libc::AT_FDCWD) else { return Standing { path: Vec::new(), place: None } };
+        let place = rustix::fs::fstat(&dir).ok().map(|stat| Identity::from(&stat));
+        let mut buffer = [0; 32];
+        let path = path_behind(rustix::fs::CWD, crate::kernel::open_beneath::link_to(&dir, &mut buffer), || place);
+        Standing { path, place }
+    }
+
+    /// By name alone, for people. `own`: directory of the process in /proc.
+    pub fn by_name(own: &OwnedFd) -> Standing {
+        let place = || rustix::fs::statat(own, c"cwd", AtFlags::empty()).ok().map(|stat| Identity::from(&stat));
+        Standing { path: path_behind(own, c"cwd", place), place: None }
+    }
+}
+
+/// Empty for a directory that is gone; one may also be called as if it were.
+fn path_behind(dir: impl AsFd, link: &CStr, place: impl FnOnce() -> Option<Identity>) -> Vec<u8> {
+    let path = rustix::fs::readlinkat(dir, link, Vec::with_capacity(256)).map_or(Vec::new(), |path| path.into_bytes());
+    let is_there = || {
+        let found = rustix::fs::stat(path.as_slice()).ok().map(|stat| Identity::from(&stat));
+        found.is_some() && found == place()
+    };
+    if path.ends_with(b" (deleted)") && !is_there() { Vec::new() } else { path }
+}
+
+/// Where a relative path begins.
+pub fn open_start(thread: u32, dir: i32) -> Result<OwnedFd, Errno> {
+    let path = if dir == libc::AT_FDCWD { in_proc(thread, "cwd") } else { in_proc(thread, &format!("fd/{dir}")) };
+    rustix::fs::open(path, PATH_DIR, Mode::empty())
+}
+
+pub fn in_proc(thread: u32, name: &str) -> String {
+    format!("/proc/{thread}/{name}")
+}
+
+/// No way leads through a descriptor (/proc/self/fd) or another root: what is found there has no path.
+pub fn open_in(root: &OwnedFd, path: &[u8], flags: OFlags, scope: ResolveFlags) -> Result<OwnedFd, Errno> {
+    let scope = if scope.contains(ResolveFlags::BENEATH) { scope } else { scope | ResolveFlags::IN_ROOT };
+    rustix::fs::openat2(root, path, flags, Mode::empty(), scope | ResolveFlags::NO_MAGICLINKS)
+}
+
+pub fn mount_of(dir: &OwnedFd, name: &CStr) -> Result<u64, Errno> {
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::EMPTY_PATH;
+    let found = rustix::fs::statx(dir, name, flags, StatxFlags::MNT_ID)?;
+    if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 { Err(Errno::NOSYS) } else { Ok(found.stx_mnt_id) }
+}

@@ -1,0 +1,20 @@
+//! Programs of our own that stand beside the command: what they have of us is what they are given.
+
+use std::os::fd::OwnedFd;
+
+use rustix::io::{Errno, FdFlags};
+
+use super::sys;
+
+/// In a new process, before it executes its program. `standard` is its stdin, stdout and stderr.
+pub fn keep_only(standard: &OwnedFd, kept: &[&OwnedFd]) -> Result<(), Errno> {
+    rustix::stdio::dup2_stdin(standard)?;
+    rustix::stdio::dup2_stdout(standard)?;
+    rustix::stdio::dup2_stderr(standard)?;
+    sys::close_on_exec_from(3)?;
+    for fd in kept {
+        rustix::io::fcntl_setfd(fd, FdFlags::empty())?;
+    }
+    sys::release_every_signal();
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! Mounts as the core uses them: made detached, by descriptor, and put into a tree whose names are resolved inside that tree.
+
+use std::ffi::CStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags};
+
+use super::{open_beneath, sys};
+
+pub const READ_ONLY: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_RDONLY;
+pub const NO_EXEC: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOEXEC;
+/// What every mount inside has: set-user-id files and device nodes mean nothing there.
+pub const PLAIN: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV);
+pub const DEVICE: MountAttrFlags = MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
+
+/// A new file system with its options, mounted nowhere yet.
+pub fn new_fs(kind: &CStr, options: &[(&CStr, &CStr)], attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    let fs = rustix::mount::fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (name, value) in options {
+        rustix::mount::fsconfig_set_string(&fs, *name, *value)?;
+    }
+    rustix::mount::fsconfig_create(&fs)?;
+    rustix::mount::fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
+}
+
+/// A detached copy of what is mounted at and below an open file or directory. Nothing that happens to the original shows in it.
+pub fn clone_tree(at: impl AsFd, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    if let Ok(tree) = sys::open_tree_attr(at.as_fd(), attributes.bits().into()) {
+        return Ok(tree);
+    }
+    // An older kernel, or an outer filter that does not know the call.
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH
+        | OpenTreeFlags::AT_RECURSIVE;
+    let tree = rustix::mount::open_tree(at, c"", flags)?;
+    sys::mount_setattr(tree.as_fd(), true, attributes.bits().into(), 0)?;
+    Ok(tree)
+}
+
+/// The same of a mount that we made ourselves: it may open more than the original.
+pub fn clone_again(at: impl AsFd, attributes: MountAttrFlags) -> Result<OwnedFd, Errno> {
+    let tree = clone_tree(at, attributes)?;
+    let closed = (READ_ONLY | NO_EXEC).difference(attributes);
+    sys::mount_setattr(tree.as_fd(), false, 0, closed.bits().into())?;
+    Ok(tree)
+}
+
+/// Puts a detached mount onto an open file or directory.
+pub fn attach(tree: impl AsFd, onto: impl AsFd) -> Result<(), Errno> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
+    rustix::mount::move_mount(tree, c"", onto, c"", flags)
+}
+
+/// Puts a detached mount onto what a directory has by this name. A symlink is not followed, and can not be mounted on.
+pub fn attach_by_name(tree: impl AsFd, dir: impl AsFd, name: &CStr) -> Result<(), Errno> {
+    rustix::mount::move_mount(tree, c"", dir, name, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+}
+
+/// Opens a name of the host for looking, through no symlink.
+pub fn open_host(path: &CStr) -> Result<OwnedFd, Errno> {
+    open_host_at(CWD, path)
+}
+
+pub fn open_host_at(dir: impl AsFd, path: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::openat2(dir, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)
+}
+
+/// Opens a name of the tree below `root` for looking: no symlink can lead out of it, or anywhere.
+pub fn open_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root, path, flags, Mode::empty(), resolve)
+}
+
+/// The same of a path that may be longer than one call takes.
+pub fn open_however_deep(root: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd, Errno> {
+    open_beneath::open(root, path.strip_prefix(b"/").unwrap_or(path), OFlags::PATH)
+}
+
+/// The same through symlinks, which are resolved in that tree.
+pub fn follow_inside(root: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    rustix::fs::openat2(root, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), resolve)
+}

@@ -1,0 +1,53 @@
+//! Ends every process that this one has started or adopted.
+
+use std::os::fd::AsFd as _;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions};
+
+use super::process_usage::{ProcessUsage, Tree};
+use crate::kernel::{ancestry, sys};
+
+/// Descendants get this long to die of SIGKILL; only one stuck inside the kernel takes longer.
+const REAP_LIMIT: Duration = Duration::from_secs(30);
+pub const REAP_PAUSE: Duration = Duration::from_millis(20);
+
+/// Kills and buries what is left, until the kernel says that we have no child any more.
+pub fn end_descendants() {
+    let deadline = Instant::now() + REAP_LIMIT;
+    let proc = rustix::fs::open(c"/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
+    let own = Tree::DescendantsOf(rustix::process::getpid());
+    let mut census = proc.as_ref().ok().and_then(|proc| ProcessUsage::new(proc.as_fd(), own, &[]).ok());
+    loop {
+        match rustix::process::wait(WaitOptions::NOHANG) {
+            Ok(Some(_)) | Err(Errno::INTR) => continue,
+            Ok(None) => {}
+            Err(_) => return, // ECHILD
+        }
+        // Stopped before it is killed, the whole tree at once: what makes new processes faster than we look would outlive us.
+        let ended = census.as_mut().map_or(Err(Errno::NOSYS), ProcessUsage::kill_descendants);
+        if ended.is_err() {
+            // The children of those we kill become our children, and get their turn in the next round.
+            for child in children() {
+                let _ = rustix::process::kill_process(child, Signal::KILL);
+            }
+        }
+        if Instant::now() >= deadline {
+            return;
+        }
+        sys::next_signal(Some(REAP_PAUSE));
+    }
+}
+
+/// Our children, from every process's own word on its parent.
+fn children() -> Vec<Pid> {
+    let own = rustix::process::getpid();
+    let numbered = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    numbered
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|pid| ancestry::parent_of(*pid) == Some(own.as_raw_nonzero().get()))
+        .filter_map(Pid::from_raw)
+        .collect()
+}

@@ -1,0 +1,378 @@
+//! Limits for the whole tree: from what was asked to the strongest means that this machine has for each, and to words about it.
+//!
+//! | limit | means, strongest first | beside it, per process |
+//! |---|---|---|
+//! | `memory_mb` | cgroup v2, cgroup v1, watchdog | RLIMIT_DATA, if there is no cgroup |
+//! | `processes` (threads count) | cgroup v2, cgroup v1, RLIMIT_NPROC of the own user namespace, watchdog | pid_max of the own pid namespace |
+//! | `cpu_s` | watchdog by the clock of a cgroup, watchdog by /proc | RLIMIT_CPU |
+//! | `wall_s` | watchdog | |
+//! | `open_files` | RLIMIT_NOFILE of each process | |
+//! | `file_size_mb` | RLIMIT_FSIZE | |
+//!
+//! The watchdog sees what is mapped, and in the full tier what lies in the private /tmp and /dev/shm. Other memory that no process has
+//! mapped (a memfd that is only written, what waits in sockets) is in nobody's account without a cgroup: for that, the tree is the
+//! first that the kernel takes when the machine runs out.
+//!
+//! Memory, processor time and wall clock end the run; a full process table, a full descriptor table and a full file are errors
+//! that the command sees. Never RLIMIT_AS: Node and Go reserve far more address space than they use.
+
+use std::cell::Cell;
+use std::fmt;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource};
+
+use self::cgroup::{Cgroups, Version, Wanted};
+use self::process_usage::Tree;
+use self::watchdog::Watch;
+use crate::journal::event::limits::{ExceededLimit, Limit, Means};
+use crate::kernel::proc_text;
+use crate::plan::wire::bytes::{AbsPath, Text};
+use crate::plan::{self, RequestedLimits};
+
+impl From<Version> for Means {
+    fn from(version: Version) -> Means {
+        match version {
+            Version::V1 => Means::CgroupV1,
+            Version::V2 => Means::CgroupV2,
+        }
+    }
+}
+
+/// A limit that stands. Its text is for people: `memory_mb 512: cgroup v1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    pub limit: Limit,
+    pub value: u64,
+    pub means: Means,
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.limit.name(), self.value, self.means.name())
+    }
+}
+
+impl From<Held> for ExceededLimit {
+    fn from(Held { limit, value, means }: Held) -> ExceededLimit {
+        ExceededLimit { limit, value, means, ended: true, unwatched: false }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitsError {
+    #[error("a limit of 0 {} lets nothing run", .0.name())]
+    Zero(Limit),
+    #[error("a limit of {1} {name} is more than can be counted", name = .0.name())]
+    TooLarge(Limit, u64),
+    #[error("the command could lift its own limits: {0} is a cgroup tree, and is granted for writing")]
+    Liftable(AbsPath),
+    #[error("the command can not be put into its cgroup: {0}")]
+    Admit(#[source] Errno),
+    #[error("the command can not be made the first choice of the out-of-memory killer: {0}")]
+    OomScore(#[source] Errno),
+    #[error("the kernel does not tell the children of a process, without which nobody can watch limits: {0}")]
+    Watch(#[source] Errno),
+}
+
+impl LimitsError {
+    pub fn errno(&self) -> Errno {
+        match self {
+            LimitsError::Admit(errno) | LimitsError::OomScore(errno) | LimitsError::Watch(errno) => *errno,
+            LimitsError::Zero(_) | LimitsError::TooLarge(..) | LimitsError::Liftable(_) => Errno::INVAL,
+        }
+    }
+
+    pub fn hint(&self) -> &'static str {
+        match self {
+            LimitsError::Zero(_) | LimitsError::TooLarge(..) => "give the limit a useful value, or leave it out",
+            LimitsError::Liftable(_) => "start again; if it was mounted while paddock started, that is all it takes",
+            LimitsError::Admit(_) => "somebody changed the cgroup meanwhile: try again, or leave the limits out",
+            LimitsError::OomScore(_) => "/proc has to be mounted",
+            LimitsError::Watch(_) => {
+                "a kernel with CONFIG_PROC_CHILDREN, user namespaces or a delegated cgroup can hold these limits"
+            }
+        }
+    }
+}
+
+const MEBIBYTE: u64 = 1 << 20;
+/// The first process of the namespaces is ours; it counts, and is not the command's.
+const FIRST_PROCESS: u64 = 1;
+/// Once numbers have come around, the kernel gives none below this to a new process (RESERVED_PIDS).
+const RESERVED_PIDS: u64 = 300;
+/// What the kernel lets pid_max be at most (PID_MAX_LIMIT).
+const HIGHEST_PID_MAX: u64 = 4 << 20;
+/// Room for what the user starts elsewhere, where the kernel counts the tasks of all his sessions together.
+const NPROC_ROOM: u64 = 1024;
+/// Halfway between an ordinary process and the first to go.
+const OOM_SCORE_ADJ: &[u8] = b"500";
+
+/// The limits of one run: chosen, and made where something had to be made. Dropping them removes it.
+pub struct Limits {
+    held: Vec<Held>,
+    rlimits: Vec<(Resource, u64)>,
+    pid_max: Option<u32>,
+    groups: Cgroups,
+    pub(crate) full_tier: bool,
+    /// The watch has seen every slot of `processes` taken.
+    pub(crate) crowded: Cell<bool>,
+}
+
+impl Limits {
+    /// Makes what has to exist before the command. `full_tier`: it will run in user and pid namespaces of its own.
+    pub fn prepare(requested: &RequestedLimits, full_tier: bool, session: &str) -> Result<Limits, LimitsError> {
+        requested.check()?;
+        let bytes = |limit, megabytes: Option<u64>| match megabytes {
+            Some(megabytes) => {
+                let bytes = megabytes.checked_mul(MEBIBYTE).filter(|bytes| i64::try_from(*bytes).is_ok());
+                bytes.map(Some).ok_or(LimitsError::TooLarge(limit, megabytes))
+            }
+            None => Ok(None),
+        };
+        let memory_bytes = bytes(Limit::Memory, requested.memory_mb)?;
+        let file_bytes = bytes(Limit::FileSize, requested.file_size_mb)?;
+        let ours = if full_tier { FIRST_PROCESS } else { 0 };
+        let tasks = requested.processes.map(|processes| processes.saturating_add(ours));
+
+        let wanted = Wanted { memory_bytes, tasks, cpu_time: requested.cpu_s.is_some() };
+        let groups = if memory_bytes.is_some() || tasks.is_some() || wanted.cpu_time {
+            Cgroups::make(session, &wanted)
+        } else {
+            Cgroups::none()
+        };
+        let chosen = Chosen::new(requested, full_tier, rustix::process::getuid().is_root(), &groups);
+        let mut rlimits = chosen.rlimits(requested, memory_bytes, file_bytes, tasks);
+        if chosen.processes == Some(Means::Watchdog)
+            && let Some(processes) = requested.processes
+        {
+            rlimits
+                .push((Resource::Nproc, tasks_on_this_machine().saturating_add(processes).saturating_add(NPROC_ROOM)));
+        }
+        let pid_max = requested.processes.filter(|_| full_tier).and_then(pid_max_for);
+        Ok(Limits { held: chosen.held(requested), rlimits, pid_max, groups, full_tier, crowded: Cell::new(false) })
+    }
+
+    /// The files of a cgroup belong to the user. A plan keeps every cgroup tree unwritable, but may be older than one of them.
+    pub fn check_unwritable(&self, files: &plan::Files) -> Result<(), LimitsError> {
+        for point in self.groups.mount_points() {
+            let Ok(tree) = Text::from_bytes(point.clone()).and_then(AbsPath::new) else { continue };
+            let exposes =
+                |grant: &plan::Grant| grant.writes() && (tree.is_within(&grant.path) || grant.path.is_within(&tree));
+            if files.grants.iter().any(exposes) && !files.unwritable.iter().any(|kept| tree.is_within(kept)) {
+                return Err(LimitsError::Liftable(tree));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is in force, by which means.
+    pub fn held(&self) -> &[Held] {
+        &self.held
+    }
+
+    pub(crate) fn holding(&self, limit: Limit) -> Option<Held> {
+        self.held.iter().copied().find(|held| held.limit == limit)
+    }
+
+    /// Somebody has to stay while the command runs.
+    pub fn need_supervisor(&self) -> bool {
+        [Limit::Memory, Limit::Processes, Limit::Cpu, Limit::Wall].iter().any(|limit| self.holding(*limit).is_some())
+    }
+
+    /// For each process of the tree, soft and hard.
+    pub fn rlimits(&self) -> &[(Resource, u64)] {
+        &self.rlimits
+    }
+
+    /// For the command's pid namespace (Linux 6.14; before, the file can not be written, and RLIMIT_NPROC has to do).
+    pub fn pid_max(&self) -> Option<u32> {
+        self.pid_max
+    }
+
+    pub(crate) fn groups(&self) -> &Cgroups {
+        &self.groups
+    }
+
+    /// Puts a process, before it has run or started anything, under what is not inherited from rlimits. `pid` as this process's
+    /// own /proc shows it. Makes system calls only.
+    pub fn admit(&self, pid: Pid) -> Result<(), LimitsError> {
+        let mut digits = [0; 12];
+        let start = decimal(pid.as_raw_nonzero().get().unsigned_abs(), &mut digits);
+        let mut path = [0; 40];
+        let parts: [&[u8]; 3] = [b"/proc/", &digits[start..], b"/oom_score_adj\0"];
+        let mut length = 0;
+        for part in parts {
+            path[length..length + part.len()].copy_from_slice(part);
+            length += part.len();
+        }
+        self.admit_as(&digits[start..], &path[..length])
+    }
+
+    /// The same for the calling process, wherever it stands, while /proc is still there.
+    pub fn admit_self(&self) -> Result<(), LimitsError> {
+        self.admit_as(b"0", b"/proc/self/oom_score_adj\0")
+    }
+
+    fn admit_as(&self, pid: &[u8], oom_score_adj: &[u8]) -> Result<(), LimitsError> {
+        self.groups.admit(pid).map_err(LimitsError::Admit)?;
+        if self.holding(Limit::Memory).is_some() {
+            // If the machine runs out of memory all the same, it is this tree that goes.
+            let path = std::ffi::CStr::from_bytes_with_nul(oom_score_adj).unwrap_or(c"");
+            let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+            file.and_then(|file| rustix::io::write(&file, OOM_SCORE_ADJ)).map_err(LimitsError::OomScore)?;
+        }
+        Ok(())
+    }
+
+    /// Starts the clocks. `proc` is a /proc that shows the tree, `volatile` are the file systems in memory that are its own.
+    pub fn watch<'a>(
+        &'a self,
+        proc: BorrowedFd<'a>,
+        tree: Tree,
+        volatile: &'a [OwnedFd],
+    ) -> Result<Watch<'a>, LimitsError> {
+        Watch::start(self, proc, tree, volatile).map_err(LimitsError::Watch)
+    }
+
+    /// A limit whose signal ended a process of the tree.
+    pub fn behind_signal(&self, signal: i32) -> Option<ExceededLimit> {
+        let limit = match signal {
+            libc::SIGXFSZ => Limit::FileSize,
+            libc::SIGXCPU => Limit::Cpu,
+            _ => return None,
+        };
+        self.holding(limit).map(ExceededLimit::from)
+    }
+
+    /// Everything that was met, for the journal; `ended_by` is what the watch said. Removes what was made: the tree is gone.
+    pub fn finish(self, ended_by: Option<ExceededLimit>) -> Vec<ExceededLimit> {
+        let mut met = Vec::with_capacity(2);
+        met.extend(ended_by);
+        let mut also = |limit, ended| {
+            if let Some(held) = self.holding(limit)
+                && !met.iter().any(|exceeded| exceeded.limit == limit)
+            {
+                met.push(ExceededLimit { ended, ..held.into() });
+            }
+        };
+        if self.groups.oom_kills() > 0 {
+            also(Limit::Memory, true);
+        }
+        if self.groups.refused_forks() > 0 || self.crowded.get() {
+            also(Limit::Processes, false);
+        }
+        met
+    }
+}
+
+/// The means for each limit that has a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Chosen {
+    memory: Option<Means>,
+    processes: Option<Means>,
+    cpu: Option<Means>,
+}
+
+impl Chosen {
+    fn new(requested: &RequestedLimits, full_tier: bool, root: bool, groups: &Cgroups) -> Chosen {
+        let memory = groups.memory().map_or(Means::Watchdog, Means::from);
+        let processes = match groups.tasks() {
+            Some(version) => version.into(),
+            // Root's own tasks are never too many (fork(2)).
+            None if full_tier && !root => Means::UserNamespace,
+            None => Means::Watchdog,
+        };
+        let cpu = groups.clock().map_or(Means::Watchdog, Means::from);
+        Chosen {
+            memory: requested.memory_mb.map(|_| memory),
+            processes: requested.processes.map(|_| processes),
+            cpu: requested.cpu_s.map(|_| cpu),
+        }
+    }
+
+    fn held(&self, requested: &RequestedLimits) -> Vec<Held> {
+        let all = [
+            (Limit::Memory, requested.memory_mb, self.memory),
+            (Limit::Processes, requested.processes, self.processes),
+            (Limit::Cpu, requested.cpu_s, self.cpu),
+            (Limit::OpenFiles, requested.open_files, Some(Means::Rlimit)),
+            (Limit::FileSize, requested.file_size_mb, Some(Means::Rlimit)),
+            (Limit::Wall, requested.wall_s, Some(Means::Watchdog)),
+        ];
+        all.into_iter().filter_map(|(limit, value, means)| Some(Held { limit, value: value?, means: means? })).collect()
+    }
+
+    fn rlimits(
+        &self,
+        requested: &RequestedLimits,
+        memory_bytes: Option<u64>,
+        file_bytes: Option<u64>,
+        tasks: Option<u64>,
+    ) -> Vec<(Resource, u64)> {
+        let all = [
+            // One process can not get far between two looks of the watchdog. It counts what is asked for, used or not.
+            (Resource::Data, memory_bytes.filter(|_| self.memory == Some(Means::Watchdog))),
+            (Resource::Nproc, tasks.filter(|_| self.processes == Some(Means::UserNamespace))),
+            // A second more than the tree has: the one who knows which limit it is comes first.
+            (Resource::Cpu, requested.cpu_s.map(|seconds| seconds.saturating_add(1))),
+            (Resource::Nofile, requested.open_files),
+            (Resource::Fsize, file_bytes),
+        ];
+        all.into_iter().filter_map(|(resource, value)| Some((resource, value?))).collect()
+    }
+}
+
+impl RequestedLimits {
+    fn check(&self) -> Result<(), LimitsError> {
+        let all = [
+            (Limit::Memory, self.memory_mb),
+            (Limit::Processes, self.processes),
+            (Limit::Cpu, self.cpu_s),
+            (Limit::OpenFiles, self.open_files),
+            (Limit::FileSize, self.file_size_mb),
+            (Limit::Wall, self.wall_s),
+        ];
+        match all.into_iter().find(|(_, value)| *value == Some(0)) {
+            Some((limit, _)) => Err(LimitsError::Zero(limit)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// So high that `processes` of them still have a number when the low ones were used up.
+fn pid_max_for(processes: u64) -> Option<u32> {
+    let wanted = processes.checked_add(RESERVED_PIDS + FIRST_PROCESS + 1)?;
+    u32::try_from(wanted).ok().filter(|wanted| u64::from(*wanted) < HIGHEST_PID_MAX)
+}
+
+/// The user's are not told; all of them together are more.
+fn tasks_on_this_machine() -> u64 {
+    let text = std::fs::read("/proc/loadavg").unwrap_or_default();
+    // Unknown: then the number alone is no backstop, and must not be in the way.
+    proc_text::tasks(&text).map_or(HIGHEST_PID_MAX, |(_, all)| all)
+}
+
+/// Where in the buffer the digits begin.
+fn decimal(mut number: u32, buffer: &mut [u8; 12]) -> usize {
+    let mut start = buffer.len();
+    loop {
+        start -= 1;
+        buffer[start] = b'0' + (number % 10) as u8;
+        number /= 10;
+        if number == 0 {
+            return start;
+        }
+    }
+}
+
+pub mod cgroup;
+pub mod descendants;
+pub mod process_usage;
+#[cfg(test)]
+mod resource_hogs;
+#[cfg(test)]
+mod tests;
+pub mod watchdog;

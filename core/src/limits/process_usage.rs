@@ -1,0 +1,517 @@
+//! Counting a tree of processes: who belongs to it, and what they use together, from /proc. This goes on for as long as the command runs,
+//! so nothing here allocates: paths and texts are on the stack, and the list of processes has its room from the start.
+//!
+//! The tree is not stopped while it is counted. What comes or goes in between may be missed once, and is seen by the next count.
+
+use std::ffi::CStr;
+use std::fmt::{self, Write as _};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::fs::{AtFlags, Mode, OFlags, RawDir};
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, Signal};
+
+use crate::kernel::proc_text::{self, NumberList, Stat};
+
+/// Who belongs to the tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tree {
+    /// Everybody that this /proc shows: it is that of the command's own pid namespace.
+    Namespace,
+    /// Every descendant of one process that adopts orphans, but not that process.
+    DescendantsOf(Pid),
+}
+
+/// What to look at: each costs a file per process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Columns {
+    pub resident: bool,
+    /// Tasks and processor time.
+    pub stat: bool,
+    /// More tasks than this need not be counted: a bomb grows faster than it is looked at.
+    pub enough_tasks: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Threads of all processes.
+    pub tasks: u64,
+    /// Pages in memory, files that lie there included. What processes share counts once for each.
+    pub resident_bytes: u64,
+    /// Of the living, and of those that somebody in the tree has waited for. Whoever has the kernel bury his children unseen
+    /// takes their time out of every account.
+    pub cpu_time: Duration,
+}
+
+pub struct ProcessUsage<'p> {
+    proc: BorrowedFd<'p>,
+    tree: Tree,
+    /// File systems in memory that nobody but the tree has.
+    volatile: &'p [OwnedFd],
+    /// Processes found and not yet looked at come behind those that were.
+    found: Vec<i32>,
+    /// Not of the tree, nor what descends from them.
+    spared: Vec<i32>,
+    page_bytes: u64,
+    ticks_per_second: u64,
+    /// What the adopting process had waited for before the command.
+    earlier_ticks: u64,
+}
+
+/// More processes than this are not followed; every means to limit their number is far below.
+const ROOM: usize = 16 * 1024;
+const STOP_ROUNDS: usize = 64;
+const NOTHING: Rlimit = Rlimit { current: Some(0), maximum: Some(0) };
+/// `NUMBER/task/NUMBER/children` with room to spare.
+const PATH_ROOM: usize = 64;
+const LIST: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+impl<'p> ProcessUsage<'p> {
+    pub fn new(proc: BorrowedFd<'p>, tree: Tree, volatile: &'p [OwnedFd]) -> Result<ProcessUsage<'p>, Errno> {
+        let mut census = ProcessUsage {
+            proc,
+            tree,
+            volatile,
+            found: Vec::new(),
+            spared: Vec::new(),
+            page_bytes: rustix::param::page_size() as u64,
+            ticks_per_second: rustix::param::clock_ticks_per_second().max(1),
+            earlier_ticks: 0,
+        };
+        if let Tree::DescendantsOf(root) = tree {
+            census.found.reserve_exact(ROOM);
+            let root = root.as_raw_nonzero().get();
+            // CONFIG_PROC_CHILDREN. Asked now: later a missing file only means that somebody is gone.
+            open(proc, Path::new(format_args!("{root}/task/{root}/children")).as_c_str()?)?;
+            census.earlier_ticks = stat(proc, root)?.map_or(0, |stat| stat.reaped_ticks);
+        }
+        Ok(census)
+    }
+
+    pub fn spare(&mut self, processes: impl Iterator<Item = Pid>) {
+        self.spared.clear();
+        self.spared.extend(processes.map(|pid| pid.as_raw_nonzero().get()));
+    }
+
+    pub fn count(&mut self, columns: Columns) -> Result<Count, Errno> {
+        let files = if columns.resident { self.file_bytes()? } else { 0 };
+        let mut count = Count { resident_bytes: files, ..Count::default() };
+        let mut ticks: u64 = 0;
+        let page_bytes = self.page_bytes;
+        self.each(|proc, pid| {
+            if columns.resident {
+                let (_, pages) = resident(proc, pid)?;
+                count.resident_bytes = count.resident_bytes.saturating_add(pages.saturating_mul(page_bytes));
+            }
+            if columns.stat
+                && let Some(stat) = stat(proc, pid)?
+            {
+                count.tasks = count.tasks.saturating_add(stat.threads.max(1));
+                ticks = ticks.saturating_add(stat.own_ticks).saturating_add(stat.reaped_ticks);
+            }
+            Ok(match columns.enough_tasks {
+                Some(enough) if count.tasks > enough => Next::Stop,
+                _ => Next::GoOn,
+            })
+        })?;
+        if let Tree::DescendantsOf(root) = self.tree
+            && columns.stat
+            && let Some(stat) = stat(self.proc, root.as_raw_nonzero().get())?
+        {
+            ticks = ticks.saturating_add(stat.reaped_ticks.saturating_sub(self.earlier_ticks));
+        }
+        count.cpu_time = Duration::from_millis(ticks.saturating_mul(1000) / self.ticks_per_second);
+        Ok(count)
+    }
+
+    /// Memory in which a page shared by N counts for each with an N-th, swap included. The kernel walks every page for it: some
+    /// milliseconds for a gigabyte. A file in memory that is mapped is in the account of its file system too, and nobody can tell which
+    /// of the shared pages are such: so the larger of the two counts.
+    pub fn proportional_bytes(&mut self) -> Result<u64, Errno> {
+        let page_bytes = self.page_bytes;
+        let mut own: u64 = 0;
+        let mut shared: u64 = 0;
+        self.each(|proc, pid| {
+            let (speaker, pages) = resident(proc, pid)?;
+            if pages > 0 {
+                // A process that hides its memory map counts with all it has.
+                let all = Proportional { all: pages.saturating_mul(page_bytes), shared: 0 };
+                let bytes = proportional(proc, speaker)?.unwrap_or(all);
+                own = own.saturating_add(bytes.all.saturating_sub(bytes.shared));
+                shared = shared.saturating_add(bytes.shared);
+            }
+            Ok(Next::GoOn)
+        })?;
+        Ok(own.saturating_add(shared.max(self.file_bytes()?)))
+    }
+
+    /// What lies in the file systems in memory, opened by anybody or not.
+    fn file_bytes(&self) -> Result<u64, Errno> {
+        self.volatile.iter().try_fold(0, |sum: u64, fs| {
+            let facts = rustix::fs::fstatfs(fs)?;
+            let blocks = facts.f_blocks.saturating_sub(facts.f_bfree);
+            Ok(sum.saturating_add(blocks.saturating_mul(facts.f_bsize as u64)))
+        })
+    }
+
+    /// Says how many there are, and sends them a signal.
+    pub fn signal_descendants(&mut self, signal: Option<Signal>) -> Result<usize, Errno> {
+        let mut found = 0;
+        self.each(|_, pid| {
+            found += 1;
+            if let (Some(pid), Some(signal)) = (Pid::from_raw(pid), signal) {
+                let _ = rustix::process::kill_process(pid, signal);
+            }
+            Ok(Next::GoOn)
+        })?;
+        Ok(found)
+    }
+
+    /// Kills every descendant there is now, and says how many; the caller buries, and calls again until nobody is left. The numbers in a namespace are not
+    /// ours: it ends with its first process.
+    ///
+    /// Killing one by one loses against a fork bomb: what dies makes room for more. So everybody first loses the right to fork and
+    /// is stopped, round after round until no new ones turn up; both are inherited, and cheap.
+    pub fn kill_descendants(&mut self) -> Result<usize, Errno> {
+        if self.tree == Tree::Namespace {
+            return Ok(0);
+        }
+        let mut before = 0;
+        for _ in 0..STOP_ROUNDS {
+            let mut found = 0;
+            self.each(|_, pid| {
+                if let Some(pid) = Pid::from_raw(pid) {
+                    found += 1;
+                    // Root forks all the same; the signal has to do.
+                    let _ = rustix::process::prlimit(Some(pid), Resource::Nproc, NOTHING);
+                    let _ = rustix::process::kill_process(pid, Signal::STOP);
+                }
+                Ok(Next::GoOn)
+            })?;
+            if found == before {
+                break;
+            }
+            before = found;
+        }
+        self.signal_descendants(Some(Signal::KILL))
+    }
+
+    fn each(&mut self, mut visit: impl FnMut(BorrowedFd<'p>, i32) -> Result<Next, Errno>) -> Result<(), Errno> {
+        let proc = self.proc;
+        match self.tree {
+            Tree::Namespace => numbered_entries(proc, c".", |pid| visit(proc, pid)),
+            Tree::DescendantsOf(root) => {
+                self.found.clear();
+                children(proc, root.as_raw_nonzero().get(), &mut self.found)?;
+                let own = rustix::process::getpid().as_raw_nonzero().get();
+                let mut next = 0;
+                while let Some(pid) = self.found.get(next).copied() {
+                    next += 1;
+                    // A copy of the root that looks out for it.
+                    if pid == own || self.spared.contains(&pid) {
+                        continue;
+                    }
+                    if visit(proc, pid)? == Next::Stop {
+                        break;
+                    }
+                    children(proc, pid, &mut self.found)?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// What a visitor says.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    GoOn,
+    Stop,
+}
+
+/// The children of every thread of a process, as long as there is room.
+fn children(proc: BorrowedFd<'_>, pid: i32, found: &mut Vec<i32>) -> Result<(), Errno> {
+    let task = Path::new(format_args!("{pid}/task"));
+    match rustix::fs::statat(proc, task.as_c_str()?, AtFlags::empty()) {
+        Ok(stat) if has_one_thread(&stat) => children_of_thread(proc, pid, pid, found),
+        Ok(_) => numbered_entries(proc, task.as_c_str()?, |thread| {
+            children_of_thread(proc, pid, thread, found).map(|()| Next::GoOn)
+        }),
+        Err(error) => ignore_gone(error),
+    }
+}
+
+fn children_of_thread(proc: BorrowedFd<'_>, pid: i32, thread: i32, found: &mut Vec<i32>) -> Result<(), Errno> {
+    let path = Path::new(format_args!("{pid}/task/{thread}/children"));
+    let file = match open(proc, path.as_c_str()?) {
+        Ok(file) => file,
+        Err(error) => return ignore_gone(error),
+    };
+    let mut add = |child| {
+        if found.len() < found.capacity() {
+            found.push(child);
+        }
+    };
+    let mut list = NumberList::default();
+    let mut buffer = [0; 1024];
+    loop {
+        match rustix::io::read(&file, &mut buffer) {
+            Ok(0) => break,
+            Ok(count) => list.take(&buffer[..count], &mut add),
+            Err(error) => return ignore_gone(error),
+        }
+    }
+    list.end(add);
+    Ok(())
+}
+
+/// The directory `task` has a link for each, beside `.` and `..`.
+fn has_one_thread(task: &rustix::fs::Stat) -> bool {
+    task.st_nlink <= 3
+}
+
+/// Pages in memory, and the number under which the process's memory is found: when its first thread has ended, the process
+/// itself shows none, and another thread has to speak for it.
+fn resident(proc: BorrowedFd<'_>, pid: i32) -> Result<(i32, u64), Errno> {
+    let pages = pages_of(proc, pid)?;
+    if pages > 0 {
+        return Ok((pid, pages));
+    }
+    let task = Path::new(format_args!("{pid}/task"));
+    match rustix::fs::statat(proc, task.as_c_str()?, AtFlags::empty()) {
+        Ok(stat) if has_one_thread(&stat) => return Ok((pid, 0)),
+        Ok(_) => {}
+        Err(error) => return ignore_gone(error).map(|()| (pid, 0)),
+    }
+    let mut speaker = (pid, 0);
+    numbered_entries(proc, task.as_c_str()?, |thread| {
+        // /proc does not list threads, but knows them by number.
+        speaker = (thread, pages_of(proc, thread)?);
+        Ok(if speaker.1 == 0 { Next::GoOn } else { Next::Stop })
+    })?;
+    Ok(speaker)
+}
+
+fn pages_of(proc: BorrowedFd<'_>, pid: i32) -> Result<u64, Errno> {
+    let mut buffer = [0; 128];
+    let text = read(proc, Path::new(format_args!("{pid}/statm")), &mut buffer)?;
+    Ok(text.and_then(proc_text::resident_pages).unwrap_or(0))
+}
+
+fn stat(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<Stat>, Errno> {
+    let mut buffer = [0; 1024];
+    Ok(read(proc, Path::new(format_args!("{pid}/stat")), &mut buffer)?.and_then(Stat::parse))
+}
+
+struct Proportional {
+    all: u64,
+    /// Of that, shared memory and files in memory.
+    shared: u64,
+}
+
+fn proportional(proc: BorrowedFd<'_>, pid: i32) -> Result<Option<Proportional>, Errno> {
+    let mut buffer = [0; 2048];
+    let Some(text) = read(proc, Path::new(format_args!("{pid}/smaps_rollup")), &mut buffer)? else { return Ok(None) };
+    let kilobytes = |key| proc_text::value_of(text, key);
+    let Some(resident) = kilobytes(b"Pss:") else { return Ok(None) };
+    let bytes = |kilobytes: u64| kilobytes.saturating_mul(1024);
+    let all = bytes(resident + kilobytes(b"SwapPss:").unwrap_or(0));
+    Ok(Some(Proportional { all, shared: bytes(kilobytes(b"Pss_Shmem:").unwrap_or(0)) }))
+}
+
+/// Calls `visit` for every entry whose name is a number.
+fn numbered_entries(
+    proc: BorrowedFd<'_>,
+    path: &CStr,
+    mut visit: impl FnMut(i32) -> Result<Next, Errno>,
+) -> Result<(), Errno> {
+    let listed = match rustix::fs::openat(proc, path, LIST, Mode::empty()) {
+        Ok(listed) => listed,
+        Err(error) => return ignore_gone(error),
+    };
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut entries = RawDir::new(&listed, &mut buffer);
+    while let Some(entry) = entries.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => return ignore_gone(error),
+        };
+        let number = proc_text::number(entry.file_name().to_bytes()).and_then(|number| i32::try_from(number).ok());
+        if let Some(number) = number
+            && visit(number)? == Next::Stop
+        {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn open(proc: BorrowedFd<'_>, path: &CStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(proc, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// None if the process is gone or does not show it to us.
+fn read<'b>(proc: BorrowedFd<'_>, path: Path, buffer: &'b mut [u8]) -> Result<Option<&'b [u8]>, Errno> {
+    let file = match open(proc, path.as_c_str()?) {
+        Ok(file) => file,
+        Err(error) => return ignore_gone(error).map(|()| None),
+    };
+    match rustix::io::read(file.as_fd(), &mut *buffer) {
+        Ok(count) => Ok(Some(&buffer[..count])),
+        Err(error) => ignore_gone(error).map(|()| None),
+    }
+}
+
+/// Processes end whenever they like. Any other error (no descriptor left, no memory) makes us blind, and is one.
+fn ignore_gone(error: Errno) -> Result<(), Errno> {
+    match error {
+        Errno::NOENT | Errno::SRCH | Errno::ACCESS | Errno::PERM => Ok(()),
+        error => Err(error),
+    }
+}
+
+/// A path below /proc, on the stack.
+struct Path {
+    bytes: [u8; PATH_ROOM],
+    length: usize,
+}
+
+impl Path {
+    fn new(text: fmt::Arguments<'_>) -> Path {
+        let mut path = Path { bytes: [0; PATH_ROOM], length: 0 };
+        if path.write_fmt(text).is_err() {
+            path.length = 0;
+        }
+        path
+    }
+
+    fn as_c_str(&self) -> Result<&CStr, Errno> {
+        if self.length == 0 {
+            return Err(Errno::NAMETOOLONG);
+        }
+        CStr::from_bytes_until_nul(&self.bytes).map_err(|_| Errno::NAMETOOLONG)
+    }
+}
+
+impl fmt::Write for Path {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let end = self.length + text.len();
+        // The last byte stays 0.
+        if end >= PATH_ROOM {
+            return Err(fmt::Error);
+        }
+        self.bytes[self.length..end].copy_from_slice(text.as_bytes());
+        self.length = end;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Child, Command, Stdio};
+
+    fn proc() -> OwnedFd {
+        rustix::fs::open(c"/proc", LIST, Mode::empty()).unwrap()
+    }
+
+    /// Says a line when all of it is there; ends when its stdin does.
+    struct Script(Child);
+
+    impl Script {
+        fn start(program: &str, script: &str) -> Script {
+            let mut command = Command::new(program);
+            let mut child = command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+            let mut line = String::new();
+            BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            assert_eq!(line, "ready\n");
+            Script(child)
+        }
+
+        fn tree(&self) -> Tree {
+            Tree::DescendantsOf(Pid::from_raw(self.0.id() as i32).unwrap())
+        }
+    }
+
+    impl Drop for Script {
+        fn drop(&mut self) {
+            drop(self.0.stdin.take());
+            let _ = self.0.wait();
+        }
+    }
+
+    const ALL: Columns = Columns { resident: true, stat: true, enough_tasks: None };
+
+    #[test]
+    fn descendants_are_counted_at_any_depth_and_the_root_is_not() {
+        let script = Script::start(
+            "sh",
+            "exec 3<&0; sh -c 'cat <&3 & wait' >/dev/null & cat <&3 >/dev/null & echo ready; exec >/dev/null; wait",
+        );
+        let proc = proc();
+        let mut census = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
+        // The innermost shell may still be on its way.
+        let count = (0..1000).map(|_| census.count(ALL).unwrap()).find(|count| count.tasks == 3);
+        let count = count.expect("three processes below the shell");
+        assert!(count.resident_bytes > 100_000, "{count:?}");
+        let proportional = census.proportional_bytes().unwrap();
+        assert!(proportional > 10_000 && proportional < count.resident_bytes, "{proportional} {count:?}");
+    }
+
+    #[test]
+    fn who_is_spared_is_left_out_with_all_that_descend_from_him() {
+        let script = Script::start(
+            "sh",
+            "exec 3<&0; sh -c 'cat <&3 & echo ready; wait' & cat <&3 >/dev/null & exec >/dev/null; wait",
+        );
+        let proc = proc();
+        let mut census = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
+        assert!((0..1000).any(|_| census.signal_descendants(None).unwrap() == 3), "two below, and one below them");
+        let mut children = Vec::with_capacity(8);
+        super::children(census.proc, script.0.id() as i32, &mut children).unwrap();
+        for (spared, left) in [(&children[..1], 1), (&children[1..], 2), (&children[..], 0)] {
+            census.spare(spared.iter().copied().filter_map(Pid::from_raw));
+            assert_eq!(census.signal_descendants(None).unwrap(), left);
+        }
+    }
+
+    #[test]
+    fn a_process_whose_first_thread_has_ended_still_has_its_memory() {
+        let script = Script::start(
+            "python3",
+            "import ctypes, os, sys, threading\n\
+             if os.fork() == 0:\n\
+             \x20   block = b'x' * (64 << 20)\n\
+             \x20   def stay():\n\
+             \x20       stat = f'/proc/{os.getpid()}/stat'\n\
+             \x20       while open(stat).read().rsplit(')')[1].split()[0] != 'Z': pass\n\
+             \x20       os.write(1, b'ready\\n'); os.close(1)\n\
+             \x20       os.read(0, 1); os._exit(0)\n\
+             \x20   threading.Thread(target=stay).start()\n\
+             \x20   ctypes.CDLL(None).pthread_exit(None)\n\
+             os.close(1); os.wait()",
+        );
+        let proc = proc();
+        let mut census = ProcessUsage::new(proc.as_fd(), script.tree(), &[]).unwrap();
+        let count = census.count(ALL).unwrap();
+        assert!(count.resident_bytes > 64 << 20, "{count:?}");
+        assert!(census.proportional_bytes().unwrap() > 64 << 20);
+    }
+
+    #[test]
+    fn a_namespace_is_everybody_that_proc_shows() {
+        let proc = proc();
+        let mut census = ProcessUsage::new(proc.as_fd(), Tree::Namespace, &[]).unwrap();
+        assert!(census.count(ALL).unwrap().tasks >= 2);
+    }
+
+    #[test]
+    fn a_path_too_long_is_an_error_and_no_other_path() {
+        assert_eq!(Path::new(format_args!("{}/stat", 1)).as_c_str(), Ok(c"1/stat"));
+        assert!(Path::new(format_args!("{}", "x".repeat(PATH_ROOM))).as_c_str().is_err());
+        assert!(Path::new(format_args!("{}", "x".repeat(PATH_ROOM - 1))).as_c_str().is_ok());
+    }
+}

@@ -1,0 +1,347 @@
+//! The watchdog: looks at the tree, says when a limit is exceeded and when it wants to look again. It kills nobody.
+//!
+//! How often it looks depends on how much could have happened: a hog can fill what is left at the speed of the memory, a bomb
+//! at the speed of fork. Far from every limit that is twice a second, close to one fifty times, and never so often that
+//! looking takes more than a tenth of the time. Between two looks a limit can be overrun; by how much is measured in the tests.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use super::process_usage::{Columns, ProcessUsage, Tree};
+use super::{Held, Limits};
+use crate::journal::event::limits::{ExceededLimit, Limit, Means};
+
+const SHORTEST: Duration = Duration::from_millis(20);
+const LONGEST: Duration = Duration::from_millis(500);
+/// A second look before the end: a vforked child counts with all the memory of its parent, for an instant.
+const DOUBT: Duration = Duration::from_millis(10);
+/// Of a counter in the kernel that will not be missed.
+const RELAXED: Duration = Duration::from_millis(200);
+/// Of the time of living processes: who ends unseen between two looks, and is waited for by nobody, takes his along.
+const LONGEST_FOR_LIVING: Duration = Duration::from_millis(250);
+/// Of the clock of a group, which misses nothing.
+const LONGEST_FOR_CLOCK: Duration = Duration::from_secs(1);
+/// How long the kernel's word on shared pages is believed, at least and at most: it is the only costly one.
+const BELIEF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// What two processors can fill. A tree that was seen to be faster is believed.
+const BYTES_PER_SECOND: u64 = 2 << 30;
+const TASKS_PER_SECOND: u64 = 2_000;
+/// How many times longer than a look is the pause after it.
+const COST_FACTOR: u32 = 10;
+/// Looks in a row that may fail: a second of no descriptors.
+const BLIND_LOOKS: u32 = 50;
+const MEBIBYTE: u64 = 1 << 20;
+
+pub struct Watch<'a> {
+    limits: &'a Limits,
+    census: ProcessUsage<'a>,
+    wall: Option<(Held, Option<Instant>)>,
+    memory: Option<Memory>,
+    /// Kept by the kernel, and only noticed here.
+    full_group: Option<Held>,
+    tasks: Option<TaskLimit>,
+    cpu: Option<Cpu>,
+    next: Option<Instant>,
+    blind_looks: u32,
+}
+
+struct Memory {
+    held: Held,
+    bytes: u64,
+    last: Option<(Instant, u64)>,
+    /// How much of what the processes have is counted more than once, and until when that is believed. Pages that are written
+    /// stop being shared, so it can only become less.
+    shared: u64,
+    believed_until: Option<Instant>,
+    doubted: bool,
+}
+
+struct TaskLimit {
+    held: Held,
+    most: u64,
+}
+
+struct Cpu {
+    held: Held,
+    limit: Duration,
+    processors: u32,
+    last: Duration,
+    /// Of processes that are gone without anybody having waited for them.
+    lost: Duration,
+}
+
+impl<'a> Watch<'a> {
+    pub(crate) fn start(
+        limits: &'a Limits,
+        proc: BorrowedFd<'a>,
+        tree: Tree,
+        volatile: &'a [OwnedFd],
+    ) -> Result<Watch<'a>, Errno> {
+        let now = Instant::now();
+        let ours = u64::from(limits.full_tier && tree == Tree::Namespace);
+        let in_group = |held: &Held| matches!(held.means, Means::CgroupV1 | Means::CgroupV2);
+        let memory = limits.holding(Limit::Memory);
+        let tasks = limits.holding(Limit::Processes).filter(|held| !in_group(held));
+        let cpu = limits.holding(Limit::Cpu);
+        let mut watch = Watch {
+            limits,
+            census: ProcessUsage::new(proc, tree, volatile)?,
+            // Sleeping does not count: the run could do nothing in that time. A deadline beyond the clock never comes.
+            wall: limits.holding(Limit::Wall).map(|held| (held, now.checked_add(Duration::from_secs(held.value)))),
+            memory: memory.filter(|held| !in_group(held)).map(|held| Memory {
+                held,
+                bytes: held.value.saturating_mul(MEBIBYTE),
+                last: None,
+                shared: 0,
+                believed_until: None,
+                doubted: false,
+            }),
+            full_group: memory.filter(in_group),
+            tasks: tasks.map(|held| TaskLimit { held, most: held.value.saturating_add(ours) }),
+            cpu: cpu.map(|held| Cpu {
+                held,
+                limit: Duration::from_secs(held.value),
+                processors: std::thread::available_parallelism().map_or(1, |count| count.get() as u32),
+                last: Duration::ZERO,
+                lost: Duration::ZERO,
+            }),
+            next: None,
+            blind_looks: 0,
+        };
+        if watch.memory.is_some() || watch.full_group.is_some() || watch.tasks.is_some() || watch.cpu.is_some() {
+            watch.next = Some(now + SHORTEST);
+        }
+        Ok(watch)
+    }
+
+    /// When to call `check`; None if there is nothing to wait for.
+    pub fn next_check(&self) -> Option<Instant> {
+        let wall = self.wall.and_then(|(_, deadline)| deadline);
+        [self.next, wall].into_iter().flatten().min()
+    }
+
+    /// Looks, if it is time to. What it returns has to end the run.
+    pub fn check(&mut self) -> Option<ExceededLimit> {
+        let now = Instant::now();
+        if let Some((held, Some(deadline))) = self.wall
+            && now >= deadline
+        {
+            return Some(held.into());
+        }
+        if self.next.is_none_or(|next| now < next) {
+            return None;
+        }
+        let pause = match self.look(now) {
+            Ok(WatchResult::Exceeded(exceeded)) => return Some(exceeded),
+            Ok(WatchResult::LookAgainIn(pause)) => {
+                self.blind_looks = 0;
+                pause
+            }
+            Err(_) => {
+                self.blind_looks += 1;
+                if self.blind_looks >= BLIND_LOOKS {
+                    return self.unwatched();
+                }
+                SHORTEST
+            }
+        };
+        let done = Instant::now();
+        let cost = done.duration_since(now);
+        self.next = Some(done + pause.max(cost.saturating_mul(COST_FACTOR).min(LONGEST)));
+        None
+    }
+
+    /// Kills all of the tree that can be reached by group or descent; the caller buries, and calls again until nobody is left. A namespace
+    /// without a cgroup is ended by its first process instead.
+    pub fn kill(&mut self) {
+        self.limits.groups().kill();
+        let _ = self.census.kill_descendants();
+    }
+
+    fn unwatched(&self) -> Option<ExceededLimit> {
+        let memory = self.memory.as_ref().map(|memory| memory.held);
+        let tasks = self.tasks.as_ref().map(|tasks| tasks.held);
+        let held = memory.or(tasks).or(self.cpu.as_ref().map(|cpu| cpu.held))?;
+        Some(ExceededLimit { unwatched: true, ..held.into() })
+    }
+
+    fn look(&mut self, now: Instant) -> Result<WatchResult, Errno> {
+        let mut pause = LONGEST_FOR_CLOCK;
+        if let Some(held) = self.full_group {
+            if self.limits.groups().oom_kills() > 0 {
+                return Ok(WatchResult::Exceeded(held.into()));
+            }
+            pause = pause.min(RELAXED);
+        }
+        let clock = self.limits.groups().cpu_time();
+        let columns = Columns {
+            resident: self.memory.is_some(),
+            stat: self.tasks.is_some() || (self.cpu.is_some() && clock.is_none()),
+            enough_tasks: self
+                .tasks
+                .as_ref()
+                .filter(|tasks| tasks.held.means == Means::Watchdog)
+                .map(|tasks| tasks.most),
+        };
+        let count = if columns.resident || columns.stat { self.census.count(columns)? } else { Default::default() };
+
+        if let Some(tasks) = &self.tasks {
+            match tasks.held.means {
+                // The kernel refuses and keeps no account of it. What can be seen is that every place is taken, but for one that whoever
+                // made the namespace may hold.
+                Means::UserNamespace if count.tasks >= tasks.held.value => self.limits.crowded.set(true),
+                Means::Watchdog if count.tasks > tasks.most => return Ok(WatchResult::Exceeded(tasks.held.into())),
+                _ => {}
+            }
+            pause = pause.min(time_to_fill(tasks.most.saturating_sub(count.tasks), TASKS_PER_SECOND));
+        }
+        if let Some(cpu) = &mut self.cpu {
+            let used = match clock {
+                Some(used) => used,
+                None => cpu.used(count.cpu_time, || Ok(self.census.count(columns)?.cpu_time))?,
+            };
+            if used >= cpu.limit {
+                return Ok(WatchResult::Exceeded(cpu.held.into()));
+            }
+            let longest = if clock.is_some() { LONGEST_FOR_CLOCK } else { LONGEST_FOR_LIVING };
+            pause = pause.min(((cpu.limit - used) / cpu.processors.max(1)).clamp(SHORTEST, longest));
+        }
+        if let Some(memory) = &mut self.memory {
+            let used = memory.used(now, count.resident_bytes, || self.census.proportional_bytes())?;
+            if used > memory.bytes {
+                if memory.doubted {
+                    return Ok(WatchResult::Exceeded(memory.held.into()));
+                }
+                memory.doubted = true;
+                return Ok(WatchResult::LookAgainIn(DOUBT));
+            }
+            memory.doubted = false;
+            pause = pause.min(memory.pause_after(now, used));
+        }
+        Ok(WatchResult::LookAgainIn(pause))
+    }
+}
+
+enum WatchResult {
+    Exceeded(ExceededLimit),
+    LookAgainIn(Duration),
+}
+
+impl Memory {
+    /// What the tree has, every page counted once. `resident` counts some of them for each who has them: more than this it can not be.
+    /// Only when that is too much is the costly question asked.
+    fn used(
+        &mut self,
+        now: Instant,
+        resident: u64,
+        proportional: impl FnOnce() -> Result<u64, Errno>,
+    ) -> Result<u64, Errno> {
+        if resident <= self.bytes {
+            self.believed_until = None;
+            return Ok(resident);
+        }
+        let guess = resident.saturating_sub(self.shared);
+        if guess <= self.bytes && self.believed_until.is_some_and(|until| now < until) {
+            return Ok(guess);
+        }
+        let before = Instant::now();
+        let used = proportional()?.min(resident);
+        let cost = before.elapsed();
+        self.shared = resident - used;
+        self.believed_until = Some(now + cost.saturating_mul(COST_FACTOR).clamp(BELIEF.0, BELIEF.1));
+        Ok(used)
+    }
+
+    fn pause_after(&mut self, now: Instant, used: u64) -> Duration {
+        let seen = self.last.map_or(0, |(then, before)| {
+            let elapsed_ms = now.duration_since(then).as_millis().max(1) as u64;
+            used.saturating_sub(before).saturating_mul(1000) / elapsed_ms
+        });
+        self.last = Some((now, used));
+        time_to_fill(self.bytes - used, seen.saturating_mul(2).max(BYTES_PER_SECOND))
+    }
+}
+
+impl Cpu {
+    /// All that was used, with what has left the account. A child may be waited for between the look at its parent and
+    /// the one at itself, and is then missed once: before time counts as lost, it is looked for again.
+    fn used(&mut self, counted: Duration, again: impl FnOnce() -> Result<Duration, Errno>) -> Result<Duration, Errno> {
+        let mut counted = counted;
+        if counted < self.last {
+            counted = again()?;
+        }
+        self.lost += self.last.saturating_sub(counted);
+        self.last = counted;
+        Ok(counted + self.lost)
+    }
+}
+
+fn time_to_fill(room: u64, per_second: u64) -> Duration {
+    let millis = room.saturating_mul(1000) / per_second.max(1);
+    Duration::from_millis(millis).clamp(SHORTEST, LONGEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_follows_the_room_that_is_left() {
+        assert_eq!(time_to_fill(0, BYTES_PER_SECOND), SHORTEST);
+        assert_eq!(time_to_fill(512 << 20, BYTES_PER_SECOND), Duration::from_millis(250));
+        assert_eq!(time_to_fill(u64::MAX, BYTES_PER_SECOND), LONGEST);
+        assert_eq!(time_to_fill(1, 0), LONGEST);
+    }
+
+    fn memory() -> Memory {
+        let held = Held { limit: Limit::Memory, value: 4096, means: Means::Watchdog };
+        Memory { held, bytes: 4096 << 20, last: None, shared: 0, believed_until: None, doubted: false }
+    }
+
+    #[test]
+    fn what_grows_fast_is_looked_at_more_often() {
+        let start = Instant::now();
+        let after = |ms| start + Duration::from_millis(ms);
+        let mut steady = memory();
+        assert_eq!(steady.pause_after(start, 1 << 30), LONGEST);
+        assert_eq!(steady.pause_after(after(500), 1 << 30), LONGEST);
+        // 1 GiB in 100 ms: the 2 GiB that are left would be gone in 200.
+        assert_eq!(steady.pause_after(after(600), 2 << 30), Duration::from_millis(100));
+        // What shrinks does not.
+        assert_eq!(steady.pause_after(after(700), 1 << 30), LONGEST);
+    }
+
+    #[test]
+    fn shared_pages_are_asked_about_only_when_it_matters() {
+        let now = Instant::now();
+        let later = now + BELIEF.0;
+        let unasked = || Err(Errno::INVAL);
+        let mut memory = memory();
+        let gigabytes = |count: u64| count << 30;
+        assert_eq!(memory.used(now, gigabytes(4), unasked), Ok(gigabytes(4)));
+        // Of 10, 8 were counted twice.
+        assert_eq!(memory.used(now, gigabytes(10), || Ok(gigabytes(2))), Ok(gigabytes(2)));
+        assert_eq!(memory.used(now, gigabytes(11), unasked), Ok(gigabytes(3)));
+        // What grows beyond the limit all the same is asked about at once, and anything after a while.
+        assert_eq!(memory.used(now, gigabytes(13), || Ok(gigabytes(5))), Ok(gigabytes(5)));
+        assert_eq!(memory.used(now, gigabytes(12), unasked), Ok(gigabytes(4)));
+        assert_eq!(memory.used(later, gigabytes(12), || Ok(gigabytes(12))), Ok(gigabytes(12)));
+    }
+
+    #[test]
+    fn time_that_leaves_the_account_is_kept() {
+        let held = Held { limit: Limit::Cpu, value: 10, means: Means::Watchdog };
+        let mut cpu =
+            Cpu { held, limit: Duration::from_secs(10), processors: 2, last: Duration::ZERO, lost: Duration::ZERO };
+        let seconds = Duration::from_secs;
+        let unasked = || Err(Errno::INVAL);
+        assert_eq!(cpu.used(seconds(3), unasked), Ok(seconds(3)));
+        // A child between two accounts is found by the second look.
+        assert_eq!(cpu.used(seconds(1), || Ok(seconds(4))), Ok(seconds(4)));
+        // One that nobody waited for is not.
+        assert_eq!(cpu.used(seconds(1), || Ok(seconds(1))), Ok(seconds(4)));
+        assert_eq!(cpu.used(seconds(2), unasked), Ok(seconds(5)));
+    }
+}

@@ -1,0 +1,171 @@
+//! The command's network, in the full tier.
+//!
+//! ```text
+//!  inside: a network namespace with nothing but lo          │  outside: the host's network
+//!                                                           │
+//!  CMD ── connect(any address, any port) ─► lo ─ tproxy ─► listener ═══╗
+//!      └─ name? (any server, udp 53)     ─► lo ──────────► socket  ════╬═► relay: names, rules, dials, passes on
+//!      └─ 127.0.0.1, ::1                 ─► its own servers, local ports╝     │ what it decided
+//!                                                           │            supervisor ─► journal, one line for people
+//! ```
+//!
+//! A socket belongs to the namespace it was made in, whoever has it: init makes them ([`inside`]) and hands them out, and nothing in there
+//! has one of its own. The supervisor keeps them until somebody calls, and gives them to a relay then ([`outlet`]), which is a program of
+//! its own ([`attend`]): it reads what strangers send, and has nothing but these sockets, the plan and a line to the supervisor.
+//!
+//! What a relay does with them:
+//!
+//! ```text
+//!  inside                         │ outside: the relay
+//!                                 │
+//!  asks for a name ──── udp 53 ───┼─▶ query ─▶ name ─▶ table ── denied ─▶ NXDOMAIN, and nobody else is asked
+//!          ◀── 198.18.0.7 ────────┼── synthetic ◀── allowed ┘
+//!  connects to 198.18.0.7:443 ────┼─▶ synthetic ─▶ table ── denied ─▶ reset, or a 403
+//!                                 │       └ allowed ─▶ resolves the name ─▶ address, table: may it be dialled? ─▶ dials it
+//!  first bytes ───────────────────┼─▶ hello, request: do they name the same host? ─▶ flows
+//! ```
+
+mod error;
+pub mod namespace;
+pub mod parse;
+#[cfg(test)]
+mod random_bytes;
+pub mod relay;
+pub mod rules;
+pub mod supervised_connect;
+pub mod supervisor;
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use landlock::AccessFs;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketType, sockopt};
+use rustix::process::{Resource, Rlimit};
+
+pub use self::error::NetworkError;
+use self::relay::Sockets;
+use self::supervisor::proxy_password::Token;
+pub use self::supervisor::published_ports::{PublishError, Within};
+use crate::kernel::sys;
+use crate::plan::rights::{self, Rights};
+use crate::plan::{Mode as NetworkMode, Network, Plan, Tier};
+
+/// What the host knows of names.
+const RESOLVER: [&str; 2] = ["/etc/resolv.conf", "/etc/hosts"];
+
+/// What a relay is given.
+pub struct Given {
+    /// The way inside, where there are ports to publish.
+    pub within: Option<Within>,
+    /// To whom it hands over.
+    pub handover: Option<OwnedFd>,
+    pub sockets: Vec<OwnedFd>,
+}
+
+/// The command `relay`: the life of a relay. Its sockets are those of [`namespace::enter`], then those of published ports.
+pub fn attend(plan: &Plan, told: OwnedFd, given: Given) -> Result<i32, NetworkError> {
+    let Given { within, handover, sockets: fds } = given;
+    let Some(network) = &plan.network else { return Err(NetworkError::Usage("the plan has no network")) };
+    let filtered = network.mode == NetworkMode::Filtered;
+    let token = if filtered { Some(Token::receive(&told).map_err(NetworkError::Relay)?) } else { None };
+    // In the landlock tier clients come one by one, by the line.
+    let made_inside = filtered && plan.tier == Tier::Full;
+    let mut sockets = sorted(fds, network, made_inside).map_err(NetworkError::Relay)?;
+    if made_inside && (sockets.dialled.is_empty() || sockets.names.is_empty()) {
+        return Err(NetworkError::Usage("sockets are missing"));
+    }
+    confine().map_err(NetworkError::Relay)?;
+    sockets.within = within;
+    sockets.handover = handover;
+    Ok(relay::run(network, sockets, token, told))
+}
+
+/// By what they are, and where. The last of those that were made inside is the one to ask for sockets with.
+fn sorted(fds: Vec<OwnedFd>, network: &Network, made_inside: bool) -> Result<Sockets, Errno> {
+    let mut sockets = Sockets::default();
+    let mut are_inside = made_inside;
+    for fd in fds {
+        if sockopt::socket_domain(&fd)? == AddressFamily::NETLINK {
+            sockets.diagnosis = Some(fd);
+            are_inside = false;
+            continue;
+        }
+        let port = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?.port();
+        match sockopt::socket_type(&fd)? {
+            _ if !are_inside => {
+                let shown = network.published.iter().find(|one| one.host == port);
+                sockets.published.push((*shown.ok_or(Errno::PROTO)?, fd));
+            }
+            SocketType::DGRAM => sockets.names.push(fd),
+            _ if network.local_ports.contains(&port) => sockets.local.push((port, fd)),
+            _ => sockets.dialled.push(fd),
+        }
+    }
+    Ok(sockets)
+}
+
+/// Whoever gets hold of the relay has the host's network, which is what it is for, and no file but those that names are found with.
+fn confine() -> Result<(), Errno> {
+    let most = rustix::process::getrlimit(Resource::Nofile).maximum;
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
+    rustix::process::setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+    rustix::thread::set_no_new_privs(true)?;
+    let abi = match sys::landlock_abi() {
+        Ok(abi) => abi,
+        // Then the command has none either, and it was said.
+        Err(Errno::NOSYS | Errno::OPNOTSUPP) => return Ok(()),
+        Err(errno) => return Err(errno),
+    };
+    let (handled, scoped) = rights::known_to(abi);
+    let ruleset = sys::landlock_create_ruleset(handled.bits(), 0, scoped.bits())?;
+    for path in readable() {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT | Errno::ACCESS | Errno::NOTDIR) => continue,
+            Err(errno) => return Err(errno),
+        };
+        let reading: Rights = AccessFs::ReadFile | AccessFs::ReadDir;
+        let reading = if path.is_dir() { reading } else { rights::on_a_file(reading) };
+        sys::landlock_add_rule(ruleset.as_fd(), reading.bits(), opened.as_fd())?;
+    }
+    sys::landlock_restrict_self(ruleset.as_fd())
+}
+
+/// Whole directories: such a file is replaced when the host's network changes, and a rule is about what it was.
+fn readable() -> Vec<PathBuf> {
+    let mut places = vec![PathBuf::from("/etc")];
+    for path in RESOLVER {
+        let Ok(real) = std::fs::canonicalize(path) else { continue };
+        match real.parent() {
+            Some(parent) if parent != Path::new("/") => places.push(parent.to_owned()),
+            _ => places.push(real),
+        }
+    }
+    places
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::WaitOptions;
+
+    #[test]
+    fn a_relay_reads_what_names_are_found_with_and_no_other_file() {
+        if sys::landlock_abi().is_err() {
+            return;
+        }
+        let opens = |path: &str, flags: OFlags| rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).is_ok();
+        let others = [("/proc/self/status", OFlags::RDONLY), ("/usr", OFlags::RDONLY), ("/dev/null", OFlags::WRONLY)];
+        assert!(others.iter().all(|(path, flags)| opens(path, *flags)));
+        let child = sys::fork(|| {
+            let kept = confine().is_ok() && opens("/etc/passwd", OFlags::RDONLY);
+            i32::from(!kept || others.iter().any(|(path, flags)| opens(path, *flags)))
+        });
+        let (_, status) = rustix::process::waitpid(Some(child.unwrap()), WaitOptions::empty()).unwrap().unwrap();
+        assert_eq!(status.exit_status(), Some(0));
+    }
+}

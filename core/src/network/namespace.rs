@@ -1,0 +1,403 @@
+//! In init: the network that the command has. A namespace of its own, in which every address is local, and every connection, wherever it
+//! is meant to go, arrives at one listener; whoever has that from us accepts it (see [`super`]). There is no way out: no device but
+//! loopback, and no route that does not end there.
+//!
+//! If nobody listens any more, connections are refused.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{Mode as Permissions, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netlink};
+
+use crate::kernel::netlink::{Failed, Requests};
+use crate::kernel::sys;
+use crate::plan::{Mode, Network};
+
+/// It is the first device of every network namespace.
+const LOOPBACK: u32 = 1;
+
+/// What connections of the command come from. Without it the kernel would take the address that is called for the caller's own.
+const OWN: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::new(10, 255, 255, 1)), IpAddr::V6(Ipv6Addr::new(0xfd00, 0x5a, 0, 0, 0, 0, 0, 1))];
+
+/// Where connections arrive. Nobody inside may bind a port below 1024.
+const LISTENERS: [SocketAddr; 2] = [PROXY, SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 1)];
+
+/// Whoever dials the listener itself wants a proxy (network/parse/proxy_request.rs). No server inside can stand in its way.
+pub const PROXY: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 255, 255, 254)), 1);
+
+/// Whatever server is asked for a name, it is here.
+const NAMES: [SocketAddr; 2] =
+    [SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 53), SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), 53)];
+
+/// As many connections may wait for the relay to be started, or to come round.
+const BACKLOG: i32 = 4096;
+
+#[derive(Debug, thiserror::Error)]
+#[error("the command can not be given a network of its own: {what}: {}", crate::kernel::errno_names::errno_text(*.errno))]
+pub struct InsideError {
+    what: &'static str,
+    pub errno: Errno,
+}
+
+const NO_NAMESPACE: &str = "no network namespace can be made";
+const NO_SOCKETS: &str = "its sockets can not be made";
+const NO_RULES: &str = "connections can not be turned (nf_tables, tproxy)";
+
+impl InsideError {
+    pub fn hint(&self) -> &'static str {
+        match self.what {
+            NO_NAMESPACE => {
+                "`sysctl user.max_net_namespaces` says how many there may be; a container's filter may refuse them"
+            }
+            NO_RULES => {
+                "the kernel needs nf_tables and nft_tproxy: `modprobe nft_tproxy`, as root, loads them; --block-net runs without"
+            }
+            _ => "`paddock doctor` tries every mechanism on this machine",
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, InsideError>;
+
+fn step(what: &'static str) -> impl FnOnce(Errno) -> InsideError {
+    move |errno| InsideError { what, errno }
+}
+
+/// Moves this process into the network of a plan. What is returned is for the relay, which sees by itself what each is
+/// ([`super::sorted`]); last the network itself, where it has ports that others reach.
+pub fn enter(network: &Network) -> Result<Vec<OwnedFd>> {
+    // Here, and not with the other namespaces: that would keep the supervisor from its work meanwhile.
+    sys::numeric_syscall(libc::SYS_unshare, [libc::CLONE_NEWNET as u64, 0, 0, 0]).map_err(step(NO_NAMESPACE))?;
+    let mut handed = match network.mode {
+        Mode::None => bring_loopback_up().map(|()| Vec::new()),
+        Mode::Filtered => {
+            let families = if has_ipv6()? { 2 } else { 1 };
+            make_everything_local(families)?;
+            turn_connections(families)?;
+            sockets(&network.local_ports, families)
+        }
+    }?;
+    if !network.published.is_empty() {
+        let own = rustix::fs::open(c"/proc/self/ns/net", OFlags::RDONLY | OFlags::CLOEXEC, Permissions::empty());
+        handed.push(own.map_err(step("it can not be opened"))?);
+    }
+    Ok(handed)
+}
+
+/// Where the kernel has none, nothing inside can use it, and there is nothing to turn.
+fn has_ipv6() -> Result<bool> {
+    match rustix::net::socket_with(AddressFamily::INET6, SocketType::DGRAM, SocketFlags::CLOEXEC, None) {
+        Ok(_) => Ok(true),
+        Err(Errno::AFNOSUPPORT) => Ok(false),
+        Err(errno) => Err(step(NO_SOCKETS)(errno)),
+    }
+}
+
+/// It is down in a new namespace.
+pub fn bring_loopback_up() -> Result<()> {
+    let mut requests = Requests::default();
+    add_loopback(&mut requests);
+    requests.send(None).map_err(|failed| step(SETTINGS[0])(failed.errno))
+}
+
+/// In the order of the requests below.
+const SETTINGS: [&str; 5] = [
+    "the loopback device can not be brought up",
+    "an IPv4 address can not be set",
+    "IPv4 can not be routed",
+    "an IPv6 address can not be set",
+    "IPv6 can not be routed",
+];
+
+/// rtnetlink(7). ip link set lo up; ip address add OWN dev lo; ip route add local default dev lo src OWN.
+fn make_everything_local(families: usize) -> Result<()> {
+    let mut requests = Requests::default();
+    add_loopback(&mut requests);
+    for own in OWN.into_iter().take(families) {
+        let (family, own) = match own {
+            IpAddr::V4(own) => (libc::AF_INET as u8, own.octets().to_vec()),
+            IpAddr::V6(own) => (libc::AF_INET6 as u8, own.octets().to_vec()),
+        };
+        let whole = (own.len() * 8) as u8;
+        // ifaddrmsg: family, prefix, flags, scope, index
+        let address = [&[family, whole, libc::IFA_F_NODAD as u8, 0][..], &LOOPBACK.to_ne_bytes()].concat();
+        requests.add(libc::RTM_NEWADDR, MAKE, &address);
+        requests.attribute(libc::IFA_LOCAL, &own);
+        requests.attribute(libc::IFA_ADDRESS, &own);
+        // rtmsg: family, prefixes of destination and source, service, table, by whom, scope, kind, flags
+        let scope = if family == libc::AF_INET as u8 { libc::RT_SCOPE_HOST } else { libc::RT_SCOPE_UNIVERSE };
+        let local = [libc::RT_TABLE_LOCAL, libc::RTPROT_BOOT, scope, libc::RTN_LOCAL];
+        let route = [&[family, 0, 0, 0][..], &local, &[0; 4]].concat();
+        requests.add(libc::RTM_NEWROUTE, MAKE, &route);
+        requests.attribute(libc::RTA_OIF, &LOOPBACK.to_ne_bytes());
+        requests.attribute(libc::RTA_PREFSRC, &own);
+    }
+    let what = |request: Option<u32>| SETTINGS.get(request.unwrap_or(0) as usize).copied().unwrap_or(SETTINGS[0]);
+    requests.send(None).map_err(|Failed { request, errno }| InsideError { what: what(request), errno })
+}
+
+fn add_loopback(requests: &mut Requests) {
+    let up = (libc::IFF_UP as u32).to_ne_bytes();
+    // ifinfomsg: family and kind, index, flags, which of them change
+    let device = [&[0; 4][..], &LOOPBACK.to_ne_bytes(), &up, &up].concat();
+    requests.add(libc::RTM_NEWLINK, libc::NLM_F_ACK, &device);
+}
+
+const MAKE: i32 = libc::NLM_F_ACK | libc::NLM_F_CREATE;
+
+/// linux/netfilter/nf_tables.h, which has no other home in Rust.
+mod nfta {
+    pub const TABLE_NAME: u16 = 1;
+    pub const CHAIN_TABLE: u16 = 1;
+    pub const CHAIN_NAME: u16 = 3;
+    pub const CHAIN_HOOK: u16 = 4;
+    pub const CHAIN_POLICY: u16 = 5;
+    pub const CHAIN_TYPE: u16 = 7;
+    pub const HOOK_NUMBER: u16 = 1;
+    pub const HOOK_PRIORITY: u16 = 2;
+    pub const RULE_TABLE: u16 = 1;
+    pub const RULE_CHAIN: u16 = 2;
+    pub const RULE_EXPRESSIONS: u16 = 4;
+    pub const ELEMENT: u16 = 1;
+    pub const EXPRESSION_NAME: u16 = 1;
+    pub const EXPRESSION_DATA: u16 = 2;
+    pub const VALUE: u16 = 1;
+    pub const VERDICT: u16 = 2;
+    pub const VERDICT_CODE: u16 = 1;
+    pub const META_REGISTER: u16 = 1;
+    pub const META_KEY: u16 = 2;
+    pub const COMPARE_REGISTER: u16 = 1;
+    pub const COMPARE_HOW: u16 = 2;
+    pub const COMPARE_WITH: u16 = 3;
+    pub const BITWISE_FROM: u16 = 1;
+    pub const BITWISE_TO: u16 = 2;
+    pub const BITWISE_LENGTH: u16 = 3;
+    pub const BITWISE_MASK: u16 = 4;
+    pub const BITWISE_XOR: u16 = 5;
+    pub const PAYLOAD_REGISTER: u16 = 1;
+    pub const PAYLOAD_BASE: u16 = 2;
+    pub const PAYLOAD_OFFSET: u16 = 3;
+    pub const PAYLOAD_LENGTH: u16 = 4;
+    pub const IMMEDIATE_REGISTER: u16 = 1;
+    pub const IMMEDIATE_VALUE: u16 = 2;
+    pub const TPROXY_FAMILY: u16 = 1;
+    pub const TPROXY_ADDRESS: u16 = 2;
+    pub const TPROXY_PORT: u16 = 3;
+}
+
+/// Every connection to the listeners, but those to loopback itself. It is turned with its first packet; all others find the socket that it led
+/// to by themselves, and looking for that here as well would cost each of them more than the rest of its way in here.
+///
+/// ```text
+/// table inet paddock {
+///   chain turn {
+///     type filter hook prerouting priority mangle; policy accept;
+///     meta l4proto tcp tcp flags & (syn | ack) != syn accept
+///     meta l4proto tcp meta nfproto ipv4 ip  daddr != 127.0.0.0/8 tproxy ip  to 127.255.255.254:1
+///     meta l4proto tcp meta nfproto ipv6 ip6 daddr != ::1         tproxy ip6 to [::1]:1
+///   }
+/// }
+/// ```
+fn turn_connections(families: usize) -> Result<()> {
+    let mut rules = Rules(Requests::default());
+    rules.begin(libc::NFNL_MSG_BATCH_BEGIN, 0, libc::AF_UNSPEC, libc::NFNL_SUBSYS_NFTABLES as u16);
+    rules.add(libc::NFT_MSG_NEWTABLE, libc::NLM_F_CREATE);
+    rules.text(nfta::TABLE_NAME, "paddock");
+    rules.add(libc::NFT_MSG_NEWCHAIN, libc::NLM_F_CREATE);
+    rules.text(nfta::CHAIN_TABLE, "paddock");
+    rules.text(nfta::CHAIN_NAME, "turn");
+    rules.text(nfta::CHAIN_TYPE, "filter");
+    rules.number(nfta::CHAIN_POLICY, libc::NF_ACCEPT);
+    rules.nested(nfta::CHAIN_HOOK, |hook| {
+        hook.number(nfta::HOOK_NUMBER, libc::NF_INET_PRE_ROUTING);
+        hook.number(nfta::HOOK_PRIORITY, libc::NF_IP_PRI_MANGLE);
+    });
+    rules.leave_to_itself();
+    // The address of the destination is at byte 16 of an IPv4 header, and at byte 24 of an IPv6 one.
+    rules.turn(libc::NFPROTO_IPV4, 16, &[127], LISTENERS[0]);
+    if families > 1 {
+        rules.turn(libc::NFPROTO_IPV6, 24, &Ipv6Addr::LOCALHOST.octets(), LISTENERS[1]);
+    }
+    rules.begin(libc::NFNL_MSG_BATCH_END, 0, libc::AF_UNSPEC, libc::NFNL_SUBSYS_NFTABLES as u16);
+    rules.0.send(Some(netlink::NETFILTER)).map_err(|failed| step(NO_RULES)(failed.errno))
+}
+
+/// A batch for nf_tables, which is taken whole or not at all. Its numbers are in network order.
+struct Rules(Requests);
+
+impl Rules {
+    fn begin(&mut self, kind: i32, flags: i32, family: i32, resource: u16) {
+        // nfgenmsg: family, version, resource
+        let [high, low] = resource.to_be_bytes();
+        self.0.add(kind as u16, flags, &[family as u8, 0, high, low]);
+    }
+
+    fn add(&mut self, kind: i32, flags: i32) {
+        self.begin(libc::NFNL_SUBSYS_NFTABLES << 8 | kind, flags | libc::NLM_F_ACK, libc::NFPROTO_INET, 0);
+    }
+
+    fn text(&mut self, kind: u16, text: &str) {
+        self.0.attribute(kind, &[text.as_bytes(), b"\0"].concat());
+    }
+
+    fn number(&mut self, kind: u16, number: i32) {
+        self.0.attribute(kind, &number.to_be_bytes());
+    }
+
+    fn nested(&mut self, kind: u16, inner: impl FnOnce(&mut Rules)) {
+        self.0.nested(kind, |requests| {
+            let mut rules = Rules(std::mem::take(requests));
+            inner(&mut rules);
+            *requests = rules.0;
+        });
+    }
+
+    fn expression(&mut self, name: &str, data: impl FnOnce(&mut Rules)) {
+        self.nested(nfta::ELEMENT, |element| {
+            element.text(nfta::EXPRESSION_NAME, name);
+            element.nested(nfta::EXPRESSION_DATA, data);
+        });
+    }
+
+    fn value(&mut self, kind: u16, value: &[u8]) {
+        self.nested(kind, |inner| inner.0.attribute(nfta::VALUE, value));
+    }
+
+    fn compare(&mut self, how: i32, with: &[u8]) {
+        self.expression("cmp", |data| {
+            data.number(nfta::COMPARE_REGISTER, libc::NFT_REG_1);
+            data.number(nfta::COMPARE_HOW, how);
+            data.value(nfta::COMPARE_WITH, with);
+        });
+    }
+
+    fn meta(&mut self, key: i32, value: i32) {
+        self.expression("meta", |data| {
+            data.number(nfta::META_KEY, key);
+            data.number(nfta::META_REGISTER, libc::NFT_REG_1);
+        });
+        self.compare(libc::NFT_CMP_EQ, &[value as u8]);
+    }
+
+    fn immediate(&mut self, register: i32, value: &[u8]) {
+        self.expression("immediate", |data| {
+            data.number(nfta::IMMEDIATE_REGISTER, register);
+            data.value(nfta::IMMEDIATE_VALUE, value);
+        });
+    }
+
+    fn payload(&mut self, header: i32, offset: i32, length: usize) {
+        self.expression("payload", |data| {
+            data.number(nfta::PAYLOAD_REGISTER, libc::NFT_REG_1);
+            data.number(nfta::PAYLOAD_BASE, header);
+            data.number(nfta::PAYLOAD_OFFSET, offset);
+            data.number(nfta::PAYLOAD_LENGTH, length as i32);
+        });
+    }
+
+    /// The first line of the table above: what begins no connection.
+    fn leave_to_itself(&mut self) {
+        // In byte 13 of a TCP header (RFC 9293, 3.1).
+        const SYN: u8 = 0x02;
+        const ACK: u8 = 0x10;
+        self.rule(|rule| {
+            rule.meta(libc::NFT_META_L4PROTO, libc::IPPROTO_TCP);
+            rule.payload(libc::NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1);
+            rule.expression("bitwise", |data| {
+                data.number(nfta::BITWISE_FROM, libc::NFT_REG_1);
+                data.number(nfta::BITWISE_TO, libc::NFT_REG_1);
+                data.number(nfta::BITWISE_LENGTH, 1);
+                data.value(nfta::BITWISE_MASK, &[SYN | ACK]);
+                data.value(nfta::BITWISE_XOR, &[0]);
+            });
+            rule.compare(libc::NFT_CMP_NEQ, &[SYN]);
+            rule.expression("immediate", |data| {
+                data.number(nfta::IMMEDIATE_REGISTER, libc::NFT_REG_VERDICT);
+                data.nested(nfta::IMMEDIATE_VALUE, |value| {
+                    value.nested(nfta::VERDICT, |verdict| verdict.number(nfta::VERDICT_CODE, libc::NF_ACCEPT));
+                });
+            });
+        });
+    }
+
+    fn rule(&mut self, expressions: impl FnOnce(&mut Rules)) {
+        const NLM_F_APPEND: i32 = 0x800;
+        self.add(libc::NFT_MSG_NEWRULE, libc::NLM_F_CREATE | NLM_F_APPEND);
+        self.text(nfta::RULE_TABLE, "paddock");
+        self.text(nfta::RULE_CHAIN, "turn");
+        self.nested(nfta::RULE_EXPRESSIONS, expressions);
+    }
+
+    /// One of the other lines. What the address of a destination begins with, `loopback`, is left alone.
+    fn turn(&mut self, family: i32, offset: i32, loopback: &[u8], to: SocketAddr) {
+        self.rule(|rule| {
+            rule.meta(libc::NFT_META_L4PROTO, libc::IPPROTO_TCP);
+            rule.meta(libc::NFT_META_NFPROTO, family);
+            rule.payload(libc::NFT_PAYLOAD_NETWORK_HEADER, offset, loopback.len());
+            rule.compare(libc::NFT_CMP_NEQ, loopback);
+            match to.ip() {
+                IpAddr::V4(address) => rule.immediate(libc::NFT_REG_1, &address.octets()),
+                IpAddr::V6(address) => rule.immediate(libc::NFT_REG_1, &address.octets()),
+            }
+            rule.immediate(libc::NFT_REG_2, &to.port().to_be_bytes());
+            rule.expression("tproxy", |data| {
+                data.number(nfta::TPROXY_FAMILY, family);
+                data.number(nfta::TPROXY_ADDRESS, libc::NFT_REG_1);
+                data.number(nfta::TPROXY_PORT, libc::NFT_REG_2);
+            });
+        });
+    }
+}
+
+fn sockets(local_ports: &[u16], families: usize) -> Result<Vec<OwnedFd>> {
+    let mut sockets = Vec::with_capacity(7 + 2 * local_ports.len());
+    let made = |at, kind, turned| socket(at, kind, turned).map_err(step(NO_SOCKETS));
+    for at in LISTENERS.into_iter().take(families) {
+        sockets.push(made(at, SocketType::STREAM, true)?);
+    }
+    for at in NAMES.into_iter().take(families) {
+        sockets.push(made(at, SocketType::DGRAM, true)?);
+        // Connections to loopback are not turned, and a server of names may be there as well; unless the host's own is asked for.
+        if !local_ports.contains(&at.port()) {
+            sockets.push(made(at, SocketType::STREAM, false)?);
+        }
+    }
+    for port in local_ports {
+        for address in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)].into_iter().take(families) {
+            let local = socket(SocketAddr::new(address, *port), SocketType::STREAM, false);
+            sockets.push(local.map_err(step("the local ports can not be taken"))?);
+        }
+    }
+    // To find out whose a connection is; and the mark behind which there are none of these ([`super::sorted`]).
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let diagnosis =
+        rustix::net::socket_with(AddressFamily::NETLINK, SocketType::DGRAM, flags, Some(netlink::SOCK_DIAG));
+    sockets.push(diagnosis.map_err(step(NO_SOCKETS))?);
+    Ok(sockets)
+}
+
+/// `turned`: for what was meant for other addresses, to which the answers have to come from there.
+fn socket(at: SocketAddr, kind: SocketType, turned: bool) -> std::result::Result<OwnedFd, Errno> {
+    let (family, level, transparent, told_address) = match at {
+        SocketAddr::V4(_) => (AddressFamily::INET, libc::SOL_IP, libc::IP_TRANSPARENT, libc::IP_PKTINFO),
+        SocketAddr::V6(_) => (AddressFamily::INET6, libc::SOL_IPV6, libc::IPV6_TRANSPARENT, libc::IPV6_RECVPKTINFO),
+    };
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
+    if at.is_ipv6() {
+        rustix::net::sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    if turned {
+        sys::turn_socket_option_on(&socket, level, transparent)?;
+    }
+    if kind == SocketType::DGRAM {
+        sys::turn_socket_option_on(&socket, level, told_address)?;
+    }
+    rustix::net::bind(&socket, &at)?;
+    if kind == SocketType::STREAM {
+        rustix::net::listen(&socket, BACKLOG)?;
+    }
+    Ok(socket)
+}

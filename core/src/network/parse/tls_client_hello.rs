@@ -1,0 +1,433 @@
+//! The name in the first message of TLS (ClientHello, RFC 8446, 4.1.2; server_name, RFC 6066, 3).
+//!
+//! It is the name that everybody can read. An encrypted hello (RFC 9849) has another one inside, which is not seen here, and browsers send
+//! noise in its place, so that it can not be refused. Programs inside are not told the keys for it (questions for HTTPS records have no
+//! answer); one that brings them along gets as far as whoever serves the allowed name takes it.
+//!
+//! A server of TLS 1.3 may ask for a second hello (HelloRetryRequest), and there are servers that go by the name in that one: what follows
+//! the first is looked at, record by record, until no other can come in the clear.
+
+/// Longer ones are odd.
+pub const LIMIT: usize = 16 << 10;
+
+const CHANGE_CIPHER_SPEC: u8 = 20;
+const ALERT: u8 = 21;
+const APPLICATION_DATA: u8 = 23;
+const HEARTBEAT: u8 = 24;
+const HANDSHAKE: u8 = 22;
+const CLIENT_HELLO: u8 = 1;
+/// The format has no room for a ClientHello of more than 0x020144 bytes: the highest byte of its length.
+const LONGEST_HELLO: u8 = 2;
+const HELLO_REQUEST: u8 = 0;
+const SERVER_NAME: u16 = 0;
+const EARLY_DATA: u16 = 42;
+const HOST_NAME: u8 = 0;
+
+/// Of the plain text of a record.
+const LONGEST_RECORD: usize = 1 << 14;
+/// What encryption may add to it (RFC 5246, 6.2.3).
+const ENCRYPTION: usize = 2 << 10;
+const HEADER: usize = 5;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hello {
+    /// More bytes are needed to say; never said of `LIMIT` bytes.
+    More,
+    NotTls,
+    Sni(Named),
+    NoSni,
+    /// TLS, but not as everybody reads it: refused.
+    Odd,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named {
+    /// As it stands there: not yet a name.
+    pub name: Vec<u8>,
+    /// Of all its records.
+    pub length: usize,
+    /// Encrypted records may follow before it is answered; a server that asks for a second hello passes over them.
+    pub is_early: bool,
+}
+
+/// A record behind a ClientHello.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// More bytes are needed to say; never said of a whole record.
+    More,
+    /// It names no host, and another ClientHello may follow behind so many bytes.
+    Skip(usize),
+    /// From here on it is encrypted, or the server breaks off.
+    Last,
+    Hello(Hello),
+}
+
+/// `bytes` begin with a record. `is_early`: a hello before it was.
+pub fn next(bytes: &[u8], is_early: bool) -> Next {
+    let Some(([kind, major, _, high, low], content)) = bytes.split_first_chunk::<HEADER>() else { return Next::More };
+    let length = usize::from(u16::from_be_bytes([*high, *low]));
+    if *major != 3 || length > LONGEST_RECORD + ENCRYPTION {
+        return Next::Hello(Hello::Odd);
+    }
+    match *kind {
+        // Some servers pass over an alert as well (user_canceled).
+        CHANGE_CIPHER_SPEC | ALERT => Next::Skip(HEADER + length),
+        APPLICATION_DATA if is_early => Next::Skip(HEADER + length),
+        // An empty one may be nothing to a server.
+        APPLICATION_DATA if length > 0 => Next::Last,
+        // A part of a message may begin a ClientHello.
+        HANDSHAKE if length >= 4 => {
+            let start = content.get(..length.min(5));
+            let record = bytes.get(..HEADER + length);
+            match (start, record) {
+                (None, _) | (Some([CLIENT_HELLO, 0..=LONGEST_HELLO, ..]), None) => Next::More,
+                (Some([CLIENT_HELLO, 0..=LONGEST_HELLO, ..]), Some(record)) => match read(record) {
+                    // Over more than one record: encrypted bytes look like that as well, and no client does it.
+                    Hello::More => Next::Hello(Hello::Odd),
+                    hello => Next::Hello(hello),
+                },
+                (Some([HELLO_REQUEST, 0, 0, 0] | [HELLO_REQUEST, 0, 0, 0, CLIENT_HELLO]), _) => Next::Hello(Hello::Odd),
+                _ => Next::Last,
+            }
+        }
+        _ => Next::Hello(Hello::Odd),
+    }
+}
+
+/// `first`: all bytes of the connection so far.
+pub fn read(first: &[u8]) -> Hello {
+    match first {
+        [HANDSHAKE, 3, ..] => {}
+        [] | [HANDSHAKE] => return Hello::More,
+        // There are servers that take these for TLS: another version of the record, or another record before the ClientHello.
+        [HANDSHAKE, ..] | [CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA | HEARTBEAT, 3, ..] => return Hello::Odd,
+        [CHANGE_CIPHER_SPEC | ALERT | APPLICATION_DATA | HEARTBEAT] => return Hello::More,
+        // Of SSL 2: a length, the kind of the message, a version. It can name no host.
+        [0x80..=0xff, _, 1, 0 | 3, ..] => return Hello::Odd,
+        [0x80..=0xff] | [0x80..=0xff, _] | [0x80..=0xff, _, 1] => return Hello::More,
+        _ => return Hello::NotTls,
+    }
+    let (body, length) = match message(first) {
+        Some(Message::Whole(body, length)) => (body, length),
+        Some(Message::Part) if first.len() < LIMIT => return Hello::More,
+        _ => return Hello::Odd,
+    };
+    match server_name(Reader(&body)) {
+        Some((Some(name), is_early)) => Hello::Sni(Named { name: name.to_vec(), length, is_early }),
+        Some((None, _)) => Hello::NoSni,
+        None => Hello::Odd,
+    }
+}
+
+enum Message {
+    Part,
+    /// The body of a ClientHello, and the length of its records.
+    Whole(Vec<u8>, usize),
+}
+
+/// The first message, out of the records that it is spread over. None: it is no ClientHello.
+fn message(first: &[u8]) -> Option<Message> {
+    let mut rest = Reader(first);
+    let mut message = Vec::new();
+    loop {
+        let Some([kind, major, _, high, low]) = rest.0.first_chunk() else {
+            let begins = [HANDSHAKE, 3].iter().zip(rest.0).all(|(wanted, byte)| wanted == byte);
+            return begins.then_some(Message::Part);
+        };
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        if (*kind, *major) != (HANDSHAKE, 3) || !(1..=LONGEST_RECORD).contains(&length) {
+            return None;
+        }
+        rest.take(HEADER)?;
+        let whole = rest.take(length);
+        message.extend(whole.unwrap_or(rest.0));
+        if message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
+            return None;
+        }
+        if let Some(([_, high, middle, low], body)) = message.split_first_chunk() {
+            let length = u32::from_be_bytes([0, *high, *middle, *low]) as usize;
+            // Nothing comes behind it in its record: who says hello waits for the answer.
+            if length > LIMIT || body.len() > length {
+                return None;
+            }
+            if whole.is_some() && body.len() == length {
+                return Some(Message::Whole(body.to_vec(), first.len() - rest.0.len()));
+            }
+        }
+        if whole.is_none() {
+            return Some(Message::Part);
+        }
+    }
+}
+
+/// And whether early data was announced. None: malformed, or more than one name.
+fn server_name(mut hello: Reader<'_>) -> Option<(Option<&[u8]>, bool)> {
+    let (_version, _random) = (hello.take(2)?, hello.take(32)?);
+    let (_session, _ciphers, _compression) = (hello.short()?, hello.long()?, hello.short()?);
+    if hello.0.is_empty() {
+        return Some((None, false));
+    }
+    let mut extensions = hello.long().filter(|_| hello.0.is_empty())?;
+    let (mut found, mut is_early) = (None, false);
+    while !extensions.0.is_empty() {
+        let (kind, content) = (extensions.u16()?, extensions.long()?);
+        is_early |= kind == EARLY_DATA;
+        if kind != SERVER_NAME {
+            continue;
+        }
+        let name = host_name(content)?;
+        if found.replace(name).is_some() {
+            return None;
+        }
+    }
+    Some((found, is_early))
+}
+
+/// The one entry of the list.
+fn host_name(mut extension: Reader<'_>) -> Option<&[u8]> {
+    let mut list = extension.long().filter(|_| extension.0.is_empty())?;
+    let ([HOST_NAME], name) = (list.take(1)?, list.long()?) else { return None };
+    (list.0.is_empty() && !name.0.is_empty()).then_some(name.0)
+}
+
+/// What is not read yet.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, length: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(length)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take(2)?.try_into().ok().map(u16::from_be_bytes)
+    }
+
+    /// A vector behind its length in one byte.
+    fn short(&mut self) -> Option<Reader<'a>> {
+        let [length] = *self.take(1)? else { return None };
+        self.take(length.into()).map(Reader)
+    }
+
+    /// In two bytes.
+    fn long(&mut self) -> Option<Reader<'a>> {
+        let length = self.u16()?;
+        self.take(length.into()).map(Reader)
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+    use crate::network::random_bytes::Noise;
+
+    fn long(content: &[u8]) -> Vec<u8> {
+        [&(content.len() as u16).to_be_bytes(), content].concat()
+    }
+
+    fn extension(kind: u16, content: &[u8]) -> Vec<u8> {
+        [&kind.to_be_bytes()[..], &long(content)].concat()
+    }
+
+    pub fn sni(name: &[u8]) -> Vec<u8> {
+        extension(SERVER_NAME, &long(&[&[HOST_NAME], &long(name)[..]].concat()))
+    }
+
+    fn body(extensions: &[u8]) -> Vec<u8> {
+        let start = [&[3, 3][..], &[7; 32], &[32], &[9; 32], b"\0\x04\x13\x01\x13\x02\x01\0"].concat();
+        [start, extensions.to_vec()].concat()
+    }
+
+    fn handshake(body: &[u8]) -> Vec<u8> {
+        [&[CLIENT_HELLO, 0][..], &long(body)].concat()
+    }
+
+    fn record(content: &[u8]) -> Vec<u8> {
+        [&[HANDSHAKE, 3, 1][..], &long(content)].concat()
+    }
+
+    pub fn hello(extensions: &[u8]) -> Vec<u8> {
+        record(&handshake(&body(&long(extensions))))
+    }
+
+    fn named(name: &[u8], first: &[u8]) -> Hello {
+        Hello::Sni(Named { name: name.to_vec(), length: first.len(), is_early: false })
+    }
+
+    fn usual() -> Vec<u8> {
+        hello(
+            &[extension(0x0a0a, b""), extension(43, b"\x02\x03\x04"), sni(b"Example.com"), extension(21, &[0; 99])]
+                .concat(),
+        )
+    }
+
+    #[test]
+    fn the_name_is_found() {
+        assert_eq!(read(&usual()), named(b"Example.com", &usual()));
+        assert_eq!(read(&[usual(), b"\x14\x03\x03\0\x01\x01early".to_vec()].concat()), named(b"Example.com", &usual()));
+        assert_eq!(read(&hello(&extension(43, b"\x02\x03\x04"))), Hello::NoSni);
+        assert_eq!(read(&hello(b"")), Hello::NoSni);
+        assert_eq!(read(&record(&handshake(&body(b"")))), Hello::NoSni);
+    }
+
+    #[test]
+    fn each_part_waits_for_the_rest() {
+        let whole = usual();
+        for length in 0..whole.len() {
+            assert_eq!(read(&whole[..length]), Hello::More, "{length}");
+        }
+        let message = handshake(&body(&long(&sni(b"a.example"))));
+        for size in [1, 2, 3, 50] {
+            let records: Vec<u8> = message.chunks(size).flat_map(record).collect();
+            assert_eq!(read(&records), named(b"a.example", &records), "{size}");
+            for length in 0..records.len() {
+                assert_eq!(read(&records[..length]), Hello::More, "{size} {length}");
+            }
+        }
+    }
+
+    #[test]
+    fn others_are_not_tls() {
+        let ssl2 = &b"\x80\x2e\x01\x03\x01\0\x15\0\0\0\x10"[..];
+        for first in [
+            &b"GET / HTTP/1.1\r\n"[..],
+            b"SSH-2.0-x\r\n",
+            b"\0",
+            b"\x80\0\0\x05", // memcached
+            b"\x15\x02",
+        ] {
+            assert_eq!(read(first), Hello::NotTls, "{first:?}");
+        }
+        for first in [
+            ssl2,
+            &b"\x16\x02"[..],
+            b"\x16\x04",
+            b"\x15\x03\x01\0\x02\x01\x5a",
+            b"\x14\x03",
+            b"\x17\x03\x03",
+            b"\x18\x03",
+        ] {
+            assert_eq!(read(first), Hello::Odd, "{first:?}");
+            assert!((1..first.len().min(2)).all(|length| read(&first[..length]) == Hello::More), "{first:?}");
+        }
+    }
+
+    #[test]
+    fn what_can_be_read_in_two_ways_is_odd() {
+        let entry = |name: &[u8]| [&[HOST_NAME], &long(name)[..]].concat();
+        let list = |entries: &[u8]| hello(&extension(SERVER_NAME, &long(entries)));
+        let mut bad_length = usual();
+        bad_length[8] -= 1;
+        let message = handshake(&body(&long(&sni(b"a.example"))));
+        for (why, first) in [
+            ("two extensions", hello(&[sni(b"a.example"), sni(b"b.example")].concat())),
+            ("the same twice", hello(&[sni(b"a.example"), sni(b"a.example")].concat())),
+            ("two entries", list(&[entry(b"a.example"), entry(b"b.example")].concat())),
+            ("an entry of another kind", list(&[b"\x01\0\x01a".to_vec(), entry(b"a.example")].concat())),
+            ("no entry", list(b"")),
+            ("nothing", hello(&extension(SERVER_NAME, b""))),
+            ("an empty name", list(&entry(b""))),
+            ("more behind the list", hello(&extension(SERVER_NAME, &[long(&entry(b"a")), vec![0]].concat()))),
+            ("more behind the extensions", record(&handshake(&body(&[long(&sni(b"a")), vec![0]].concat())))),
+            ("a part of an extension", hello(&sni(b"a.example")[..7])),
+            ("no ciphers", record(&handshake(&[3; 34]))),
+            ("another message behind it", record(&[message.clone(), vec![1]].concat())),
+            ("a length that is too small", bad_length),
+            ("another message", record(b"\x02\0\0\0")),
+            ("an empty record", [record(&message[..9]), record(b""), record(&message[9..])].concat()),
+            ("another record between", [record(&message[..9]), b"\x17\x03\x03\0\x01x".to_vec()].concat()),
+            ("another record begins", [record(&message[..9]), b"\x17".to_vec()].concat()),
+            ("a long record", vec![HANDSHAKE, 3, 1, 0x40, 1, CLIENT_HELLO]),
+            ("a long message", record(b"\x01\x01\0\0")),
+        ] {
+            assert_eq!(read(&first), Hello::Odd, "{why}");
+        }
+    }
+
+    fn other(kind: u8, content: &[u8]) -> Vec<u8> {
+        [&[kind, 3, 3][..], &long(content)].concat()
+    }
+
+    #[test]
+    fn a_second_hello_is_found_behind_all_that_servers_pass_over() {
+        assert_eq!(next(&usual(), false), Next::Hello(named(b"Example.com", &usual())));
+        for skipped in [other(CHANGE_CIPHER_SPEC, b"\x01"), other(CHANGE_CIPHER_SPEC, b""), other(ALERT, b"\x01\x5a")] {
+            assert_eq!(next(&[&skipped[..], &usual()].concat(), false), Next::Skip(skipped.len()));
+        }
+        let first = hello(&[extension(EARLY_DATA, b""), sni(b"a.example")].concat());
+        assert!(matches!(read(&first), Hello::Sni(Named { is_early: true, .. })));
+        let early = other(APPLICATION_DATA, &[9; 40]);
+        assert_eq!(next(&early, true), Next::Skip(45));
+        assert_eq!(next(&early, false), Next::Last);
+    }
+
+    #[test]
+    fn behind_these_nothing_is_read_in_the_clear() {
+        for last in [
+            other(HANDSHAKE, b"\x10\0\0\x02\x01\x02"),
+            other(HANDSHAKE, b"\x0b\0\0\x03\0\0\0"),
+            // Encrypted: what counts records, and what counts from anywhere.
+            other(HANDSHAKE, &[&[0; 8][..], &[0x5a; 32]].concat()),
+            other(HANDSHAKE, &[0x5a; 40]),
+            other(HANDSHAKE, &[&[CLIENT_HELLO, LONGEST_HELLO + 1][..], &[0x5a; 38]].concat()),
+        ] {
+            assert_eq!(next(&last, false), Next::Last, "{last:?}");
+        }
+    }
+
+    #[test]
+    fn a_second_hello_that_can_be_read_in_two_ways_is_odd() {
+        let message = handshake(&body(&long(&sni(b"b.example"))));
+        let odd = Next::Hello(Hello::Odd);
+        for (why, bytes) in [
+            ("over two records", [record(&message[..9]), record(&message[9..])].concat()),
+            ("a part of the header", record(&message[..3])),
+            ("a byte", record(&message[..1])),
+            ("a part, and it is long", other(HANDSHAKE, &[&[CLIENT_HELLO, LONGEST_HELLO][..], &[1; 60]].concat())),
+            ("another message behind it", record(&[message.clone(), message.clone()].concat())),
+            ("a request for it before it", record(&[b"\0\0\0\0".to_vec(), message.clone()].concat())),
+            ("a request for it", record(b"\0\0\0\0")),
+            ("empty", record(b"")),
+            ("empty data", other(APPLICATION_DATA, b"")),
+            ("a heartbeat", other(HEARTBEAT, b"\x01\0\0")),
+            ("no kind", other(25, b"x")),
+            ("another version", [&[HANDSHAKE, 2, 1][..], &long(&message)].concat()),
+            ("a long record", vec![CHANGE_CIPHER_SPEC, 3, 3, 0x48, 1]),
+        ] {
+            assert_eq!(next(&bytes, false), odd, "{why}");
+        }
+        assert_eq!(next(&hello(b""), false), Next::Hello(Hello::NoSni));
+    }
+
+    #[test]
+    fn each_part_of_a_second_hello_waits_for_the_rest() {
+        for length in 0..usual().len() {
+            assert_eq!(next(&usual()[..length], false), Next::More, "{length}");
+        }
+    }
+
+    #[test]
+    fn there_is_an_end() {
+        let padded =
+            |size: usize| handshake(&body(&long(&[extension(21, &vec![0; size]), sni(b"a.example")].concat())));
+        let first = record(&padded(15_000));
+        assert_eq!(read(&first), named(b"a.example", &first));
+        let spread: Vec<u8> = padded(15_900).chunks(100).flat_map(record).collect();
+        assert_eq!(read(&spread[..LIMIT - 1]), Hello::More);
+        assert_eq!(read(&spread[..LIMIT]), Hello::Odd);
+    }
+
+    #[test]
+    fn noise_breaks_nothing() {
+        let (mut noise, usual) = (Noise::new(2), usual());
+        for _ in 0..5_000 {
+            if let Hello::Sni(Named { name, .. }) = read(&noise.changed(&usual)) {
+                assert!(!name.is_empty());
+            }
+            let _ = read(&record(&noise.bytes(64)));
+            let _ = read(&hello(&noise.bytes(64)));
+            let _ = next(&noise.changed(&usual), false);
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! What the relay tells the supervisor: its decisions, and its questions ([`crate::network::relay::relay_messages`]). All of them: when the supervisor writes slower than
+//! is decided, nobody is served until it has caught up. Otherwise a flood could hide in its own noise what it was made for.
+//!
+//! Connections that end in the same turn of the relay are told together: waking the supervisor for each costs both more than all else that is
+//! done about its end. Whatever else was decided is told before anybody can see it.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use super::relay_messages::{LONGEST, Process, Reply, Request};
+use crate::network::supervisor::loopback_proxy::{self, Received};
+use crate::plan::wire::reader;
+use crate::plan::wire::writer::{self, Invalid};
+
+/// When so many decisions wait, nobody gets another one; the socket holds some more.
+const BEHIND: usize = 1024;
+
+/// Who takes nothing for so long at the end takes nothing any more.
+const PATIENCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+
+/// So many are not kept back for the end of a turn.
+const TOGETHER: usize = 32;
+
+/// Hosts come from inside. The longest name fits; what does not is cut.
+const TEXT_ROOM: usize = 512;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layer {
+    /// A name was asked for.
+    Name,
+    Connect,
+    /// A request of HTTP on a connection that was allowed.
+    Request,
+    /// Somebody came to a published port.
+    Publish,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Traffic {
+    pub sent: u64,
+    pub received: u64,
+    pub ms: u128,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionResult {
+    Allowed,
+    Denied,
+    /// It was allowed, and could not be reached.
+    Failed,
+}
+
+/// Who allowed or denied it, when it was asked about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PersonAnswer {
+    /// None: nobody answered.
+    pub by: Option<String>,
+    pub ms: u64,
+}
+
+pub struct Decision<'a> {
+    pub layer: Layer,
+    pub outcome: ConnectionResult,
+    /// Whose connection it was.
+    pub process: Option<&'a Process>,
+    pub asked: Option<&'a PersonAnswer>,
+    pub host: Option<&'a dyn fmt::Display>,
+    pub port: Option<u16>,
+    pub address: Option<IpAddr>,
+    pub rule: Option<&'a dyn fmt::Display>,
+    pub reason: Option<&'a str>,
+    pub traffic: Option<Traffic>,
+}
+
+impl Decision<'_> {
+    fn message(&self) -> String {
+        let layer = match self.layer {
+            Layer::Name => "name",
+            Layer::Connect => "connect",
+            Layer::Request => "request",
+            Layer::Publish => "publish",
+        };
+        let action = match self.outcome {
+            ConnectionResult::Allowed => "allow",
+            ConnectionResult::Denied => "deny",
+            ConnectionResult::Failed => "fail",
+        };
+        let mut out = String::with_capacity(384);
+        let _ = write!(out, "{{\"event\":\"network\",\"layer\":\"{layer}\",\"action\":\"{action}\"");
+        text(&mut out, "host", self.host);
+        number(&mut out, "port", self.port.map(u128::from));
+        text(&mut out, "address", self.address.as_ref().map(|address| address as &dyn fmt::Display));
+        text(&mut out, "rule", self.rule);
+        text(&mut out, "reason", self.reason.as_ref().map(|reason| reason as &dyn fmt::Display));
+        number(&mut out, "sent", self.traffic.map(|traffic| traffic.sent.into()));
+        number(&mut out, "received", self.traffic.map(|traffic| traffic.received.into()));
+        number(&mut out, "ms", self.traffic.map(|traffic| traffic.ms));
+        number(&mut out, "pid", self.process.map(|process| process.pid.into()));
+        text(&mut out, "exe", self.process.map(|process| &process.exe as &dyn fmt::Display));
+        let by = self.asked.and_then(|asked| asked.by.as_ref());
+        text(&mut out, "by", by.map(|by| by as &dyn fmt::Display));
+        number(&mut out, "asked_ms", self.asked.map(|asked| asked.ms.into()));
+        out.push('}');
+        out
+    }
+}
+
+fn text(out: &mut String, key: &str, value: Option<&dyn fmt::Display>) {
+    let _ = write!(out, ",\"{key}\":");
+    match value {
+        Some(value) => writer::string_within(out, value.to_string().as_bytes(), Invalid::Text, TEXT_ROOM),
+        None => out.push_str("null"),
+    }
+}
+
+fn number(out: &mut String, key: &str, value: Option<u128>) {
+    let _ = match value {
+        Some(value) => write!(out, ",\"{key}\":{value}"),
+        None => write!(out, ",\"{key}\":null"),
+    };
+}
+
+/// What the supervisor says.
+pub enum Heard {
+    Client(OwnedFd),
+    Reply(Reply),
+    Nothing,
+    /// The run has ended: the other end is closed.
+    Over,
+}
+
+pub struct DecisionLog {
+    socket: OwnedFd,
+    /// One for each connection at most.
+    requests: VecDeque<String>,
+    waiting: VecDeque<String>,
+    over: bool,
+}
+
+impl DecisionLog {
+    pub fn new(socket: OwnedFd) -> DecisionLog {
+        DecisionLog { socket, requests: VecDeque::new(), waiting: VecDeque::new(), over: false }
+    }
+
+    pub fn say(&mut self, decision: &Decision<'_>) {
+        self.waiting.push_back(decision.message());
+        let due = decision.outcome != ConnectionResult::Allowed || self.waiting.len() >= TOGETHER;
+        // Who does not listen is not tried for each.
+        if due && !self.is_behind() {
+            self.flush();
+        }
+    }
+
+    pub fn is_behind(&self) -> bool {
+        self.waiting.len() >= BEHIND && !self.over
+    }
+
+    /// Until the supervisor listens, or says something itself.
+    pub fn wait(&self) -> Result<(), Errno> {
+        match rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::IN | PollFlags::OUT)], None) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    pub fn ask(&mut self, request: &Request) {
+        self.requests.push_back(request.message());
+        self.flush();
+    }
+
+    /// Says what waits, as far as it is taken.
+    pub fn flush(&mut self) {
+        while let Some(message) = self.requests.pop_front() {
+            if !self.send(&message) {
+                return self.requests.push_front(message);
+            }
+        }
+        while let Some(first) = self.waiting.front() {
+            let mut message = first.clone();
+            let mut count = 1;
+            for next in self.waiting.iter().skip(1) {
+                if message.len() + 1 + next.len() > LONGEST {
+                    break;
+                }
+                message.push('\n');
+                message.push_str(next);
+                count += 1;
+            }
+            if !self.send(&message) {
+                return;
+            }
+            self.waiting.drain(..count);
+        }
+    }
+
+    fn send(&mut self, message: &str) -> bool {
+        match rustix::net::send(&self.socket, message.as_bytes(), SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(_) => true,
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => false,
+            Err(_) => {
+                self.over = true;
+                false
+            }
+        }
+    }
+
+    /// The last words, for as long as the supervisor listens.
+    pub fn finish(&mut self) {
+        loop {
+            self.flush();
+            if self.waiting.is_empty() || self.over {
+                return;
+            }
+            match rustix::event::poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&PATIENCE)) {
+                Ok(1..) | Err(Errno::INTR) => {}
+                Ok(0) | Err(_) => return,
+            }
+        }
+    }
+
+    /// What the supervisor says. Where no namespace keeps the network in, clients come this way.
+    pub fn hear(&mut self) -> Heard {
+        let received = if self.over { Received::End } else { loopback_proxy::receive(self.socket.as_fd()) };
+        match received {
+            Received::Client(client) => return Heard::Client(client),
+            Received::Nothing => return Heard::Nothing,
+            Received::Words(words) => {
+                if let Ok(reply) = reader::from_slice(&words) {
+                    return Heard::Reply(reply);
+                }
+                // Nobody else is there who could be believed.
+            }
+            Received::End => {}
+        }
+        self.over = true;
+        Heard::Over
+    }
+}
+
+impl AsFd for DecisionLog {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Decision<'_> {
+    /// A refusal of which nothing is known yet.
+    pub fn about_nobody(layer: Layer) -> Decision<'static> {
+        Decision {
+            layer,
+            outcome: ConnectionResult::Denied,
+            process: None,
+            asked: None,
+            host: None,
+            port: None,
+            address: None,
+            rule: None,
+            reason: None,
+            traffic: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+    use serde_json::Value;
+
+    fn pair() -> (DecisionLog, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        (DecisionLog::new(ours), theirs)
+    }
+
+    fn heard(socket: &OwnedFd) -> Vec<Value> {
+        let mut message = [0; LONGEST];
+        let length = rustix::net::recv(socket, &mut message, RecvFlags::empty()).map_or(0, |(length, _)| length);
+        let lines = message[..length].split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.map(|line| serde_json::from_slice(line).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_decision_is_one_line_with_every_field() {
+        let (mut told, theirs) = pair();
+        let traffic = Some(Traffic { sent: 5, received: 7, ms: 9 });
+        let address = Some("192.0.2.1".parse().unwrap());
+        let (host, rule): (&dyn fmt::Display, &dyn fmt::Display) = (&"a\n\u{1b}.example", &"paddock.toml:12");
+        told.say(&Decision {
+            layer: Layer::Connect,
+            outcome: ConnectionResult::Allowed,
+            process: Some(&Process { pid: 11, exe: "/usr/bin/curl".to_owned() }),
+            asked: Some(&PersonAnswer { by: Some("terminal".to_owned()), ms: 1200 }),
+            host: Some(host),
+            port: Some(443),
+            address,
+            rule: Some(rule),
+            reason: None,
+            traffic,
+        });
+        let expected = serde_json::json!({
+            "event": "network", "layer": "connect", "action": "allow", "host": "a\n\u{1b}.example", "port": 443,
+            "address": "192.0.2.1", "rule": "paddock.toml:12", "reason": null, "sent": 5, "received": 7, "ms": 9,
+            "pid": 11, "exe": "/usr/bin/curl", "by": "terminal", "asked_ms": 1200,
+        });
+        assert_eq!(heard(&theirs), [Value::Null; 0], "it waits for others");
+        told.flush();
+        assert_eq!(heard(&theirs), [expected]);
+        assert!(matches!(told.hear(), Heard::Nothing));
+        drop(theirs);
+        assert!(matches!(told.hear(), Heard::Over));
+    }
+
+    #[test]
+    fn questions_are_not_dropped_and_replies_are_heard() {
+        let (mut told, theirs) = pair();
+        for id in 0..5000 {
+            told.ask(&Request::Withdrawn { id });
+        }
+        for id in 0..5000 {
+            assert_eq!(heard(&theirs)[0]["withdrawn"]["id"], id);
+            told.flush();
+        }
+        let reply = Reply::Who { id: 3, process: None };
+        rustix::net::send(&theirs, reply.message().as_bytes(), SendFlags::NOSIGNAL).unwrap();
+        assert!(matches!(told.hear(), Heard::Reply(heard) if heard == reply));
+        assert!(matches!(told.hear(), Heard::Nothing));
+        rustix::net::send(&theirs, b"{}", SendFlags::NOSIGNAL).unwrap();
+        assert!(matches!(told.hear(), Heard::Over));
+    }
+
+    #[test]
+    fn nothing_is_lost_on_a_supervisor_that_does_not_listen() {
+        let (mut told, theirs) = pair();
+        let mut said = 0_u16;
+        while !told.is_behind() {
+            told.say(&Decision { port: Some(said), ..Decision::about_nobody(Layer::Name) });
+            said += 1;
+        }
+        assert!(usize::from(said) > BEHIND, "the socket holds some");
+        // Those who are served together may get theirs all the same.
+        for port in said..said + 500 {
+            told.say(&Decision { port: Some(port), ..Decision::about_nobody(Layer::Name) });
+        }
+        let mut ports = Vec::new();
+        while ports.len() < usize::from(said) + 500 {
+            match heard(&theirs) {
+                lines if lines.is_empty() => told.wait().unwrap(),
+                lines => ports.extend(lines.iter().map(|one| one["port"].as_u64().unwrap())),
+            }
+            told.flush();
+        }
+        assert!(ports.iter().copied().eq(0..u64::from(said) + 500), "{ports:?}");
+        assert!(!told.is_behind());
+        drop(theirs);
+        told.finish();
+    }
+
+    #[test]
+    fn ends_are_told_together_and_refusals_at_once() {
+        let (mut told, theirs) = pair();
+        let ended = |port| Decision {
+            outcome: ConnectionResult::Allowed,
+            port: Some(port),
+            reason: Some("long enough for several messages, if there are so many of it: ........................"),
+            ..Decision::about_nobody(Layer::Connect)
+        };
+        let ports = |theirs| heard(theirs).iter().map(|one| one["port"].as_u64().unwrap()).collect::<Vec<u64>>();
+        told.say(&ended(1));
+        told.say(&ended(2));
+        assert_eq!(ports(&theirs), [0; 0]);
+        told.say(&Decision { port: Some(3), ..Decision::about_nobody(Layer::Connect) });
+        assert_eq!(ports(&theirs), [1, 2, 3]);
+        (0..TOGETHER as u16).for_each(|port| told.say(&ended(port)));
+        assert_eq!(ports(&theirs).len(), TOGETHER);
+        // What has to wait because nobody listens is told in messages that are not too long.
+        (0..900).for_each(|port| told.say(&ended(port)));
+        let (mut all, mut messages) = (Vec::new(), 0);
+        while all.len() < 900 {
+            all.extend(ports(&theirs));
+            messages += 1;
+            told.flush();
+        }
+        assert!(all.is_sorted() && messages < 100, "{messages}");
+    }
+}

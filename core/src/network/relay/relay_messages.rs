@@ -1,0 +1,156 @@
+//! What relay and supervisor ask each other, beside the decisions that are told ([`crate::network::relay::decision_log`], [`crate::network::supervisor::relay_process`]). One message each, on the
+//! same line; a question has the number that its asker gave it. Decisions may share a message, one a line of it: JSON has none inside.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+
+use crate::approve::approver_process::Answer;
+use crate::plan::present;
+use crate::plan::wire::writer::{self, Invalid};
+
+/// The longest message. A host has 253 letters and a path a thousand, and what is odd about them takes six for one.
+pub const LONGEST: usize = 16 * 1024;
+
+/// The longest path of a program that is told; what does not fit is counted.
+const EXE_ROOM: usize = 512;
+
+/// A process as the host sees it, and its program.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    pub pid: u32,
+    pub exe: String,
+}
+
+/// By the relay.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Request {
+    /// Who has the socket with this number?
+    Who { id: u64, socket: u32 },
+    /// May this be connected to?
+    Ask {
+        id: u64,
+        host: String,
+        port: u16,
+        #[serde(deserialize_with = "present")]
+        process: Option<Process>,
+    },
+    /// Nobody waits for the answer any more.
+    Withdrawn { id: u64 },
+}
+
+/// By the supervisor.
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Reply {
+    Who {
+        id: u64,
+        #[serde(deserialize_with = "present")]
+        process: Option<Process>,
+    },
+    Answer {
+        id: u64,
+        verdict: Answer,
+        /// None: nobody has answered, and `reason` says why.
+        #[serde(deserialize_with = "present")]
+        by: Option<String>,
+        #[serde(deserialize_with = "present")]
+        reason: Option<String>,
+        /// How long it took.
+        ms: u64,
+    },
+}
+
+impl Request {
+    pub fn message(&self) -> String {
+        match self {
+            Request::Who { id, socket } => format!("{{\"who\":{{\"id\":{id},\"socket\":{socket}}}}}"),
+            Request::Ask { id, host, port, process } => {
+                let mut out = format!("{{\"ask\":{{\"id\":{id},\"host\":");
+                writer::string(&mut out, host.as_bytes(), Invalid::Text);
+                let _ = write!(out, ",\"port\":{port},\"process\":");
+                Process::write(process.as_ref(), &mut out);
+                out.push_str("}}");
+                out
+            }
+            Request::Withdrawn { id } => format!("{{\"withdrawn\":{{\"id\":{id}}}}}"),
+        }
+    }
+}
+
+impl Reply {
+    pub fn message(&self) -> String {
+        match self {
+            Reply::Who { id, process } => {
+                let mut out = format!("{{\"who\":{{\"id\":{id},\"process\":");
+                Process::write(process.as_ref(), &mut out);
+                out.push_str("}}");
+                out
+            }
+            Reply::Answer { id, verdict, by, reason, ms } => {
+                let mut out =
+                    format!("{{\"answer\":{{\"id\":{id},\"verdict\":\"{}\",\"ms\":{ms},\"by\":", verdict.name());
+                text(&mut out, by.as_deref());
+                out.push_str(",\"reason\":");
+                text(&mut out, reason.as_deref());
+                out.push_str("}}");
+                out
+            }
+        }
+    }
+}
+
+impl Process {
+    fn write(process: Option<&Process>, out: &mut String) {
+        let Some(Process { pid, exe }) = process else { return out.push_str("null") };
+        let _ = write!(out, "{{\"pid\":{pid},\"exe\":");
+        writer::string_within(out, exe.as_bytes(), Invalid::Text, EXE_ROOM);
+        out.push('}');
+    }
+}
+
+fn text(out: &mut String, value: Option<&str>) {
+    match value {
+        Some(value) => writer::string_within(out, value.as_bytes(), Invalid::Text, EXE_ROOM),
+        None => out.push_str("null"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::wire::reader;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let process = || Some(Process { pid: 7, exe: "/usr/bin/c\u{1b}\"rl".to_owned() });
+        let ask = |process| Request::Ask { id: 2, host: "a.example".to_owned(), port: 443, process };
+        for request in
+            [Request::Who { id: u64::MAX, socket: 1 }, ask(process()), ask(None), Request::Withdrawn { id: 3 }]
+        {
+            assert_eq!(reader::from_slice::<Request>(request.message().as_bytes()).unwrap(), request);
+        }
+        let answer = |by: Option<&str>, reason: Option<&str>, verdict| {
+            let [by, reason] = [by, reason].map(|text| text.map(str::to_owned));
+            Reply::Answer { id: 4, verdict, by, reason, ms: 1200 }
+        };
+        for reply in [
+            Reply::Who { id: 1, process: process() },
+            Reply::Who { id: 1, process: None },
+            answer(Some("terminal"), None, Answer::Session),
+            answer(None, Some("nobody answered within 1 s"), Answer::Deny),
+        ] {
+            assert_eq!(reader::from_slice::<Reply>(reply.message().as_bytes()).unwrap(), reply);
+        }
+        let wrong = "{\"ask\":{\"host\":\"a\",\"id\":1,\"port\":1}}";
+        assert!(reader::from_slice::<Request>(wrong.as_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_long_path_fits() {
+        let process = Some(Process { pid: 7, exe: "\u{1b}".repeat(4096) });
+        assert!(Reply::Who { id: 1, process }.message().len() < 1024);
+    }
+}

@@ -1,0 +1,197 @@
+//! The addresses that names have inside. They lead nowhere, and back to the name.
+//!
+//! Out of a block for benchmarks (RFC 2544) and one of a local network, neither of which anybody reaches from inside. A name keeps its
+//! addresses as long as there is room. Then the name that was not asked for and not connected to for the longest time loses its own.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::plan::host_name::Name;
+
+/// So many names are known at once.
+pub const NAMES: u32 = 65_536;
+
+/// The first of each family; names have those that follow: half of 198.18.0.0/15, and the begin of fdfa::/16.
+const V4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
+const V6: Ipv6Addr = Ipv6Addr::new(0xfdfa, 0, 0, 0, 0, 0, 0, 0);
+
+#[derive(Debug)]
+pub struct Synthetic {
+    room: u32,
+    /// By what is added to the first address, less one.
+    slots: Vec<Slot>,
+    numbers: HashMap<Name, u32>,
+    /// Those that no connection uses, by when they were used last.
+    idle: BTreeMap<u64, u32>,
+    /// Counts uses.
+    now: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    name: Name,
+    connections: u32,
+    used: u64,
+}
+
+impl Default for Synthetic {
+    fn default() -> Synthetic {
+        Synthetic::with_room(NAMES)
+    }
+}
+
+impl Synthetic {
+    fn with_room(room: u32) -> Synthetic {
+        Synthetic { room, slots: Vec::new(), numbers: HashMap::new(), idle: BTreeMap::new(), now: 0 }
+    }
+
+    /// The addresses of a name; new ones if it has none. None: connections use all there are.
+    pub fn address_of(&mut self, name: &Name) -> Option<(Ipv4Addr, Ipv6Addr)> {
+        let number = match self.numbers.get(name.as_bytes()) {
+            Some(number) => *number,
+            None => {
+                let number = self.free(name)?;
+                self.numbers.insert(name.clone(), number);
+                number
+            }
+        };
+        self.touch(number);
+        Some((
+            Ipv4Addr::from_bits(V4.to_bits().checked_add(number)?.checked_add(1)?),
+            Ipv6Addr::from_bits(V6.to_bits().checked_add(number.into())?.checked_add(1)?),
+        ))
+    }
+
+    pub fn name_of(&self, address: IpAddr) -> Option<&Name> {
+        Some(&self.slots.get(number(address)?)?.name)
+    }
+
+    /// A connection to this address begins: until it ends, the address keeps its name. Says whether it has one.
+    pub fn hold(&mut self, address: IpAddr) -> bool {
+        let Some(slot) = number(address).and_then(|number| self.slots.get_mut(number)) else { return false };
+        slot.connections = slot.connections.saturating_add(1);
+        self.idle.remove(&slot.used);
+        true
+    }
+
+    /// A connection ends: once for each `hold`.
+    pub fn release(&mut self, address: IpAddr) {
+        let Some(number) = number(address) else { return };
+        if let Some(slot) = self.slots.get_mut(number) {
+            slot.connections = slot.connections.saturating_sub(1);
+            self.touch(number as u32);
+        }
+    }
+
+    /// A number for a new name.
+    fn free(&mut self, name: &Name) -> Option<u32> {
+        let new = Slot { name: name.clone(), connections: 0, used: 0 };
+        if self.slots.len() < self.room as usize {
+            self.slots.push(new);
+            return Some(self.slots.len() as u32 - 1);
+        }
+        let (_, number) = self.idle.pop_first()?;
+        let slot = self.slots.get_mut(number as usize)?;
+        self.numbers.remove(slot.name.as_bytes());
+        *slot = new;
+        Some(number)
+    }
+
+    /// It was used just now.
+    fn touch(&mut self, number: u32) {
+        self.now += 1;
+        let Some(slot) = self.slots.get_mut(number as usize) else { return };
+        self.idle.remove(&slot.used);
+        slot.used = self.now;
+        if slot.connections == 0 {
+            self.idle.insert(self.now, number);
+        }
+    }
+}
+
+/// The number of the slot that an address stands for, if it were there.
+fn number(address: IpAddr) -> Option<usize> {
+    let number = match address.to_canonical() {
+        IpAddr::V4(address) => u128::from(address.to_bits().checked_sub(V4.to_bits())?),
+        IpAddr::V6(address) => address.to_bits().checked_sub(V6.to_bits())?,
+    };
+    usize::try_from(number.checked_sub(1)?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(number: u32) -> Name {
+        Name::read(format!("h{number}.example").as_bytes()).unwrap()
+    }
+
+    fn v4(synthetic: &mut Synthetic, number: u32) -> IpAddr {
+        synthetic.address_of(&name(number)).unwrap().0.into()
+    }
+
+    #[test]
+    fn names_lead_to_addresses_and_back() {
+        let mut synthetic = Synthetic::default();
+        let first = synthetic.address_of(&name(0)).unwrap();
+        assert_eq!(first, ("198.18.0.1".parse().unwrap(), "fdfa::1".parse().unwrap()));
+        assert_eq!(synthetic.address_of(&name(1)).unwrap().0.to_string(), "198.18.0.2");
+        assert_eq!(synthetic.address_of(&name(0)), Some(first));
+        assert_eq!(synthetic.name_of(first.0.into()), Some(&name(0)));
+        assert_eq!(synthetic.name_of(first.1.into()), Some(&name(0)));
+        assert_eq!(synthetic.name_of(first.0.to_ipv6_mapped().into()), Some(&name(0)));
+        for address in [
+            "198.18.0.0",
+            "198.18.0.3",
+            "198.17.255.255",
+            "fdfa::",
+            "fdfa::3",
+            "fdfa::1:0:0:0:1",
+            "::",
+            "255.255.255.255",
+            "ffff::1",
+        ] {
+            assert_eq!(synthetic.name_of(address.parse().unwrap()), None, "{address}");
+            assert!(!synthetic.hold(address.parse().unwrap()));
+            synthetic.release(address.parse().unwrap());
+        }
+    }
+
+    #[test]
+    fn the_one_that_was_not_used_for_longest_is_used_again() {
+        let mut synthetic = Synthetic::with_room(9);
+        for number in 0..9 {
+            synthetic.address_of(&name(number)).unwrap();
+        }
+        let held = v4(&mut synthetic, 3);
+        assert!(synthetic.hold(held) && synthetic.hold(held));
+        synthetic.release(held);
+        let asked = v4(&mut synthetic, 0);
+        // 0 was asked for just now and 3 is in use: 1, 2, 4 go.
+        for (new, old) in [(0, "198.18.0.2"), (1, "198.18.0.3"), (2, "198.18.0.5")] {
+            assert_eq!(v4(&mut synthetic, 9 + new).to_string(), old);
+        }
+        assert_eq!(synthetic.name_of("198.18.0.2".parse().unwrap()), Some(&name(9)));
+        assert_eq!(synthetic.name_of(asked), Some(&name(0)));
+        assert_eq!(synthetic.name_of(held), Some(&name(3)));
+        // An old name gets other addresses.
+        assert_eq!(v4(&mut synthetic, 1).to_string(), "198.18.0.6");
+        assert_eq!((synthetic.slots.len(), synthetic.numbers.len()), (9, 9));
+        synthetic.release(held);
+        assert_eq!(synthetic.idle.len(), 9);
+    }
+
+    #[test]
+    fn nothing_is_taken_from_connections() {
+        let mut synthetic = Synthetic::with_room(9);
+        for number in 0..9 {
+            let address = v4(&mut synthetic, number);
+            assert!(synthetic.hold(address));
+        }
+        assert_eq!(synthetic.address_of(&name(9)), None);
+        let known = v4(&mut synthetic, 7);
+        synthetic.release(known);
+        assert_eq!(v4(&mut synthetic, 9), known);
+        assert_eq!(synthetic.name_of(known), Some(&name(9)));
+    }
+}

@@ -1,0 +1,23 @@
+//! Limits of the whole process tree.
+
+use serde::Deserialize;
+
+use super::present;
+
+/// As the plan has them: every key is there, `null` asks for nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestedLimits {
+    #[serde(deserialize_with = "present")]
+    pub memory_mb: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    pub processes: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    pub cpu_s: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    pub open_files: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    pub file_size_mb: Option<u64>,
+    #[serde(deserialize_with = "present")]
+    pub wall_s: Option<u64>,
+}

@@ -1,0 +1,113 @@
+//! The numbers of users and groups inside a container, and what they are outside. Written by the supervisor, once, before
+//! anything runs in there.
+//!
+//! Root writes any range. Another user may map nothing but himself, and only by giving up setgroups(2); more than that is
+//! done for him by newuidmap and newgidmap, within the ranges that /etc/subuid and /etc/subgid give him.
+
+use std::ffi::{CStr, CString};
+use std::fmt::Write as _;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, WaitOptions};
+
+use crate::kernel::sys::{self, ExecStrings, SignalMask};
+use crate::plan::wire::bytes::AbsPath;
+use crate::plan::{Container, IdRange};
+
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    #[error("the {kind} of the container can not be written: {}", crate::kernel::errno_names::errno_text(*.source))]
+    Write { kind: &'static str, source: Errno },
+    #[error("{program} can not be started: {}", crate::kernel::errno_names::errno_text(*.source))]
+    Start { program: AbsPath, source: Errno },
+    #[error("{program} does not map the numbers of the container (status {status})")]
+    Mapper { program: AbsPath, status: i32 },
+}
+
+impl IdentityError {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            IdentityError::Write { .. } => "`paddock doctor` shows whether user namespaces can be had here",
+            IdentityError::Start { .. } | IdentityError::Mapper { .. } => {
+                "check your lines in /etc/subuid and /etc/subgid, and that newuidmap and newgidmap may change ids"
+            }
+        }
+    }
+}
+
+/// Gives the namespace of `init` its users and groups. `mask`: the signals as our caller had them.
+pub fn map(init: Pid, container: &Container, caller: u32, mask: &SignalMask) -> Result<(), IdentityError> {
+    if let Some(mappers) = &container.mappers {
+        run_mapper(&mappers.uid, init, &container.uid_map, mask)?;
+        return run_mapper(&mappers.gid, init, &container.gid_map, mask);
+    }
+    if !container.clears_groups(caller) {
+        write(init, "setgroups", "deny")?;
+    }
+    write(init, "uid_map", &lines(&container.uid_map))?;
+    write(init, "gid_map", &lines(&container.gid_map))
+}
+
+fn lines(map: &[IdRange]) -> String {
+    let mut text = String::new();
+    for IdRange { inside, outside, count } in map {
+        let _ = writeln!(text, "{inside} {outside} {count}");
+    }
+    text
+}
+
+fn write(init: Pid, kind: &'static str, text: &str) -> Result<(), IdentityError> {
+    let failed = |source| IdentityError::Write { kind, source };
+    let path = format!("/proc/{}/{kind}", init.as_raw_nonzero());
+    let file = rustix::fs::open(path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failed)?;
+    // The kernel takes a map in one piece or not at all.
+    match rustix::io::write(&file, text.as_bytes()) {
+        Ok(written) if written == text.len() => Ok(()),
+        Ok(_) => Err(failed(Errno::IO)),
+        Err(source) => Err(failed(source)),
+    }
+}
+
+fn run_mapper(program: &AbsPath, init: Pid, map: &[IdRange], mask: &SignalMask) -> Result<(), IdentityError> {
+    let failed = |source| IdentityError::Start { program: program.clone(), source };
+    let numbers = map.iter().flat_map(|range| [range.inside, range.outside, range.count]);
+    let words = [init.as_raw_nonzero().get().unsigned_abs()].into_iter().chain(numbers);
+    let argv =
+        [Ok(program.as_c_str().into_owned())].into_iter().chain(words.map(|word| CString::new(word.to_string())));
+    let argv = ExecStrings::new(argv.collect::<Result<_, _>>().map_err(|_| failed(Errno::INVAL))?);
+    // It needs nothing of our environment, and is set-user-id.
+    let environment = ExecStrings::new(Vec::new());
+    let path: &CStr = &program.as_c_str();
+    let mut failure = None;
+    let child = sys::spawn_sharing_memory(|| {
+        sys::release_signals(mask);
+        let _ = sys::close_on_exec_from(3);
+        failure = Some(sys::execve(path, &argv, &environment));
+        125
+    })
+    .map_err(failed)?;
+    let status = loop {
+        match rustix::process::waitpid(Some(child), WaitOptions::empty()) {
+            Err(Errno::INTR) | Ok(None) => {}
+            Ok(Some((_, status))) => break status,
+            Err(errno) => return Err(failed(errno)),
+        }
+    };
+    match (failure, status.exit_status()) {
+        (Some(errno), _) => Err(failed(errno)),
+        (None, Some(0)) => Ok(()),
+        (None, status) => Err(IdentityError::Mapper { program: program.clone(), status: status.unwrap_or(-1) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_is_written_as_the_kernel_reads_it() {
+        let map = [IdRange { inside: 0, outside: 100_000, count: 5 }, IdRange { inside: 5, outside: 1000, count: 1 }];
+        assert_eq!(lines(&map), "0 100000 5\n5 1000 1\n");
+    }
+}

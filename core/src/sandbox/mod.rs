@@ -1,0 +1,23 @@
+//! Builds the sandbox and enters it: Landlock, seccomp, namespaces, root, container.
+//!
+//! Everything is prepared in the supervisor; entering only makes system calls.
+
+pub mod capabilities;
+pub mod command;
+pub mod container;
+pub mod cover_mount;
+pub mod cpu_affinity;
+pub mod enter;
+pub mod environment;
+pub mod error;
+pub mod full_tier;
+pub mod id_map;
+pub mod init;
+pub mod init_channel;
+pub mod landlock;
+pub mod landlock_init;
+pub mod overlay;
+pub mod preflight;
+pub mod root;
+pub mod seccomp;
+pub mod temp_dir;

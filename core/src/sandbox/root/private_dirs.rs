@@ -1,0 +1,277 @@
+//! What is not the host's: /tmp, /dev and /proc.
+//!
+//! The first two are directories of the file system in memory that is the root, each by a mount of its own: one more file system
+//! takes as long as ten mounts, to be made and to be taken apart. Where the root is another's they are on one that is mounted there before.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::MountAttrFlags;
+
+use super::shells::Interception;
+use super::{Blueprint, Result, RootError, attach_at, attach_to, failed, make_dir, put_on_new_file, relative};
+use crate::kernel::mount::{self, DEVICE, NO_EXEC, PLAIN, READ_ONLY};
+use crate::kernel::{proc_text, sys};
+use crate::plan::wire::bytes::AbsPath;
+use crate::sandbox::cover_mount;
+
+const DEVICES: [&CStr; 6] = [c"/dev/null", c"/dev/zero", c"/dev/full", c"/dev/random", c"/dev/urandom", c"/dev/tty"];
+
+const DEVICE_LINKS: [(&CStr, &CStr); 5] = [
+    (c"/proc/self/fd", c"dev/fd"),
+    (c"pts/ptmx", c"dev/ptmx"),
+    (c"fd/0", c"dev/stdin"),
+    (c"fd/1", c"dev/stdout"),
+    (c"fd/2", c"dev/stderr"),
+];
+
+/// What tells of, or reaches, the machine rather than the processes in the sandbox.
+const PROC_MASKS: [&CStr; 11] = [
+    c"proc/kcore",
+    c"proc/keys",
+    c"proc/key-users",
+    c"proc/timer_list",
+    c"proc/timer_stats",
+    c"proc/sched_debug",
+    c"proc/latency_stats",
+    c"proc/sysrq-trigger",
+    c"proc/acpi",
+    c"proc/scsi",
+    c"proc/asound",
+];
+
+/// What sets the machine.
+const PROC_LOCKS: [&CStr; 4] = [c"proc/sys", c"proc/bus", c"proc/fs", c"proc/irq"];
+
+/// By the name each gets inside.
+pub type Devices = Vec<(CString, OwnedFd)>;
+
+/// The devices that every program expects, and the caller's terminal.
+pub fn take_devices(terminal: Option<&CStr>) -> Result<Devices> {
+    let mut devices = Vec::with_capacity(DEVICES.len() + 1);
+    for host in DEVICES {
+        take_device(&mut devices, host, host, host == c"/dev/tty")?;
+    }
+    if let Some(terminal) = terminal {
+        take_device(&mut devices, terminal, c"/dev/console", true)?;
+    }
+    Ok(devices)
+}
+
+pub(super) fn take_device(devices: &mut Devices, host: &CStr, inside: &CStr, optional: bool) -> Result<()> {
+    match clone_device(host) {
+        Ok(tree) => {
+            devices.push((inside.to_owned(), tree));
+            Ok(())
+        }
+        Err(_) if optional => Ok(()),
+        Err(errno) => Err(failed("can not copy the mount of", host.to_bytes())(errno)),
+    }
+}
+
+/// Is there without being copied from the host, or is the directory of such things.
+pub(super) fn is_own_device(path: &AbsPath) -> bool {
+    let path = path.as_bytes();
+    let own: [&[u8]; 6] = [b"/dev", b"/dev/pts", b"/dev/shm", b"/dev/ptmx", b"/dev/fd", b"/dev/console"];
+    own.contains(&path) || path.starts_with(b"/dev/std") || DEVICES.iter().any(|device| device.to_bytes() == path)
+}
+
+fn clone_device(host: &CStr) -> std::result::Result<OwnedFd, Errno> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    // Read-only is the name; the device behind it is written all the same.
+    mount::clone_tree(rustix::fs::open(host, flags, Mode::empty())?, DEVICE | READ_ONLY)
+}
+
+/// As large as the machine lets it be, or as the plan does.
+pub fn new_tmpfs(size_mb: Option<u64>) -> Result<OwnedFd> {
+    let size = size_mb.and_then(|size| CString::new(format!("{size}m")).ok());
+    let mut options = vec![(c"mode", c"0755")];
+    options.extend(size.as_deref().map(|size| (c"size", size)));
+    mount::new_fs(c"tmpfs", &options, PLAIN).map_err(failed("can not make a file system in memory for", b"/"))
+}
+
+/// Returns what lies at /tmp.
+pub(super) fn make_tmp(root: BorrowedFd<'_>, blueprint: &Blueprint<'_>) -> Result<OwnedFd> {
+    let mut grants = blueprint.made().filter(|grant| grant.path.as_bytes() == b"/tmp").peekable();
+    let inert = grants.peek().is_some() && grants.all(|grant| !grant.executes());
+    let tmp = make_shared_dir(root, b"/tmp", if inert { PLAIN | NO_EXEC } else { PLAIN })?;
+    attach_to(root, b"/tmp", &tmp)?;
+    Ok(tmp)
+}
+
+/// What programs find names with, where every name is ours to find: whom the host's own lists name would be called by their addresses.
+/// The nameserver is as good as any other, and reached by TCP too, unlike one at 127.0.0.1.
+const NAMES: [(&CStr, &CStr); 2] = [(c"dev/.hosts", c"etc/hosts"), (c"dev/.resolv.conf", c"etc/resolv.conf")];
+const NAMESERVER: &str = "nameserver 10.255.255.53\n";
+
+/// The certificates that programs are to trust; the variables that name it come with the plan (src/paddock/plan/http_routes.py).
+pub(super) const BUNDLE: &CStr = c"dev/paddock-ca.pem";
+
+fn write_bundle(root: BorrowedFd<'_>, bundle: &OwnedFd) -> Result<()> {
+    let failure = || failed("can not write", BUNDLE.to_bytes());
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    let file = rustix::fs::openat(root, BUNDLE, flags, Mode::from_raw_mode(0o644)).map_err(failure())?;
+    let (mut buffer, mut at) = (vec![0; 64 << 10], 0);
+    loop {
+        let length = rustix::io::pread(bundle, &mut buffer[..], at).map_err(failure())?;
+        if length == 0 {
+            return Ok(());
+        }
+        let mut rest = &buffer[..length];
+        while !rest.is_empty() {
+            rest = &rest[rustix::io::write(&file, rest).map_err(failure())?..];
+        }
+        at += length as u64;
+    }
+}
+
+/// Before /dev is locked.
+fn write_names(root: BorrowedFd<'_>) -> Result<()> {
+    let own = rustix::system::uname();
+    let hosts = format!("127.0.0.1 localhost\n::1 localhost\n127.0.1.1 {}\n", own.nodename().to_string_lossy());
+    for ((name, _), text) in NAMES.iter().zip([hosts.as_str(), NAMESERVER]) {
+        let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(root, *name, flags, Mode::from_raw_mode(0o644));
+        let written = file.and_then(|file| rustix::io::write(&file, text.as_bytes()));
+        written.map_err(failed("can not write", name.to_bytes()))?;
+    }
+    Ok(())
+}
+
+/// Over what the host has there, also where that is a link.
+pub(super) fn put_names(root: BorrowedFd<'_>) -> Result<()> {
+    for (name, at) in NAMES {
+        let target = match mount::open_inside(root, at) {
+            Err(Errno::NOENT) => continue, // who finds nothing asks 127.0.0.1, which is us as well
+            target => target.map_err(failed("can not open", at.to_bytes()))?,
+        };
+        let own = mount::open_inside(root, name).and_then(|own| mount::clone_tree(own, PLAIN | READ_ONLY | NO_EXEC));
+        own.and_then(|own| mount::attach(own, target)).map_err(failed("can not cover", at.to_bytes()))?;
+    }
+    Ok(())
+}
+
+/// On a file system of ours. Returns what lies at /dev/shm.
+pub fn make_dev(
+    root: BorrowedFd<'_>,
+    devices: &Devices,
+    names: bool,
+    bundle: Option<&OwnedFd>,
+    interception: Option<&Interception<'_>>,
+) -> Result<OwnedFd> {
+    let shm = make_shared_dir(root, b"/dev/shm", PLAIN)?;
+    attach_to(root, b"/dev", &set_apart(root, b"/dev", PLAIN | NO_EXEC)?)?;
+    let made = |name: &CStr| {
+        let path = name.to_bytes().to_vec();
+        move |errno| RootError { act: "can not make", path, errno }
+    };
+    for (path, tree) in devices {
+        put_device(root, path.to_bytes(), tree)?;
+    }
+    for (target, name) in DEVICE_LINKS {
+        rustix::fs::symlinkat(target, root, name).map_err(made(name))?;
+    }
+    let pts =
+        mount::new_fs(c"devpts", &[(c"mode", c"0620"), (c"ptmxmode", c"0666")], DEVICE).map_err(made(c"/dev/pts"))?;
+    attach_at(root, b"/dev/pts", &pts)?;
+    attach_to(root, b"/dev/shm", &shm)?;
+    let closed = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+    rustix::fs::openat(root, cover_mount::MASK_FILE, closed, Mode::empty()).map_err(made(cover_mount::MASK_FILE))?;
+    rustix::fs::mkdirat(root, cover_mount::MASK_DIR, Mode::empty()).map_err(made(cover_mount::MASK_DIR))?;
+    if names {
+        write_names(root)?;
+    }
+    bundle.map_or(Ok(()), |bundle| write_bundle(root, bundle))?;
+    interception.map_or(Ok(()), |interception| interception.make_place(root))?;
+    let dev = mount::open_inside(root, c"dev").map_err(failed("can not open", b"/dev"))?;
+    sys::mount_setattr(dev.as_fd(), false, (PLAIN | NO_EXEC | READ_ONLY).bits().into(), 0)
+        .map_err(failed("can not lock", b"/dev"))?;
+    Ok(shm)
+}
+
+/// A directory that everybody may write to, with those that lead to it, as a mount of its own.
+fn make_shared_dir(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> Result<OwnedFd> {
+    make_dir(root, path)?;
+    let all = Mode::RWXU | Mode::RWXG | Mode::RWXO | Mode::SVTX;
+    rustix::fs::chmodat(root, relative(path)?, all, AtFlags::empty()).map_err(failed("can not open up", path))?;
+    set_apart(root, path, attributes)
+}
+
+/// A directory of the new root as a mount of its own: it takes no file system to be written, or not, by other rules than those of the root.
+fn set_apart(root: BorrowedFd<'_>, path: &[u8], attributes: MountAttrFlags) -> Result<OwnedFd> {
+    let opened = mount::open_inside(root, &relative(path)?);
+    opened.and_then(|dir| mount::clone_tree(dir, attributes)).map_err(failed("can not set apart", path))
+}
+
+pub fn make_proc(root: BorrowedFd<'_>, nested: bool, pid_max: Option<u32>) -> Result<OwnedFd> {
+    let made = |act| failed(act, b"/proc");
+    let proc = mount::new_fs(c"proc", &[], PLAIN | NO_EXEC).map_err(made("can not mount"))?;
+    attach_at(root, b"/proc", &proc)?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = rustix::fs::openat(root, c"proc", flags, Mode::empty()).map_err(made("can not open"))?;
+    if !nested {
+        write_number(root, c"proc/sys/user/max_user_namespaces", 0)?;
+    }
+    // Watches are counted by user. Whoever used them all would blind the guard.
+    if let Some(watches) = read_number(root, c"proc/sys/fs/inotify/max_user_watches") {
+        write_number(root, c"proc/sys/user/max_inotify_watches", watches / 2)?;
+    }
+    if let Some(pid_max) = pid_max {
+        write_number(root, c"proc/sys/kernel/pid_max", pid_max)?;
+    }
+    let masks = Masks::open(root).map_err(made("can not open the masks of"))?;
+    for name in PROC_MASKS {
+        let Ok(target) = mount::open_inside(root, name) else { continue }; // not in this kernel
+        masks.put_on(target).map_err(failed("can not mask", name.to_bytes()))?;
+    }
+    for name in PROC_LOCKS {
+        let Ok(target) = mount::open_inside(root, name) else { continue };
+        let locked = mount::clone_tree(&target, PLAIN | NO_EXEC | READ_ONLY);
+        let locked = locked.and_then(|locked| mount::attach(locked, target));
+        locked.map_err(failed("can not lock", name.to_bytes()))?;
+    }
+    Ok(opened)
+}
+
+/// What masks are copies of.
+pub struct Masks {
+    file: OwnedFd,
+    directory: OwnedFd,
+}
+
+impl Masks {
+    pub fn open(root: BorrowedFd<'_>) -> std::result::Result<Masks, Errno> {
+        let file = mount::open_inside(root, cover_mount::MASK_FILE)?;
+        Ok(Masks { file, directory: mount::open_inside(root, cover_mount::MASK_DIR)? })
+    }
+
+    pub fn put_on(&self, target: OwnedFd) -> std::result::Result<(), Errno> {
+        let stat = rustix::fs::fstat(&target)?;
+        let source = match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
+            rustix::fs::FileType::Directory => &self.directory,
+            _ => &self.file,
+        };
+        mount::attach(mount::clone_tree(source, PLAIN | READ_ONLY | NO_EXEC)?, target)
+    }
+}
+
+fn read_number(root: BorrowedFd<'_>, name: &CStr) -> Option<u32> {
+    let file = rustix::fs::openat(root, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut buffer = [0; 16];
+    let length = rustix::io::read(&file, &mut buffer[..]).ok()?;
+    proc_text::number(buffer[..length].trim_ascii_end()).and_then(|number| u32::try_from(number).ok())
+}
+
+fn write_number(root: BorrowedFd<'_>, name: &CStr, value: u32) -> Result<()> {
+    let failure = || failed("can not write", name.to_bytes());
+    let file = rustix::fs::openat(root, name, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty()).map_err(failure())?;
+    rustix::io::write(&file, value.to_string().as_bytes()).map_err(failure())?;
+    Ok(())
+}
+
+/// On a /dev that was empty.
+fn put_device(root: BorrowedFd<'_>, path: &[u8], tree: &OwnedFd) -> Result<()> {
+    put_on_new_file(root, path, &relative(path)?, tree)
+}

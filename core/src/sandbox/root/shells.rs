@@ -1,0 +1,170 @@
+//! Shells of a run that puts them behind more than the run itself: this program lies over each of them, and they lie on a file system of their
+//! own, by the paths they had, beside what this program has to know when it is called as one of them (`commands/intercepted_shell.rs`).
+//!
+//! The name of that directory is another one in every run. Nothing rests on that: whoever starts a real shell from there is in the fence
+//! like everybody, and with exec rules he is refused.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+
+use landlock::AccessFs;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+
+use super::{Blueprint, Result, attach_at, failed, make_dir, new_tmpfs, put_on_new_file, relative};
+use crate::kernel::mount::{self, PLAIN, READ_ONLY};
+use crate::kernel::random::random_name;
+use crate::kernel::resolved_path::Identity;
+use crate::kernel::sys;
+use crate::plan::rights::Rights;
+use crate::plan::wire::writer::{self, Invalid};
+use crate::plan::{REAL_SHELLS_DIGITS, REAL_SHELLS_PREFIX, Shell};
+use crate::sandbox::landlock::Placed;
+
+/// Programs that are intercepted.
+pub const NAMES: [&str; 4] = ["bash", "dash", "sh", "zsh"];
+/// A directory, or a link to it. Nobody but root makes something there outside of a run, and nobody inside.
+pub const PLACE: &CStr = c"/dev/.paddock-shell";
+/// The plan of shells, in the directory of the real ones.
+pub const COMPILED: &str = "plan.json";
+const DIRECTORIES: [&str; 3] = ["bin", "usr/bin", "usr/local/bin"];
+const SIZE_MB: u64 = 1;
+
+pub struct Interception<'a> {
+    requested: &'a Shell,
+    /// This program, as a mount.
+    own: OwnedFd,
+    /// Where real shells are kept.
+    dir: Vec<u8>,
+}
+
+/// A shell of the new root.
+struct Found {
+    path: Vec<u8>,
+    file: OwnedFd,
+}
+
+impl<'a> Interception<'a> {
+    /// None: shells are as any other program. While the host's places are in sight.
+    pub fn prepare(blueprint: &Blueprint<'a>) -> Result<Option<Interception<'a>>> {
+        let Some(requested) = &blueprint.plan.shell else { return Ok(None) };
+        let failure = || failed("paddock-core can not be put over shells:", b"/proc/self/exe");
+        let path = rustix::fs::readlink(c"/proc/self/exe", Vec::new()).map_err(failure())?;
+        let opened =
+            mount::open_host(&path).map_err(failed("paddock-core can not be put over shells:", path.to_bytes()))?;
+        let same = rustix::fs::stat(c"/proc/self/exe").and_then(|running| {
+            let found = rustix::fs::fstat(&opened)?;
+            if Identity::from(&running) == Identity::from(&found) { Ok(()) } else { Err(Errno::STALE) }
+        });
+        same.map_err(failure())?;
+        let own = mount::clone_tree(opened, PLAIN | READ_ONLY).map_err(failure())?;
+        let name = random_name().map_err(failure())?;
+        Ok(Some(Interception {
+            requested,
+            own,
+            dir: [REAL_SHELLS_PREFIX, &name.as_bytes()[..REAL_SHELLS_DIGITS]].concat(),
+        }))
+    }
+
+    /// Its place in /dev, before that is locked.
+    pub fn make_place(&self, root: BorrowedFd<'_>) -> Result<()> {
+        make_dir(root, &self.dir)?;
+        let target = CString::new(&self.dir[b"/dev/".len()..]).unwrap_or_default();
+        let link = relative(PLACE.to_bytes())?;
+        rustix::fs::symlinkat(&target, root, &link).map_err(failed("can not link", PLACE.to_bytes()))
+    }
+
+    /// When everything that is granted lies in its place.
+    pub fn intercept(
+        &self,
+        root: BorrowedFd<'_>,
+        blueprint: &Blueprint<'_>,
+        placed: &[Placed<'_>],
+        ruleset: Option<BorrowedFd<'_>>,
+    ) -> Result<()> {
+        attach_at(root, &self.dir, &new_tmpfs(Some(SIZE_MB))?)?;
+        let own = [&self.dir[..], b"/core"].concat();
+        put_on_new_file(root, &own, &relative(&own)?, &self.own)?;
+        let own = mount::open_inside(root, &relative(&own)?).map_err(failed("can not open", own))?;
+        let shells = find(root)?;
+        for shell in shells.iter().filter(|shell| may_run(blueprint, placed, &shell.path)) {
+            let failure = || failed("can not be intercepted:", &shell.path);
+            let kept = [&self.dir[..], &shell.path].concat();
+            let real = mount::clone_tree(&shell.file, PLAIN | READ_ONLY).map_err(failure())?;
+            put_on_new_file(root, &kept, &relative(&kept)?, &real)?;
+            let over = mount::clone_tree(&own, PLAIN | READ_ONLY).map_err(failure())?;
+            mount::attach(over, &shell.file).map_err(failure())?;
+        }
+        self.write(root)?;
+        let dir = mount::open_inside(root, &relative(&self.dir)?).map_err(failed("can not open", &self.dir))?;
+        sys::mount_setattr(dir.as_fd(), false, (PLAIN | READ_ONLY).bits().into(), 0)
+            .map_err(failed("can not lock", &self.dir))?;
+        let rights = Rights::from(AccessFs::Execute | AccessFs::ReadFile);
+        ruleset.map_or(Ok(()), |ruleset| {
+            sys::landlock_add_rule(ruleset, rights.bits(), dir.as_fd()).map_err(failed("can not grant", &self.dir))
+        })
+    }
+
+    fn write(&self, root: BorrowedFd<'_>) -> Result<()> {
+        let path = [&self.dir[..], b"/", COMPILED.as_bytes()].concat();
+        let failure = || failed("can not write", &path);
+        let mut text = format!("{{\"on_failure\":\"{}\",\"plan\":", self.requested.on_failure.name());
+        writer::string(&mut text, self.requested.plan.as_bytes(), Invalid::Surrogate);
+        text.push_str(",\"shells\":null,\"token\":\"");
+        for _ in 0..4 {
+            text.push_str(&random_name().map_err(failure())?);
+        }
+        text.push_str("\"}");
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(root, relative(&path)?, flags, Mode::from_raw_mode(0o444)).map_err(failure())?;
+        match rustix::io::write(&file, text.as_bytes()) {
+            Ok(length) if length == text.len() => Ok(()),
+            Ok(_) => Err(failure()(Errno::NOSPC)),
+            Err(errno) => Err(failure()(errno)),
+        }
+    }
+}
+
+/// Each once, by the path that no link leads to.
+fn find(root: BorrowedFd<'_>) -> Result<Vec<Found>> {
+    let real = |file: &dyn std::os::fd::AsFd| {
+        let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file.as_fd()));
+        rustix::fs::readlink(name, Vec::new()).map(CString::into_bytes)
+    };
+    let top = real(&root).map_err(failed("can not find", b"/"))?;
+    let mut shells: Vec<Found> = Vec::new();
+    for (dir, name) in DIRECTORIES.iter().flat_map(|dir| NAMES.iter().map(move |name| (dir, name))) {
+        let asked = relative(format!("{dir}/{name}").as_bytes())?;
+        let Some(file) = regular(root, &asked)? else { continue };
+        let whole = real(&file).map_err(failed("can not find", asked.to_bytes()))?;
+        let path = whole.strip_prefix(&top[..]).unwrap_or(&whole).to_vec();
+        if shells.iter().all(|shell| shell.path != path) {
+            shells.push(Found { path, file });
+        }
+    }
+    Ok(shells)
+}
+
+fn regular(root: BorrowedFd<'_>, path: &CStr) -> Result<Option<OwnedFd>> {
+    let failure = || failed("can not be intercepted:", path.to_bytes());
+    match mount::follow_inside(root, path) {
+        Ok(file) => {
+            let stat = rustix::fs::statat(&file, c"", AtFlags::EMPTY_PATH).map_err(failure())?;
+            Ok((FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some(file))
+        }
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => Ok(None),
+        Err(errno) => Err(failure()(errno)),
+    }
+}
+
+/// Can it be executed at all? What is kept may be, whatever was granted. What is closed is covered later, by what it is now.
+fn may_run(blueprint: &Blueprint<'_>, placed: &[Placed<'_>], path: &[u8]) -> bool {
+    let above =
+        |tree: &[u8]| tree == b"/" || path.strip_prefix(tree).is_some_and(|rest| matches!(rest, [] | [b'/', ..]));
+    let executes = |placed: &&Placed<'_>| {
+        blueprint.plan.landlock.is_none() && placed.grant.executes()
+            || blueprint.plan.rights(&placed.grant.access).contains(AccessFs::Execute)
+    };
+    let granted = placed.iter().filter(|placed| above(placed.real.as_bytes())).any(|placed| executes(&placed));
+    granted && !blueprint.requested.closed.iter().any(|closed| above(closed.as_bytes()))
+}

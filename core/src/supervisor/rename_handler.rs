@@ -1,0 +1,267 @@
+//! Renaming directories in a copy-on-write workspace.
+//!
+//! The overlay refuses to rename a directory that the workspace has (EXDEV): it would have to remember where it came from. So
+//! rename(2) and its like come to us in such a run. All but directories of the overlay go on to the kernel at once. A directory is
+//! moved by a child of ours (`files/workspace/move_tree.rs`), which stands in the sandbox's mounts behind the same rules and limits as the command, so
+//! that it can do nothing the command could not do by itself; only one at a time, while we go on waiting for everything else.
+//!
+//! No safety rests on what is read of a caller: a path that changes meanwhile, a link that is swapped or a number that is given to
+//! another process lead to nothing but another directory that the caller could have renamed as well. One that has put itself
+//! behind more rules of its own (Landlock, namespaces) gets the kernel's own answer, because our child would not be behind them.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::{FileType, Mode, OFlags, RenameFlags, ResolveFlags};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+
+use crate::files::workspace::move_tree::{self, Name};
+use crate::kernel::calling_process::{Caller, in_proc, mount_of, open_in, open_start};
+use crate::kernel::seccomp_notify::{Answer, Call, Listener};
+use crate::kernel::sys;
+use crate::limits::Limits;
+use crate::plan::wire::bytes::AbsPath;
+use crate::sandbox::enter::Fence;
+use crate::sandbox::init::Inside;
+
+/// landlock_restrict_self(2) only tells us that somebody puts himself behind more rules.
+pub const CALLS: [&str; 4] = ["rename", "renameat", "renameat2", "landlock_restrict_self"];
+
+/// More callers than this at once get the kernel's own answer.
+const MOST_WAITING: usize = 4096;
+/// What is being moved when the run ends may be finished for so long.
+const LAST_MOVE: Duration = Duration::from_secs(5);
+
+const FOLLOWED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const PATH_DIR: OFlags = FOLLOWED.union(OFlags::DIRECTORY);
+
+pub struct Renames<'a> {
+    workspace: AbsPath,
+    inside: &'a Inside,
+    fence: &'a Fence,
+    limits: &'a Limits,
+    waiting: VecDeque<Call>,
+    mover: Option<Mover>,
+    /// Somebody is behind more rules than our child would be.
+    fenced_further: bool,
+}
+
+/// The child that moves a directory, and answers.
+struct Mover {
+    pid: Pid,
+    handle: OwnedFd,
+    call: Call,
+}
+
+/// What a call asks for.
+struct RenameCall {
+    old: (i32, u64),
+    new: (i32, u64),
+    flags: RenameFlags,
+}
+
+impl<'a> Renames<'a> {
+    pub fn new(workspace: &AbsPath, inside: &'a Inside, fence: &'a Fence, limits: &'a Limits) -> Renames<'a> {
+        let (waiting, mover) = (VecDeque::new(), None);
+        Renames { workspace: workspace.clone(), inside, fence, limits, waiting, mover, fenced_further: false }
+    }
+
+    /// Readable when a directory has been moved.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.mover.as_ref().map(|mover| mover.handle.as_fd())
+    }
+
+    /// Is the call one of [`CALLS`]?
+    pub fn knows(call: &Call) -> bool {
+        i64::from(call.number) == libc::SYS_landlock_restrict_self || RenameCall::of(call).is_some()
+    }
+
+    /// A call arrived.
+    pub fn take(&mut self, listener: &Listener, call: Call) {
+        let Some(asked) = RenameCall::of(&call) else {
+            self.fenced_further = true;
+            return listener.answer(&call, Answer::Continue);
+        };
+        if self.fenced_further || self.waiting.len() >= MOST_WAITING || !may_be_directory(&call, &asked) {
+            return listener.answer(&call, Answer::Continue);
+        }
+        self.waiting.push_back(call);
+        self.turn(listener);
+    }
+
+    /// Sends the next one on its way, once the last has come to its end.
+    pub fn turn(&mut self, listener: &Listener) {
+        if !self.is_free(listener) {
+            return;
+        }
+        while let Some(call) = self.waiting.pop_front() {
+            match self.begin(listener, call) {
+                Some(mover) => return self.mover = Some(mover),
+                None => listener.answer(&call, Answer::Continue),
+            }
+        }
+    }
+
+    fn is_free(&mut self, listener: &Listener) -> bool {
+        let Some(mover) = &self.mover else { return true };
+        match rustix::process::waitpid(Some(mover.pid), WaitOptions::NOHANG) {
+            Ok(None) | Err(Errno::INTR) => return false,
+            Ok(Some(_)) | Err(_) => {}
+        }
+        // It has answered, unless something killed it.
+        listener.answer(&mover.call, Answer::Fail(Errno::IO));
+        self.mover = None;
+        true
+    }
+
+    /// None: this is not for us.
+    fn begin(&self, listener: &Listener, call: Call) -> Option<Mover> {
+        let asked = RenameCall::of(&call)?;
+        let caller = Caller::of(call.thread).ok()?;
+        let process = caller.own("", PATH_DIR).ok()?;
+        if self.fenced_further || !self.inside.holds(process.as_fd()) {
+            return None;
+        }
+        let (old, new) = (resolve(&caller, &call, asked.old)?, resolve(&caller, &call, asked.new)?);
+        // Locks, masks and pins are mounts of their own, and so is everything that is not the copy.
+        let workspace = open_in(caller.root(), self.workspace.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS).ok()?;
+        let mount = mount_of(&workspace, c"").ok()?;
+        let at = [mount_of(&old.dir, c""), mount_of(&new.dir, c""), mount_of(&old.dir, &old.name)];
+        if at != [Ok(mount); 3] || !old.is_directory() || !listener.still_waits(&call) {
+            return None;
+        }
+        let supervisor = rustix::process::getpid();
+        let pid = sys::fork(|| {
+            let moved = match self.become_like_the_command(supervisor) {
+                Ok(()) => move_tree::rename(&old, &new, asked.flags, mount),
+                Err(_) => Answer::Continue,
+            };
+            listener.answer(&call, moved);
+            0
+        });
+        let pid = pid.ok()?;
+        match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(handle) => Some(Mover { pid, handle, call }),
+            Err(_) => {
+                end(pid);
+                None
+            }
+        }
+    }
+
+    /// In the child: in the sandbox's mounts, so that its mount points can not be moved or replaced, and behind the same rules.
+    fn become_like_the_command(&self, supervisor: Pid) -> Result<(), Errno> {
+        self.limits.admit_self().map_err(|error| error.errno())?;
+        self.inside.enter()?;
+        self.fence.confine().map_err(|error| error.errno)?;
+        // Entering took this away, if it was set before. The supervisor may have died since.
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        if rustix::process::getppid() == Some(supervisor) { Ok(()) } else { Err(Errno::SRCH) }
+    }
+
+    /// Everything has ended; what is half moved is moved.
+    pub fn finish(self) {
+        let Some(mover) = self.mover else { return };
+        let deadline = Instant::now() + LAST_MOVE;
+        loop {
+            let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+            let mut ended = [PollFd::new(&mover.handle, PollFlags::IN)];
+            match rustix::event::poll(&mut ended, left.as_ref()) {
+                Err(Errno::INTR) => {}
+                _ => return end(mover.pid),
+            }
+        }
+    }
+}
+
+fn end(child: Pid) {
+    let _ = rustix::process::kill_process(child, Signal::KILL);
+    while matches!(rustix::process::waitpid(Some(child), WaitOptions::empty()), Err(Errno::INTR)) {}
+}
+
+impl RenameCall {
+    /// None: it is no renaming.
+    fn of(call: &Call) -> Option<RenameCall> {
+        let [a, b, c, d, e, _] = call.arguments;
+        match i64::from(call.number) {
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_rename => {
+                Some(RenameCall { old: (libc::AT_FDCWD, a), new: (libc::AT_FDCWD, b), flags: RenameFlags::empty() })
+            }
+            libc::SYS_renameat => {
+                Some(RenameCall { old: (a as i32, b), new: (c as i32, d), flags: RenameFlags::empty() })
+            }
+            libc::SYS_renameat2 => {
+                let flags = RenameFlags::from_bits_retain(e as u32);
+                Some(RenameCall { old: (a as i32, b), new: (c as i32, d), flags })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A first look, for every file that is renamed: it may be wrong for what is no directory, and costs a few system calls.
+fn may_be_directory(call: &Call, asked: &RenameCall) -> bool {
+    let look = || {
+        let (dir, address) = asked.old;
+        let path = call.path(address)?;
+        let (start, scope) = if path.starts_with(b"/") {
+            (rustix::fs::open(in_proc(call.thread, "root"), PATH_DIR, Mode::empty())?, ResolveFlags::IN_ROOT)
+        } else {
+            (open_start(call.thread, dir)?, ResolveFlags::BENEATH)
+        };
+        match open_in(&start, &path, FOLLOWED | OFlags::NOFOLLOW, scope) {
+            Ok(found) => Ok(FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) == FileType::Directory),
+            Err(Errno::XDEV) => Ok(true), // it leads up, and is resolved with more care
+            Err(errno) => Err(errno),
+        }
+    };
+    look() == Ok(true)
+}
+
+/// The directory that holds a name, by the caller's own root. None: the kernel has its own answer to such a path.
+fn resolve(caller: &Caller, call: &Call, (dir, address): (i32, u64)) -> Option<Name> {
+    let path = call.path(address).ok()?;
+    let (above, name) = split(&path)?;
+    let dir = caller.open(dir, above, PATH_DIR).ok()?;
+    Some(Name { dir, name: CString::new(name).ok()? })
+}
+
+/// The directory part and the last name of a path. None where the kernel would not rename: the root, `.` and `..`, nothing.
+fn split(path: &[u8]) -> Option<(&[u8], &[u8])> {
+    let end = path.iter().rposition(|byte| *byte != b'/')? + 1;
+    let start = path[..end].iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
+    let name = &path[start..end];
+    if matches!(name, b"." | b"..") {
+        return None;
+    }
+    let above = &path[..start];
+    Some((if above.is_empty() { b"." } else { above }, name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_split_as_the_kernel_does() {
+        for (path, expected) in [
+            (&b"a"[..], Some((&b"."[..], &b"a"[..]))),
+            (b"a/", Some((b".", b"a"))),
+            (b"/a", Some((b"/", b"a"))),
+            (b"a/b//", Some((b"a/", b"b"))),
+            (b"../b", Some((b"../", b"b"))),
+            (b"a/.", None),
+            (b"a/..", None),
+            (b"..", None),
+            (b"/", None),
+            (b"", None),
+        ] {
+            assert_eq!(split(path), expected, "{path:?}");
+        }
+    }
+}

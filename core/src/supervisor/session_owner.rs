@@ -1,0 +1,122 @@
+//! Who holds a session: a program outside, for which the attendant starts commands (commands/exec_server/mod.rs). By one socket it is told what was refused to
+//! them, and the end of that socket is the end of the run. The attendant hears of its end as well, but a command can stop the attendant.
+
+use std::fmt::Write as _;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::journal::event::Event;
+use crate::kernel::proc_text;
+
+/// For the attendant, which ends by itself unless somebody keeps it from that.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub struct SessionOwner {
+    line: OwnedFd,
+    gone: Option<Instant>,
+}
+
+impl SessionOwner {
+    pub fn new(line: OwnedFd) -> SessionOwner {
+        SessionOwner { line, gone: None }
+    }
+
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.gone.is_none().then(|| self.line.as_fd())
+    }
+
+    /// When the run has to be over.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.gone.map(|at| at + PATIENCE)
+    }
+
+    /// What was refused, as the journal has it, and to which child of the attendant. Who does not listen learns it from the journal.
+    pub fn tell(&self, event: &Event<'_>, warden: Option<u32>) {
+        let mut message = format!("{{{},\"warden\":", event.body());
+        let _ = match warden {
+            Some(warden) => write!(message, "{warden}}}"),
+            None => write!(message, "null}}"),
+        };
+        self.say(message.as_bytes());
+    }
+
+    /// Said once, before the command starts: whether the fence of this run keeps it from writing outside.
+    pub fn tell_confinement(&self, writes: bool) {
+        self.say(format!("{{\"event\":\"confinement\",\"writes\":{writes}}}").as_bytes());
+    }
+
+    /// The number of its last question whether all was told: it waits for the answer.
+    pub fn hear(&mut self) -> Option<u64> {
+        let mut asked = None;
+        let mut word = [0; 16];
+        while self.gone.is_none() {
+            match rustix::net::recv(&self.line, &mut word, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => self.gone = Some(Instant::now()),
+                Ok((_, length)) => asked = proc_text::number(&word[..length.min(word.len())]).or(asked),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(_) => self.gone = Some(Instant::now()),
+            }
+        }
+        asked
+    }
+
+    pub fn answer(&self, question: u64) {
+        self.say(format!("{{\"event\":\"told\",\"question\":{question}}}").as_bytes());
+    }
+
+    fn say(&self, message: &[u8]) {
+        let _ = rustix::net::send(&self.line, message, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::socket_pair;
+
+    fn heard(theirs: &OwnedFd) -> String {
+        let mut buffer = [0; 4096];
+        let (_, length) = rustix::net::recv(theirs, &mut buffer, RecvFlags::DONTWAIT).unwrap();
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    }
+
+    #[test]
+    fn the_last_question_is_answered_and_nonsense_is_none() {
+        let (ours, theirs) = socket_pair::pair().unwrap();
+        let mut holder = SessionOwner::new(ours);
+        assert_eq!(holder.hear(), None);
+        for word in [&b"1"[..], b"2", b"two"] {
+            rustix::net::send(&theirs, word, SendFlags::empty()).unwrap();
+        }
+        assert_eq!(holder.hear(), Some(2));
+        holder.answer(2);
+        assert_eq!(heard(&theirs), "{\"event\":\"told\",\"question\":2}");
+        assert!(holder.fd().is_some() && holder.deadline().is_none());
+    }
+
+    #[test]
+    fn what_is_refused_is_told_with_whom_it_was_refused_to() {
+        let (ours, theirs) = socket_pair::pair().unwrap();
+        let holder = SessionOwner::new(ours);
+        for warden in [Some(7), None] {
+            holder.tell(&Event::Refused { error: "x" }, warden);
+            let told: serde_json::Value = serde_json::from_str(&heard(&theirs)).unwrap();
+            assert_eq!(told["warden"], serde_json::json!(warden), "{told}");
+        }
+    }
+
+    #[test]
+    fn its_end_is_the_end_of_the_run_a_moment_later() {
+        let (ours, theirs) = socket_pair::pair().unwrap();
+        let mut holder = SessionOwner::new(ours);
+        drop(theirs);
+        assert_eq!(holder.hear(), None);
+        assert!(holder.fd().is_none(), "it would be ready for ever");
+        assert!(holder.deadline().is_some_and(|deadline| deadline <= Instant::now() + PATIENCE));
+        holder.tell(&Event::Refused { error: "x" }, None); // to nobody
+    }
+}

@@ -1,0 +1,183 @@
+"""The desk: where the tool calls of this process are asked about, and any approver answers.
+
+The approver works in a thread of its own and sees an inbox, as it does for a run. Whatever goes wrong is a no: nobody
+there, an approver that ended or raised, no answer in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, InvalidStateError
+from dataclasses import replace
+
+from paddock.approve.inbox import Approver, Inbox
+from paddock.approve.messages import Message, Withdrawn
+from paddock.approve.model import ToolQuestion, Verdict
+from paddock.errors import PolicyError
+from paddock.policy import Origin
+from paddock.policy.trust.approved import ToolApproval, load_approved
+from paddock.shell.redacted_command import shown_command
+from paddock.text.redact import Redactor
+
+NOBODY = "nobody"  # could be asked
+TIMEOUT = "timeout"
+REMEMBERED = "session"  # answered earlier, for the session
+ALWAYS = "always"  # answered earlier, for good: approved.toml
+
+AnswerBy = tuple[Verdict, str]
+"""And who gave it."""
+
+
+class Desk:
+    """Give it to whoever runs tools, and close it in the end. Any event loop may ask, several at the same time: the
+    approver decides in which order they are shown. ``redactor``: knows the secrets that must not be shown. ``origin``:
+    the person whose ``approved.toml`` counts; None: nobody's.
+
+    ``failure``: what the approver raised, if that is why it is gone."""
+
+    def __init__(
+        self, approver: Approver | None, *, redactor: Redactor | None = None, origin: Origin | None = None
+    ) -> None:
+        self._approver = approver
+        self._redactor = redactor or Redactor()
+        self._origin = origin
+        self._numbers = itertools.count(1)
+        self._remembered: set[tuple[object, ...]] = set()
+        self._counter = _Counter()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self.failure: BaseException | None = None
+
+    async def ask(self, question: ToolQuestion) -> AnswerBy:
+        """Cancelled, it takes the question back."""
+        question = replace(
+            question,
+            id=next(self._numbers),
+            lines=tuple(shown_command("\n".join(question.lines), self._redactor, cwd=question.cwd).split("\n")),
+            # Each line for itself: where it begins and ends is the diff's doing.
+            diff=None if question.diff is None else "\n".join(map(self._redactor.part, question.diff.split("\n"))),
+            reason=None if question.reason is None else self._redactor.redact(question.reason),
+        )
+        if question.scope in self._remembered:
+            return Verdict.SESSION, REMEMBERED
+        if self._approved(question):
+            return Verdict.SESSION, ALWAYS
+        if not self._attended():
+            return Verdict.DENY, NOBODY
+        answer = self._counter.put(question)
+        try:
+            verdict, by = await asyncio.wait_for(asyncio.wrap_future(answer), question.timeout_s)
+        except TimeoutError:
+            return Verdict.DENY, TIMEOUT
+        finally:
+            self._counter.take_back(question.id)
+        if verdict is Verdict.SESSION and question.subject:
+            self._remembered.add(question.scope)
+        return verdict, by
+
+    def _approved(self, question: ToolQuestion) -> bool:
+        """A file that can not be read approves nothing: the person is asked."""
+        if self._origin is None:
+            return False
+        with contextlib.suppress(PolicyError):
+            approval = ToolApproval(tool=question.tool, cwd=question.cwd, subject=question.subject)
+            return approval in load_approved(self._origin).tools
+        return False
+
+    def close(self) -> None:
+        """Questions that are open are denied. Returns when the approver has left."""
+        self._counter.close()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+        self._counter.release()
+
+    def __enter__(self) -> Desk:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _attended(self) -> bool:
+        """Most sessions have no question: the approver starts with the first."""
+        with self._starting:
+            if self._thread is None and self._approver is not None and not self._counter.over:
+                self._thread = threading.Thread(target=self._serve, name="paddock-desk", daemon=True)
+                self._thread.start()
+        return self._thread is not None and not self._counter.over
+
+    def _serve(self) -> None:
+        try:
+            if self._approver is not None:
+                self._approver.serve(self._counter)
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self._counter.close()
+
+
+class _Counter(Inbox):
+    """The inbox of a desk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._news: deque[Message | None] = deque()
+        self._answers: dict[int, Future[AnswerBy]] = {}
+        self.over = False
+
+    def put(self, question: ToolQuestion) -> Future[AnswerBy]:
+        answer: Future[AnswerBy] = Future()
+        with self._lock:
+            if self.over:
+                answer.set_result((Verdict.DENY, NOBODY))
+                return answer
+            self._answers[question.id] = answer
+            self._tell(question)
+        return answer
+
+    def take_back(self, number: int) -> None:
+        with self._lock:
+            if self._answers.pop(number, None) is not None and not self.over:
+                self._open.pop(number, None)  # from here on no answer counts
+                self._tell(Withdrawn(number))
+
+    def close(self) -> None:
+        with self._lock:
+            if self.over:
+                return
+            self.over = True
+            self._tell(None)
+            for number in list(self._answers):
+                self._reply(number, Verdict.DENY, NOBODY)
+
+    def release(self) -> None:
+        """Nobody waits for news any more."""
+        with self._lock:
+            bell, self._bell = self._bell, -1
+        if bell >= 0:
+            os.close(bell)
+
+    def fileno(self) -> int:
+        return self._bell
+
+    def _arrived(self) -> Iterator[Message | None]:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._bell)
+        while self._news:
+            yield self._news.popleft()
+
+    def _reply(self, number: int, verdict: Verdict, by: str) -> None:
+        answer = self._answers.pop(number, None)
+        if answer is not None:
+            with contextlib.suppress(InvalidStateError):  # cancelled meanwhile
+                answer.set_result((verdict, by))
+
+    def _tell(self, news: Message | None) -> None:
+        self._news.append(news)
+        os.eventfd_write(self._bell, 1)

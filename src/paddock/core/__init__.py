@@ -1,0 +1,1 @@
+"""Start paddock-core and talk to it."""

@@ -1,0 +1,16 @@
+"""The one spelling of whatever crosses to the core: JSON with sorted keys, without blanks, in ASCII.
+
+The core refuses blanks and other letters (``core/src/plan/wire/reader.rs``). Lone surrogates, of paths that are not
+UTF-8, stay in it as escapes; the core turns them back into bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def canonical(value: Any) -> str:
+    return _ENCODER.encode(value)

@@ -1,0 +1,155 @@
+"""Processes as asyncio starts them, on any system: clients of other places, and commands where there is no core.
+
+What a command leaves behind when it goes into another session is out of reach here (exec_server.py reaches it).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from paddock.executors.interface import (
+    KILL,
+    CommandLine,
+    Failure,
+    NotStarted,
+    Size,
+    checked_environment,
+    checked_words,
+    dialect_of,
+)
+
+_MAX_BUFFERED_BYTES = 256 * 1024  # of what a stream keeps for its reader
+
+
+class PlainProcess:
+    """asyncio.subprocess.Process, which signals its whole process group where there are any."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid: int | None = process.pid
+        self.stdin = process.stdin
+        self.stdout = process.stdout
+        self.stderr = process.stderr
+        # Else a command that does not read on is an error that nobody saw, and asyncio complains of it.
+        self._closing = None if process.stdin is None else asyncio.ensure_future(_closed(process.stdin))
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    def send_signal(self, signal: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if sys.platform == "win32":
+                self._process.kill()  # it has no other end for a process that has no console
+            elif self._process.returncode is None or not self.closed:  # then somebody of the group holds its pipes
+                os.killpg(self._process.pid, signal)
+
+    def kill(self) -> None:
+        self.send_signal(KILL)
+
+    def resize(self, size: Size) -> None:
+        """It has no terminal."""
+
+    @property
+    def closed(self) -> bool:
+        return self._transport.is_closing()
+
+    def close(self) -> None:
+        """Also the pipes that somebody else still holds."""
+        if self._process.returncode is not None:
+            self._transport.close()
+            return
+        self.kill()
+        # The transport itself waits for the end: closed before, it would bury the child behind asyncio's back.
+        for number in range(3):
+            pipe = self._transport.get_pipe_transport(number)
+            if pipe is not None:
+                pipe.close()
+
+    @property
+    def _transport(self) -> asyncio.SubprocessTransport:
+        return cast("asyncio.SubprocessTransport", self._process._transport)  # type: ignore[attr-defined]
+
+
+async def _closed(stdin: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        await stdin.wait_closed()
+
+
+class PlainExecutor:
+    """Commands have the caller's environment and rights. ``env``: in its place. ``shell``: instead of the system's."""
+
+    name = "host: no isolation"
+    confines_writes = False
+
+    def __init__(
+        self,
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        shell: Sequence[str] | None = None,
+    ) -> None:
+        self._cwd = os.path.abspath(cwd) if cwd is not None else os.getcwd()
+        self._env = dict(os.environ) if env is None else checked_environment(env)
+        self._shell = None if shell is None else tuple(shell)
+        self.dialect = dialect_of(self._shell or ("sh",))
+        self._processes: set[PlainProcess] = set()
+
+    async def spawn(
+        self,
+        command: CommandLine,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        tty: Size | None = None,
+    ) -> PlainProcess:
+        words, environment = checked_words(command, self._shell or ()), checked_environment(env)
+        if tty is not None:
+            raise NotStarted(f"{self.name}: there are no terminals here", failure=Failure.UNAVAILABLE)
+        where = self._cwd if cwd is None else os.path.join(self._cwd, cwd)
+        if not os.path.isdir(where):
+            raise NotStarted(f"{where} is no directory", failure=Failure.NO_DIRECTORY)
+        pipe = asyncio.subprocess.PIPE
+        # cmd.exe takes its line as it is: quoted as an argument it would be another.
+        by_system = isinstance(command, str) and self._shell is None
+        start: Any = asyncio.create_subprocess_shell if by_system else asyncio.create_subprocess_exec
+        try:
+            started = await start(
+                *words,
+                cwd=where,
+                env={**self._env, **environment},
+                stdin=pipe if stdin else asyncio.subprocess.DEVNULL,
+                stdout=pipe,
+                stderr=pipe,
+                limit=_MAX_BUFFERED_BYTES,
+                start_new_session=sys.platform != "win32",
+            )
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise NotStarted(f"{words[0]}: {error.strerror}", failure=Failure.NOT_FOUND) from error
+        except OSError as error:
+            raise NotStarted(f"{words[0]}: {error.strerror}", failure=Failure.NOT_EXECUTABLE) from error
+        process = PlainProcess(started)
+        self._processes = {one for one in self._processes if not one.closed} | {process}
+        return process
+
+    async def dispose(self) -> tuple[str, ...]:
+        processes, self._processes = self._processes, set()
+        for process in processes:
+            process.kill()
+        left = []
+        for process in processes:
+            try:
+                await asyncio.wait_for(process.wait(), 5)
+            except TimeoutError:
+                left.append(f"process {process.pid} does not end")
+            process.close()
+        return tuple(left)

@@ -1,0 +1,188 @@
+"""Commands elsewhere, by a client here: an engine's, ssh, wsl. The client is a process of the host; its command is not.
+
+Killing a client leaves its command running. So every command carries a mark in its environment, and a line of shell in
+that place signals all that have it: whoever takes the mark out of his own environment is out of reach until the place
+ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import shlex
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol
+
+from paddock.executors.interface import KILL, Input, Process, Size
+
+MARK = "PADDOCK_COMMAND"
+# Numbers of Linux, which is what runs there; the client's own system may not have them.
+_STOP, _SIGNALS = 19, 65
+_STOP_ROUNDS = 3
+_NO_DIRECTORY = 125
+_IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+_CHUNK_BYTES = 64 * 1024
+
+
+def new_mark(session: str = "") -> str:
+    """For a session, or for a command of one."""
+    return f"{session}{secrets.token_hex(8)}."
+
+
+def signalling(mark: str, number: int) -> str:
+    """The line of shell, for a command or for all of a session. As in process_tree.py, a process is stopped before it
+    is killed, so that it starts no others."""
+    numbers = [_STOP] * _STOP_ROUNDS + [number] if number == KILL else [number]
+    wanted = f"{MARK}={mark}"
+    at_once = f"grep -lsF {wanted} /proc/[0-9]*/environ"
+    # busybox's grep sees nothing of a line behind its first NUL.
+    marked = f"tr '\\0' '\\n' <$p 2>/dev/null | grep -qF {wanted}"
+    one_by_one = f"for p in /proc/[0-9]*/environ; do if {marked}; then echo $p; fi; done"
+    found = f"if printf 'a\\000b' | grep -qF b; then {at_once}; else {one_by_one}; fi"
+    each = f"for p in $({found}); do p=${{p%/environ}}; kill -$n ${{p#/proc/}} 2>/dev/null; done"
+    return f"for n in {' '.join(map(str, numbers))}; do {each}; done; true"
+
+
+def scripted(words: Sequence[str], cwd: str, environment: Mapping[str, str]) -> str:
+    """A line of shell that runs them there."""
+    named = {name: value for name, value in environment.items() if _IDENTIFIER.fullmatch(name)}
+    exports = "".join(f"export {name}={shlex.quote(value)}; " for name, value in named.items())
+    # No shell has a variable of such a name; the program `env` gives it all the same.
+    others = [f"{name}={value}" for name, value in environment.items() if name not in named]
+    enter = f"cd -- {shlex.quote(cwd)} || exit {_NO_DIRECTORY}; "
+    return f"{enter}{exports}{shlex.join(['env', *others, *words] if others else words)}"
+
+
+def new_last_word() -> str:
+    """Random, and no part of the mark: a command reads its mark in its environment."""
+    return f"\0{secrets.token_hex(16)}\0"
+
+
+def telling(script: str, last_word: str) -> str:
+    """The same line, which then says how it ended: some clients say nothing as long as somebody holds the pipes. The
+    shell that runs the line has the last word as text of its own, and its child, the command, does not get it."""
+    shown = last_word.replace("\0", "\\000")
+    return f"{script}; code=$?; printf '{shown}%d\\n' $code >&2; exit $code"
+
+
+class RemoteClient(Process, Protocol):
+    """The process here."""
+
+    def kill(self) -> None: ...
+    def close(self) -> None: ...
+    def resize(self, size: Size) -> None: ...
+
+
+class ClientProcess:
+    """``there`` sends a signal to the command in its place. ``last_word``: what its place writes to stderr when the
+    command has ended, and its exit code after it, for clients that wait until nobody holds the pipes any more.
+    ``notes``: what its place does not hold."""
+
+    def __init__(
+        self,
+        client: RemoteClient,
+        there: Callable[[int], Awaitable[object]],
+        last_word: bytes | None = None,
+        notes: tuple[str, ...] = (),
+    ) -> None:
+        self.notes = notes
+        self._client = client
+        self._there = there
+        self._signalling: asyncio.Future[None] | None = None
+        self._code: int | None = None
+        self._told = asyncio.Event()
+        self.stderr = client.stderr
+        self._listening: asyncio.Task[None] | None = None
+        if last_word is not None and client.stderr is not None:
+            self.stderr = asyncio.StreamReader()
+            self._listening = asyncio.create_task(self._listen(client.stderr, self.stderr, last_word))
+
+    @property
+    def pid(self) -> int | None:
+        return None  # of another place
+
+    @property
+    def stdin(self) -> Input | None:
+        return self._client.stdin
+
+    @property
+    def stdout(self) -> asyncio.StreamReader | None:
+        return self._client.stdout
+
+    @property
+    def returncode(self) -> int | None:
+        code = self._client.returncode if self._code is None else self._code
+        # Said as a shell does: 128 and the number of the signal.
+        return code if code is None or not 128 < code <= 128 + _SIGNALS else 128 - code
+
+    @property
+    def gone(self) -> bool:
+        """The client too, and with it its place on a connection."""
+        return self._client.returncode is not None
+
+    async def wait(self) -> int:
+        ended = [asyncio.ensure_future(self._client.wait()), asyncio.ensure_future(self._told.wait())]
+        try:
+            await asyncio.wait(ended, return_when=asyncio.FIRST_COMPLETED)
+            if self._listening is not None and not self._told.is_set():
+                await asyncio.wait([self._listening])  # its last word may be on its way
+        finally:
+            for one in ended:
+                one.cancel()
+        code = self.returncode
+        assert code is not None
+        return code
+
+    def send_signal(self, number: int) -> None:
+        before = self._signalling
+        self._signalling = asyncio.ensure_future(self._signal(number, before))
+
+    def resize(self, size: Size) -> None:
+        self._client.resize(size)  # it passes it on
+
+    def close(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+        self._client.close()
+
+    async def settled(self) -> None:
+        """Until every signal has been sent."""
+        if self._signalling is not None:
+            await asyncio.wait([self._signalling])
+
+    async def _signal(self, number: int, before: asyncio.Future[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait([before])
+        await self._there(number)
+        if number == KILL:
+            self._client.kill()
+
+    async def _listen(self, said: asyncio.StreamReader, heard: asyncio.StreamReader, last_word: bytes) -> None:
+        """Passes everything on but the last word, of which any chunk may hold a part."""
+        ending = re.compile(re.escape(last_word) + rb"([0-9]{1,3})\n")
+        kept = b""
+        while chunk := await said.read(_CHUNK_BYTES):
+            kept += chunk
+            passed = len(kept)
+            if not self._told.is_set():
+                ended = ending.search(kept)
+                if ended is not None:
+                    self._code = int(ended[1])
+                    self._told.set()
+                    kept = kept[: ended.start()] + kept[ended.end() :]
+                    passed = len(kept)
+                else:
+                    passed -= _beginning(last_word, at_the_end_of=kept)
+            heard.feed_data(kept[:passed])
+            kept = kept[passed:]
+        heard.feed_data(kept)
+        heard.feed_eof()
+
+
+def _beginning(word: bytes, *, at_the_end_of: bytes) -> int:
+    """How much of a word, or of a word and the exit code after it."""
+    at = at_the_end_of.rfind(word)
+    if at >= 0 and re.compile(rb"[0-9]{0,3}").fullmatch(at_the_end_of, at + len(word)):
+        return len(at_the_end_of) - at
+    return next((size for size in range(len(word) - 1, 0, -1) if at_the_end_of.endswith(word[:size])), 0)

@@ -1,0 +1,1 @@
+"""Answers about a plan: why, dry run and observe."""

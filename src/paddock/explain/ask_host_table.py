@@ -1,0 +1,55 @@
+"""One host → what the network answers. The core's table is the only judge (``core/src/network/rules/``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paddock.core import process as core
+from paddock.core.canonical import canonical
+from paddock.errors import CoreError
+from paddock.plan import Plan
+from paddock.plan.model import NetworkReach
+from paddock.policy.model import Action
+
+# As a program asks for this machine itself.
+LOOPBACK = ("127.0.0.1", "[::1]", "localhost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostRuleOf:
+    host: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostDecision:
+    """``rule``: the one that decided, if one did. ``reason``: why it is not reached, or why nobody asks."""
+
+    action: Action
+    rule: HostRuleOf | None
+    reason: str | None
+
+    @property
+    def allowed(self) -> bool:
+        return self.action is Action.ALLOW
+
+
+def judge_host(plan: Plan, host: str, port: int) -> HostDecision:
+    """``host``: as a program would ask for it; an IPv6 address in brackets."""
+    network = plan.as_json()["network"]
+    if plan.network is None:
+        return HostDecision(action=Action.ALLOW, rule=None, reason="the network is not fenced")
+    if plan.network.mode is NetworkReach.NONE:
+        return HostDecision(action=Action.DENY, rule=None, reason="there is no network")
+    if port in plan.network.local_ports and host.lower().removesuffix(".") in LOOPBACK:
+        return HostDecision(action=Action.ALLOW, rule=None, reason="it is one of allowed_local_ports")
+    answer = core.ask("judge-host", question=canonical({"network": network, "host": host, "port": port}))
+    try:
+        rule, reason = answer["rule"], answer["reason"]
+        return HostDecision(
+            action=Action(answer["action"]),
+            rule=None if rule is None else HostRuleOf(host=str(rule["host"]), source=str(rule["source"])),
+            reason=None if reason is None else str(reason),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise CoreError(f"the answer of paddock-core is not understood: {error!r}", hint="reinstall paddock") from error

@@ -1,0 +1,72 @@
+"""How a run would end before the command's first instruction, without starting it: for ``--dry-run``.
+
+Policy, plan and preflight refuse by themselves. What is left are the last steps of a run: the state that is written,
+the journal that is made, the working directory that is entered, the program that is looked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from paddock.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND
+from paddock.explain.exec_answer import answer_exec
+from paddock.launch.create_missing import require_makeable
+from paddock.launch.journal_check import require_usable
+from paddock.launch.prepare import Prepared
+from paddock.plan.paths import within
+from paddock.policy import Origin
+from paddock.policy.load import writable_trees
+from paddock.policy.model import Action
+from paddock.policy.trust.writable_history import WritableHistory
+from paddock.text.path_walk import follow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WouldNotStart:
+    """The command would not run. Exit code and words are those of the core."""
+
+    exit_code: int
+    message: str
+    hint: str
+
+
+def rehearse(prepared: Prepared, command: Sequence[str], origin: Origin) -> WouldNotStart | None:
+    """Raises what a run would be refused with; returns what the start of its command would fail with."""
+    plan = prepared.plan
+    require_makeable(prepared.policy, plan)
+    WritableHistory.require_recordable(
+        origin.state_dir, [*writable_trees(prepared.policy), *map(follow, prepared.terrain.writable)]
+    )
+    if plan.journal:
+        require_usable(plan.journal, origin.uid)
+    # A directory that the run makes can not be entered before: then the fence is tried from where we stand.
+    made = any(within(plan.workdir, place) for place in prepared.to_make())
+    fence = replace(plan, workdir=plan.cwd) if made else plan
+    answered = answer_exec(fence, command, plan.workdir, origin.environ)
+    if answered.failure is not None:
+        return _not_started(command[0], answered.failure, searched="/" not in command[0])
+    if answered.decision is None or answered.decision.action is not Action.DENY:
+        return None
+    return WouldNotStart(
+        exit_code=EXIT_NOT_EXECUTABLE,
+        message=f"denied: {shlex.join(command)} ({answered.reason})",
+        hint="`paddock why --exec COMMAND` says which rule it is, and where",
+    )
+
+
+def _not_started(name: str, failure: int, *, searched: bool) -> WouldNotStart:
+    if failure != errno.ENOENT:
+        hint = "it is not executable, or the policy grants no execution there: `paddock why --op exec --path FILE`"
+    elif searched:
+        hint = "no directory of the command's PATH has it; check the name and the PATH that passes"
+    else:
+        hint = "check the path; a script also needs the interpreter of its first line"
+    return WouldNotStart(
+        exit_code=EXIT_NOT_FOUND if failure == errno.ENOENT else EXIT_NOT_EXECUTABLE,
+        message=f"cannot run {name}: {os.strerror(failure)}",
+        hint=hint,
+    )

@@ -1,0 +1,100 @@
+"""What a command would meet if it started one program: the files' answer, as the kernel gives it, and the gate's."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paddock.explain.ask_gate import ExecDecision, RuleOf
+from paddock.explain.find_program import locate
+from paddock.plan import Plan
+from paddock.policy.model import Action
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecAnswer:
+    """``failure``: the errno of the files; ``decision``: the gate's. None: there is no gate, or no program."""
+
+    chain: tuple[str, ...]
+    failure: int | None
+    decision: ExecDecision | None
+    reason: str
+    hint: str | None = None
+
+    @property
+    def allowed(self) -> bool:
+        return self.failure is None and (self.decision is None or self.decision.allowed)
+
+    @property
+    def asked(self) -> bool:
+        decision = self.decision
+        return self.failure is None and decision is not None and decision.action is Action.ASK and not decision.allowed
+
+
+def answer_exec(plan: Plan, words: Sequence[str], cwd: str, environ: Mapping[str, str]) -> ExecAnswer:
+    found = locate(plan, words, cwd, environ)
+    if found is None:
+        where = (
+            "no directory of the PATH inside has it"
+            if "/" not in words[0]
+            else "inside there is no such file, or not what it is started by"
+        )
+        return ExecAnswer(chain=(), failure=errno.ENOENT, decision=None, reason=where)
+    chain, decision = found.judged.chain, found.judged.decision
+    # The gate is asked before the kernel looks at any file.
+    if found.failure is not None and not (decision and decision.cause == "unseen"):
+        path = chain[0] if chain else os.path.join(cwd, found.path)
+        reason, hint = _files_refuse(found.failure, path)
+        return ExecAnswer(chain=chain, failure=found.failure, decision=decision, reason=reason, hint=hint)
+    if decision is None:
+        return ExecAnswer(chain=chain, failure=None, decision=None, reason="there are no exec rules")
+    return ExecAnswer(
+        chain=chain, failure=None, decision=decision, reason=_because(decision), hint=_hint(decision, chain, words)
+    )
+
+
+def _files_refuse(failure: int, path: str) -> tuple[str, str]:
+    if failure == errno.ELOOP:
+        return "it is interpreted by a script that is interpreted by a script, and so on", "name a program in `#!`"
+    reason = f"the files do not let it be executed ({os.strerror(failure)})"
+    return reason, f"`paddock why --op exec --path {shlex.quote(path)}` says why"
+
+
+def _because(decision: ExecDecision) -> str:
+    if decision.approved:
+        return f"approved earlier ({decision.approved.source}); {_asking(decision)} asks"
+    match decision.cause:
+        case "rule":
+            return _named(decision.rule)
+        case "error":
+            return f"{_named(decision.rule)} can not be judged: {decision.error}"
+        case "unseen":
+            return f"the gate lets it through by no rule: {decision.error}"
+        case "not-granted":
+            return "no rule is about it, and the command could have made it: it does not lie in a granted place"
+        case _:
+            return f"no rule is about it, and default_action is {decision.action.value}"
+
+
+def _asking(decision: ExecDecision) -> str:
+    return _named(decision.rule) if decision.rule else "default_action"
+
+
+def _named(rule: RuleOf | None) -> str:
+    return f"rule {rule.id!r} ({rule.source})" if rule else "a rule"
+
+
+def _hint(decision: ExecDecision, chain: tuple[str, ...], words: Sequence[str]) -> str | None:
+    if decision.allowed:
+        return None
+    if decision.doubted:
+        return (
+            f"{_named(decision.doubted)} comes near; what allows counts only by the file itself ({chain[0]}), "
+            f"where a command can not have made it, and by the arguments as they are ({words[0]!r} first)"
+        )
+    if decision.cause == "not-granted":
+        return f'allow it by a rule with exe = "{chain[0]}", or grant its directory in exec_globs'
+    return None

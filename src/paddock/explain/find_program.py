@@ -1,0 +1,82 @@
+"""Where the program of a name is, behind the fence, and whether the files let it start."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paddock.explain.ask_gate import Exec, JudgedExec, judge_exec
+from paddock.explain.file_answer import answer
+from paddock.explain.file_rules import Operation
+from paddock.plan import Plan
+from paddock.plan.model import EnvironmentRules
+from paddock.policy.glob import component_matches
+from paddock.policy.model import Action
+
+_DEFAULT_PATH = "/bin:/usr/bin"  # where execvp(3) looks when there is no PATH
+
+_SHELL = "/bin/sh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocatedProgram:
+    """``path``: the file that execve(2) would be given; ``failure``: what it would answer, None if it starts;
+    ``judged``: what the core says of it. None: there is no such file."""
+
+    path: str
+    failure: int | None
+    judged: JudgedExec
+
+
+def locate(fence: Plan, words: Sequence[str], directory: str, environ: Mapping[str, str]) -> LocatedProgram | None:
+    """The program of a command, as a shell that stands in ``directory`` behind the fence finds it."""
+    name = words[0]
+    searched = "/" not in name
+    path = _search_path(fence.environment, environ)
+    found: LocatedProgram | None = None
+    for candidate in [os.path.join(place or ".", name) for place in path.split(":")] if searched else [name]:
+        # Entering the fence enters the working directory: whatever keeps a run from it is raised here.
+        own = _failure(fence, os.path.join(directory, candidate), searched=searched)
+        if own == errno.ENOENT:
+            continue
+        judged = judge_exec(fence, Exec(path=candidate, argv=tuple(words), cwd=directory))
+        others = (_failure(fence, os.path.join(directory, needed)) for needed in judged.needs)
+        failure = own or next(filter(None, others), None) or judged.failure
+        if failure == errno.ENOEXEC and candidate != _SHELL:
+            # As execvp(3) and every shell: what is no program is a shell's script.
+            return locate(fence, [_SHELL, candidate, *words[1:]], directory, environ)
+        if failure is None and not _is_denied(judged):
+            return LocatedProgram(path=candidate, failure=None, judged=judged)
+        # What may not be executed does not end a search, whoever refuses it.
+        if failure != errno.ENOENT:
+            found = found or LocatedProgram(path=candidate, failure=failure, judged=judged)
+    return found
+
+
+def _is_denied(judged: JudgedExec) -> bool:
+    return judged.decision is not None and judged.decision.action is Action.DENY
+
+
+def _failure(plan: Plan, path: str, *, searched: bool = False) -> int | None:
+    """What execve(2) would answer to one file, as far as it can be known without executing; None: it starts."""
+    answered = answer(plan, path, Operation.EXEC)
+    if answered.tried.outcome == "missing":
+        return errno.ENOENT
+    if not answered.allowed:
+        # A directory of PATH that can not be searched has nothing for us: that is "not found", not "denied".
+        return errno.ENOENT if searched and not os.path.exists(path) else errno.EACCES
+    return None
+
+
+def _search_path(rules: EnvironmentRules | None, environ: Mapping[str, str]) -> str:
+    """The PATH that the command itself will see."""
+    given = environ.get("PATH", _DEFAULT_PATH)
+    if rules is None:
+        return given
+    if "PATH" in rules.set:
+        return rules.set["PATH"]
+    passes = any(component_matches(pattern, "PATH") for pattern in rules.pass_)
+    denied = any(component_matches(pattern, "PATH") for pattern in rules.deny)
+    return given if "PATH" in rules.keep or (passes and not denied) else _DEFAULT_PATH

@@ -1,0 +1,115 @@
+"""The files of git, or of another program, as they are read: each by one bounded read, and remembered with what it was,
+so that a plan made from them holds only while they stay the same."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+
+from paddock.errors import PolicyError
+from paddock.policy.trust.path_list import facts_of
+from paddock.text.path_walk import follow
+
+MAX_FILE_BYTES = 1024 * 1024
+
+FileFacts = tuple[int, ...] | None  # None: nothing is there
+
+_HINT = "what git trusts has to be known to be protected: make it readable, or run with --tier landlock"
+
+
+class Looked:
+    def __init__(self, reader: str = "git", *, size_limit: int = MAX_FILE_BYTES, hint: str = _HINT) -> None:
+        self._reader = reader
+        self._size_limit = size_limit
+        self._hint = hint
+        self._files: dict[str, FileFacts] = {}
+        self._directories: dict[str, FileFacts] = {}
+
+    @property
+    def files(self) -> Mapping[str, FileFacts]:
+        """By all that a change of the content would touch; absent ones too."""
+        return self._files
+
+    @property
+    def directories(self) -> Mapping[str, FileFacts]:
+        """By what they are and whose; their content changes all the time."""
+        return self._directories
+
+    def at(self, path: str) -> os.stat_result | None:
+        """What lies there, no link followed; None if nothing does."""
+        try:
+            found = os.lstat(path)
+        except OSError as error:
+            # Below a file, and under a name that no file can have, there is nothing either.
+            if error.errno in (errno.ENOENT, errno.ENOTDIR) or _is_too_long(path):
+                self._files[path] = None
+                return None
+            raise self._unreadable(path, error) from None
+        seen = self._directories if stat.S_ISDIR(found.st_mode) else self._files
+        seen[path] = facts_of(found)
+        return found
+
+    def names(self, directory: str) -> list[str]:
+        """What lies in it, by whole path; none, if it is not there."""
+        try:
+            found = sorted(os.listdir(directory))
+            self._files[directory] = facts_of(os.lstat(directory))  # a new name changes them
+        except (FileNotFoundError, NotADirectoryError):
+            self._files[directory] = None
+            return []
+        except OSError as error:
+            raise self._unreadable(directory, error) from None
+        return [os.path.join(directory, name) for name in found]
+
+    def text(self, path: str) -> str | None:
+        """The content; None where there is none. Links are followed, as git follows them."""
+        found = self.at(path)
+        if found is None:
+            return None
+        if stat.S_ISLNK(found.st_mode):
+            try:
+                way = follow(path)
+            except PolicyError:
+                if _is_loop(path):  # git can not read it either
+                    return None
+                raise
+            for link in way.links:
+                self.at(link.path)  # whoever changes it changes what is read
+            return self.text(way.end.path)
+        if stat.S_ISDIR(found.st_mode):
+            return None
+        try:
+            # O_NONBLOCK: opening a FIFO must not wait for a writer.
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise self._unreadable(path, error) from None
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise PolicyError(f"is not a regular file, and {self._reader} would read it", where=path)
+            data = file.read(self._size_limit + 1)
+        if len(data) > self._size_limit:
+            raise PolicyError(f"is longer than {self._size_limit} bytes, and {self._reader} would read it", where=path)
+        return os.fsdecode(data)
+
+    def _unreadable(self, path: str, error: OSError) -> PolicyError:
+        return PolicyError(
+            f"can not be read ({error.strerror}), and {self._reader} outside the fence may obey it",
+            where=path,
+            hint=self._hint,
+        )
+
+
+def _is_too_long(path: str) -> bool:
+    """PATH_MAX has its NUL; the other limit is NAME_MAX."""
+    written = os.fsencode(path)
+    return len(written) >= 4096 or any(len(name) > 255 for name in written.split(b"/"))
+
+
+def _is_loop(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False

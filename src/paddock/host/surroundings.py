@@ -1,0 +1,188 @@
+"""Terrain: what lies where a policy's grants lead. Read once before compiling, which itself looks at nothing.
+
+Only the full tier needs it: names are held there, and a worktree can be given its part of the main repository.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from paddock.errors import PolicyError
+from paddock.host.git.file_snapshot import FileFacts, Looked
+from paddock.host.git.linked_worktree import Opening, opening_of
+from paddock.host.git.repository import repository_around, repository_of
+from paddock.host.git.trusted_paths import trusted_by
+from paddock.host.git.worktree_links import Links
+from paddock.policy.glob import Glob
+from paddock.policy.hosts import DISCOVERED
+from paddock.policy.load import reach_of
+from paddock.policy.model import Access, Grant, Policy, Workspace
+from paddock.policy.protected import protected
+from paddock.policy.trust.origin import Origin
+from paddock.text.path_walk import follow
+
+if TYPE_CHECKING:
+    from paddock.host.registries import Registry
+
+_WRITES = (Access.WRITE, Access.ALLOW)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustedPath:
+    """Something that is trusted or executed outside, by its whole path."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terrain:
+    leads: Mapping[str, str] = field(default_factory=dict)  # a grant's path → where it really lies, if elsewhere
+    openings: tuple[Opening, ...] = ()  # worktrees whose repository lies elsewhere
+    trusted: tuple[TrustedPath, ...] = ()  # what is obeyed outside and lies where the command may write
+    remarks: tuple[str, ...] = ()  # what a person should know
+    files: Mapping[str, FileFacts] = field(default_factory=dict)  # what all this was read from
+    directories: Mapping[str, FileFacts] = field(default_factory=dict)
+    registries: Mapping[str, Registry] = field(default_factory=dict)  # groups of hosts that are not in a table
+
+    @property
+    def writable(self) -> tuple[str, ...]:
+        """What the command may write beside the policy's own grants."""
+        return tuple(path for opening in self.openings for path in opening.write)
+
+    def real(self, path: str) -> str:
+        return self.leads.get(path, path)
+
+
+def survey(policy: Policy, origin: Origin) -> Terrain:
+    looked = Looked()
+    granted = [(Glob.parse(grant.pattern).prefix, grant) for grant in policy.filesystem.grants if _matters(grant)]
+    leads = {path: real for path, _ in granted if (real := os.path.realpath(path)) != path}
+    writable = [path for path, grant in granted if grant.access in _WRITES]
+    own = list(dict.fromkeys(path for path, grant in granted if grant.access in _WRITES and grant.persons))
+    openings: list[Opening] = []
+    trusted: list[TrustedPath] = []
+    remarks: list[str] = []
+    links = Links.read(origin.state_dir, origin.uid)
+    trees = {*writable, *(leads[path] for path in writable if path in leads)}
+    for top in own:
+        repository = repository_of(top, looked)
+        if repository is not None and repository.elsewhere:
+            trusted.append(TrustedPath(path=os.path.join(top, ".git"), why="git takes its repository from it"))
+        if repository is not None and repository.linked and not _inside(repository.common_dir, trees):
+            found = opening_of(repository, looked, uid=origin.uid)
+            if isinstance(found, Opening) and not _believable(found, origin, links):
+                found = "an earlier run could have written both this file and the list of worktrees there"
+            if isinstance(found, Opening) and _is_copied(policy):
+                # Its repository is not a part of the copy: what is written there would be written on the host.
+                remarks.append(f"{found.read} can only be read in a copy of a worktree: commits have to wait")
+                found = replace(found, write=())
+            if isinstance(found, Opening):
+                openings.append(found)
+            else:
+                remarks.append(f"{top}/.git leads to {repository.git_dir}, which stays closed: {found}")
+        around = repository or repository_around(os.path.dirname(top), looked)
+        for trust in trusted_by(
+            around,
+            around.top if around else top,
+            origin.home,
+            looked,
+            environ=origin.environ,
+        ):
+            if trust.path == top or _inside(top, (trust.path,)):
+                remarks.append(
+                    f"{trust.said} names {trust.path}, which holds the workspace: it can not be kept read-only"
+                )
+            else:
+                trusted.append(TrustedPath(path=trust.path, why=f"git obeys it ({trust.said})"))
+    for variable, path in protected().named_by(origin.environ, origin.home, origin.cwd):
+        _note_way(path, looked)
+        ends = {path, *_led(path)}
+        if any(_inside(top, ends) for top in own):
+            remarks.append(f"{variable} leads to {path}, which holds the workspace: it can not be kept read-only")
+        elif not any(_inside(tree, ends) for tree in trees):
+            trusted.append(TrustedPath(path=path, why=f"{variable} names it, and programs obey it"))
+    trusted += _search_path(origin, trees)
+    registries, clients = _registries(policy, origin)
+    return Terrain(
+        leads=leads,
+        openings=tuple(openings),
+        trusted=tuple(_with_real_names(trusted, trees, own)),
+        remarks=tuple(dict.fromkeys(remarks)),
+        files={**looked.files, **clients.files},
+        directories={**looked.directories, **clients.directories},
+        registries=registries,
+    )
+
+
+def _registries(policy: Policy, origin: Origin) -> tuple[Mapping[str, Registry], Looked]:
+    network = policy.network
+    hosts = (*(network.allowed_hosts or ()), *network.denied_hosts) if network else ()
+    wanted = {host.value.host.removeprefix("@") for host in hosts} & set(DISCOVERED)
+    if not wanted:
+        return {}, Looked()
+    from paddock.host.registries import discover, looked_at  # most policies do without
+
+    looked = looked_at()
+    return discover(wanted, origin, reach_of(policy, origin), looked), looked
+
+
+def _is_copied(policy: Policy) -> bool:
+    asked = policy.filesystem.workspace
+    return asked is not None and asked.value is Workspace.COW
+
+
+def _matters(grant: Grant) -> bool:
+    """Something may be changed or hidden there; <tmp> is the run's own."""
+    return grant.pattern.startswith("/") and (grant.persons or grant.access in _WRITES)
+
+
+def _believable(opening: Opening, origin: Origin, links: Links) -> bool:
+    if links.know(opening.top, opening.git_dir):
+        return True
+    return not origin.reach.holds(follow(opening.top)) or not origin.reach.holds(follow(opening.git_dir))
+
+
+def _search_path(origin: Origin, trees: Iterable[str]) -> Iterator[TrustedPath]:
+    """Directories of PATH in a writable home. Not those of the project: its environment is written by every install."""
+    if not _inside(origin.home, trees):
+        return
+    for entry in origin.environ.get("PATH", "").split(":"):
+        if entry.startswith(f"{origin.home}/") and not _inside(entry, (origin.cwd,)):
+            yield TrustedPath(path=os.path.normpath(entry), why="commands are found there")
+
+
+def _with_real_names(places: Iterable[TrustedPath], trees: Iterable[str], own: Iterable[str]) -> Iterator[TrustedPath]:
+    seen: set[str] = set()
+    tops = {one for path in own for one in (path, os.path.realpath(path))}
+    for place in places:
+        # A place that a link leads to and that was granted itself can be written.
+        for path in (place.path, *(one for one in _led(place.path) if one not in tops)):
+            if path not in seen and _inside(path, trees):
+                seen.add(path)
+                yield TrustedPath(path=path, why=place.why)
+
+
+def _note_way(path: str, looked: Looked) -> None:
+    """A plan holds only while the path leads to the same place."""
+    with contextlib.suppress(PolicyError):  # a directory that is shut: see `_led`
+        looked.at(path)
+        for link in follow(path).links:
+            looked.at(link.path)
+
+
+def _led(path: str) -> tuple[str, ...]:
+    """Each link on the way, and the end. What lies behind a directory that is shut is reached by nobody outside
+    either; the core closes such a directory in a workspace."""
+    try:
+        return tuple(place.path for place in follow(path).places)
+    except PolicyError:
+        return (os.path.realpath(path),)
+
+
+def _inside(path: str, trees: Iterable[str]) -> bool:
+    return any(f"{path}/".startswith(f"{tree.rstrip('/')}/") for tree in trees)

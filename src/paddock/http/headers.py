@@ -1,0 +1,235 @@
+"""What happens to a message on its way. No sockets; message.py holds the grammar.
+
+A message is never passed on as it came: it is read, judged and written anew. So nobody behind sees another border
+between two messages than we did (RFC 9112, 11.2), and a header that is for one connection only ends with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import unquote_plus
+
+from paddock.http.credentials import Injection
+from paddock.http.endpoints import AmbiguousPath, Target, normalise
+from paddock.http.message import (
+    CHUNKED,
+    Answer,
+    Headers,
+    Malformed,
+    RequestHead,
+    Unsayable,
+    request_bytes,
+    request_extent,
+    tokens_of,
+)
+from paddock.http.route_table import Site
+from paddock.policy.model import BODILESS_METHODS
+
+# RFC 9110, 7.6.1, and what older proxies mean by it.
+_HOP = frozenset(
+    {b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"proxy-authorization", b"te",
+     b"trailer", b"transfer-encoding", b"upgrade", b"http2-settings"}
+)  # fmt: skip
+# With a secret in the request, its answer has to be readable: not compressed, and not in parts that the client chooses.
+_HIDING = frozenset({b"accept-charset", b"accept-encoding", b"range", b"if-range", b"sec-websocket-extensions"})
+_HOP_ONWARD = _HOP | {b"host", b"expect"}  # which are said anew
+_HOP_BACKWARD = _HOP | {b"alt-svc"}  # which leads a client to ways that nobody watches
+_WEBSOCKET = frozenset({b"websocket"})
+# By which some servers take another method or path than the request line's.
+_OVERRIDING = frozenset(
+    {b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url", b"x-rewrite-url",
+     b"x-original-method", b"x-original-uri"}
+)  # fmt: skip
+
+
+class Denied(Exception):  # noqa: N818 (it is an answer, not a failure)
+    """The request is not passed on. ``str()`` is the reason."""
+
+    def __init__(self, reason: str, *, status: int = 403, hint: str | None = None, rule: str | None = None) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.hint = hint
+        self.rule = rule
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """``headers`` have their names in lower case, and no Host: that is ``authority``."""
+
+    method: str
+    target: str
+    authority: str
+    headers: Headers
+    websocket: bool = False
+    endless: bool = False  # it has a body of which nobody said how long it is
+
+
+def request_of(head: RequestHead) -> tuple[HttpRequest, int]:
+    """Of a client that speaks HTTP/1, and the extent of its body."""
+    extent = request_extent(head)
+    target = head.target
+    hosts = [value for name, value in head.headers if name == b"host"]
+    if len(hosts) > 1 or (head.modern and not hosts):
+        raise Malformed("the request does not say one Host")
+    authority = hosts[0].decode("latin-1") if hosts else ""
+    if not target.startswith("/") and "://" in target:
+        rest = target.partition("://")[2]
+        where = min((at for at in map(rest.find, "/?") if at >= 0), default=len(rest))
+        if rest[:where].lower() != authority.lower():
+            raise Denied(f"the request is for {rest[:where]!r}, and its Host is {authority!r}", status=400)
+        target = rest[where:] if rest[where:].startswith("/") else f"/{rest[where:]}"
+    upgrades = head.method == "GET" and extent == 0 and b"upgrade" in tokens_of(head.headers, b"connection")
+    request = HttpRequest(
+        method=head.method,
+        target=target,
+        authority=authority,
+        headers=head.headers,
+        websocket=upgrades and tokens_of(head.headers, b"upgrade") == _WEBSOCKET,
+        endless=extent == CHUNKED,
+    )
+    return request, extent
+
+
+def target_of(site: Site, request: HttpRequest) -> Target:
+    """What is asked of the site; in the one form of its path, if it matters how that is read."""
+    host, colon, port = request.authority.lower().partition(":")
+    if host.removesuffix(".") != site.host or (colon and port != str(site.port)):
+        raise Denied(f"the request names the host {request.authority!r} on a connection to {site.host}")
+    if request.method == "CONNECT":
+        raise Denied("nothing is tunnelled here", status=405)
+    if site.rules is None and not site.upstream.base:
+        path, question, query = request.target.partition("?")
+        if not path.startswith("/") and request.target != "*":
+            raise Denied("not a path", status=400)
+        return Target(path, query if question else None)
+    for name, _ in request.headers if site.rules is not None else ():
+        if name.replace(b"_", b"-") in _OVERRIDING:
+            raise Denied(
+                f"the header {name.decode('latin-1')} asks for another request than the one that is judged",
+                hint="leave it out",
+                rule=site.source,
+            )
+    try:
+        return normalise(request.target)
+    except AmbiguousPath as why:
+        raise Denied(
+            f"the path can be read in several ways: it holds {why}", hint="write it without", rule=site.source
+        ) from None
+
+
+def announces_body(request: HttpRequest) -> bool:
+    return request.endless or any(name == b"content-length" and value.strip(b"0") for name, value in request.headers)
+
+
+def is_bodiless(request: HttpRequest) -> bool:
+    """Servers expect no body with its method. One that does not read it takes it for the next request."""
+    return request.method.upper() in BODILESS_METHODS
+
+
+def unexpected_body(site: Site, request: HttpRequest) -> Denied:
+    method = request.method.upper()
+    key = f'body_methods = ["{method}"]'
+    return Denied(
+        f"a {method} request has no body: servers that do not read it would take it for the next request",
+        hint=f"{key} in [network.routes.{site.route}], if the upstream reads such bodies"
+        if site.route is not None
+        else f"a route to {site.host} with inspect = true and {key}, if the host reads such bodies",
+        rule=site.source,
+    )
+
+
+def onward(
+    site: Site, request: HttpRequest, target: Target, injection: Injection | None, *, last: bool = False
+) -> tuple[bytes, int]:
+    """The head of the request as the upstream gets it, and the extent of its body. ``last``: the upstream is told to
+    close the connection behind its answer."""
+    dropped = _HOP_ONWARD | _of_this_connection(request.headers)
+    if injection is not None:
+        dropped = dropped | _HIDING | {injection.header or b""}
+        target = _with_parameter(target, injection)
+    headers: Headers = [(b"host", site.upstream.authority.encode("ascii"))]
+    # To CGI and WSGI `_` is `-`.
+    dropped = frozenset(name.lower().replace(b"_", b"-") for name in dropped)
+    for name, value in request.headers:
+        plain = name.replace(b"_", b"-")
+        if plain not in dropped and (plain == name or plain != b"content-length"):
+            headers.append((name, value))
+    if injection is not None:
+        headers.append((b"accept-encoding", b"identity"))
+        if injection.header is not None:
+            headers.append((injection.header, injection.value))
+    if request.endless:
+        headers.append((b"transfer-encoding", b"chunked"))
+    if request.websocket:
+        headers += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
+    elif last:
+        headers.append((b"connection", b"close"))
+    try:
+        return request_bytes(request.method, f"{site.upstream.base}{target}", headers)
+    except Unsayable:  # HTTP/2 lets more letters through
+        raise Denied("the request holds something that HTTP/1.1 can not say", status=400) from None
+
+
+def _with_parameter(target: Target, injection: Injection) -> Target:
+    if injection.parameter is None:
+        return target
+    given = [pair for pair in (target.query or "").split("&") if pair]
+    kept = [pair for pair in given if unquote_plus(pair.partition("=")[0]) != injection.parameter]
+    return Target(target.path, "&".join([*kept, f"{injection.parameter}={injection.value.decode('ascii')}"]))
+
+
+def backward(site: Site, answer: Answer, injection: Injection | None) -> Answer:
+    """The head of an answer as the client gets it."""
+    dropped = _HOP_BACKWARD | _of_this_connection(answer.headers)
+    if any(name == b"transfer-encoding" for name, _ in answer.headers):
+        dropped = dropped | {b"content-length"}  # RFC 9112, 6.3: it does not count
+    headers: Headers = [(name, value) for name, value in answer.headers if name not in dropped]
+    reason = answer.reason
+    if injection is not None:
+        scrub = injection.scrubber().whole
+        # Of all headers: `Connection: content-encoding` takes that one away.
+        if any(
+            (name == b"content-encoding" and value.lower() != b"identity") or name == b"sec-websocket-extensions"
+            for name, value in answer.headers
+        ):
+            raise BadAnswer(
+                f"{site.upstream} compresses its answer although it was asked not to: it can not be searched"
+            )
+        all_of_it = b"\0".join([reason, *(part for field in headers for part in field)])
+        if scrub(all_of_it) != all_of_it:  # nearly never
+            headers, reason = [(scrub(name), scrub(value)) for name, value in headers], scrub(reason)
+    if site.route is not None:
+        headers = [(name, _at_home(site, value) if name == b"location" else value) for name, value in headers]
+    if answer.status == 101:
+        headers += [(b"connection", b"Upgrade"), (b"upgrade", b"websocket")]
+    return Answer(answer.status, reason, headers)
+
+
+class BadAnswer(Exception):  # noqa: N818 (whose fault it is: the upstream's)
+    """What an upstream said can not be passed on."""
+
+
+def _at_home(site: Site, location: bytes) -> bytes:
+    """A redirection within the upstream stays on the route."""
+    upstream = str(site.upstream).encode("ascii")
+    rest = location[len(upstream) :]
+    if location.startswith(upstream) and rest[:1] in (b"/", b"?", b""):
+        return site.here("").encode("ascii") + rest
+    return location
+
+
+def _of_this_connection(headers: Headers) -> frozenset[bytes]:
+    """What a Connection header declares to be so. Without its length the message would have another end."""
+    return tokens_of(headers, b"connection") - {b"content-length"}
+
+
+def words(status: int, what: str, *, rule: str | None = None, hint: str | None = None) -> tuple[Answer, bytes]:
+    """An answer of our own: a head and its whole body."""
+    lines = [f"paddock: {'denied' if status == 403 else 'failed'}: {what}"]
+    if rule:
+        lines.append(f"rule: {rule}")
+    if hint:
+        lines.append(f"to allow it: {hint}" if status == 403 else f"hint: {hint}")
+    body = "".join(f"{line}\n" for line in lines).encode("utf-8", "replace")
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
+    return Answer(status, b"", [*headers, (b"x-paddock", b"denied" if status == 403 else b"failed")]), body

@@ -1,0 +1,163 @@
+"""Where a connection that was handed over leads, and what may be asked there. Pure: no secret, no socket.
+
+Two ways lead to a site. ``http://NAME.paddock.internal/…`` is a route's own name inside. An inspected host is reached
+by its real name: ``[network] inspect`` names some, a route with ``inspect = true`` its upstream's.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from enum import Enum
+
+from paddock.errors import PolicyError
+from paddock.http.endpoints import allowed_by
+from paddock.plan.http_routes import DOMAIN
+from paddock.plan.model import Http
+from paddock.policy.model import Credential, EndpointRule, Route, Source, Sourced, Upstream
+from paddock.policy.routes import endpoint
+
+
+class ConnectionKind(Enum):
+    """How the relay hands a connection over."""
+
+    ROUTE = "route"
+    INSPECT = "inspect"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """``host``: the name that every request has to carry, and ``port`` what may stand behind it."""
+
+    host: str
+    port: int
+    upstream: Upstream
+    route: str | None
+    rules: tuple[EndpointRule, ...] | None
+    source: str
+    closed: str | None = None  # why nothing at all may be asked here
+    body_methods: tuple[str, ...] = ()  # of BODILESS_METHODS: those that may carry a body here
+
+    def here(self, path: str) -> str:
+        """The address of a path as it is written inside."""
+        scheme = "http" if self.host.endswith(f".{DOMAIN}") else self.upstream.scheme
+        return f"{scheme}://{self.host}{path}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDecision:
+    allowed: bool
+    rule: str | None = None  # file:line of what decided
+    reason: str | None = None
+    hint: str | None = None
+
+
+class NoSite(Exception):  # noqa: N818 (it is an answer, not a failure)
+    """Nothing is behind that name, or not that way; ``str()`` says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    routes: tuple[Route, ...] = ()
+    inspect: tuple[Sourced[str], ...] = ()
+
+    @classmethod
+    def of(cls, http: Http) -> Settings:
+        """Of a plan, in which a source is a text."""
+        routes = (
+            Route(
+                name=route.name,
+                upstream=route.upstream,
+                credential=None
+                if route.credential is None
+                else Credential(
+                    kind=route.credential.kind,
+                    place=route.credential.place,
+                    source=Source(file=route.credential.source),
+                ),
+                inject_mode=route.inject_mode,
+                inject_name=route.inject_name,
+                endpoint_rules=None
+                if route.endpoints is None
+                else tuple(
+                    EndpointRule(method=rule.method, path=rule.path, source=Source(file=rule.source))
+                    for rule in route.endpoints
+                ),
+                inspect=route.inspect,
+                body_methods=route.body_methods,
+                upstream_addresses=route.upstream_addresses,
+                shared_addresses=route.shared_addresses,
+                source=Source(file=route.source),
+            )
+            for route in http.routes
+        )
+        inspected = (Sourced(one.host, Source(file=one.source)) for one in http.inspect)
+        return cls(routes=tuple(routes), inspect=tuple(inspected))
+
+    def site(self, kind: ConnectionKind, host: str, port: int, *, tls: bool) -> Site:
+        """``tls``: the client speaks it on this connection."""
+        if kind is ConnectionKind.ROUTE:
+            route = next((route for route in self.routes if f"{route.name}.{DOMAIN}" == host), None)
+            if route is None:
+                raise NoSite(f"no route is called {host}")
+            if tls:
+                raise NoSite(f"{host} is reached by http://, and nobody but this sandbox hears it")
+            return _site(route, host, port)
+        route = next((route for route in self.routes if route.inspect and route.upstream.host == host), None)
+        if route is not None:
+            # The route says which service of that host it is about; its secret is for no other.
+            if (route.upstream.scheme, route.upstream.port) != ("https" if tls else "http", port):
+                raise NoSite(
+                    f"the route {route.name} ({route.source}) is about {route.upstream}, and nothing else there"
+                )
+            return _site(route, host, port)
+        named = next((name for name in self.inspect if name.value == host), None)
+        if named is None:
+            raise NoSite(f"{host} is not to be inspected")
+        upstream = Upstream(scheme="https" if tls else "http", host=host, port=port)
+        return Site(host=host, port=port, upstream=upstream, route=None, rules=None, source=str(named.source))
+
+    def inspected_hosts(self) -> tuple[str, ...]:
+        """What the relay has to hand over, whatever port it is and whatever is spoken there."""
+        routed = (route.upstream.host for route in self.routes if route.inspect)
+        return tuple(dict.fromkeys([*routed, *(name.value for name in self.inspect)]))
+
+
+def _site(route: Route, host: str, port: int) -> Site:
+    return Site(
+        host=host,
+        port=port,
+        upstream=route.upstream,
+        route=route.name,
+        rules=route.endpoint_rules,
+        source=str(route.source),
+        body_methods=route.body_methods,
+    )
+
+
+def judge(site: Site, method: str, path: str) -> RequestDecision:
+    """``path`` is in its one form (endpoints.py)."""
+    if site.closed is not None:
+        return RequestDecision(allowed=False, reason=site.closed)
+    if site.rules is None:
+        return RequestDecision(allowed=True, rule=site.source)
+    rule = allowed_by(site.rules, method, path)
+    if rule is not None:
+        return RequestDecision(allowed=True, rule=str(rule.source))
+    return RequestDecision(
+        allowed=False,
+        rule=site.source,
+        reason=f"no endpoint rule of the route {site.route} allows {method} {path}",
+        hint=_flag(site.route, method, path),
+    )
+
+
+def _flag(route: str | None, method: str, path: str) -> str | None:
+    """The flag that allows this request and no other. The command chose the method and the path, and a person types the
+    flag into a shell. None: a '*' is a pattern there, and some letters can not be written."""
+    here = Source(file="--allow-endpoint")
+    try:
+        endpoint(Sourced(method, here), Sourced(path, here), here)
+    except PolicyError:
+        return None
+    return None if "*" in method + path else f"--allow-endpoint {shlex.quote(f'{route}:{method}:{path}')}"

@@ -1,0 +1,273 @@
+"""Connections that the relay hands over (channel.py), until the supervisor closes its line. Nothing listens here.
+
+What was decided goes to the supervisor, one event a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import socket
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from paddock.core.canonical import canonical
+from paddock.http.channel import Channel, Handed
+from paddock.http.connection import Wire
+from paddock.http.credentials import Injection
+from paddock.http.exchange import ClientGone, Exchanges, RequestEvent, event
+from paddock.http.http1 import Http1
+from paddock.http.route_table import NoSite, Settings, Site
+from paddock.http.upstream import Patience, Upstreams, verified
+from paddock.policy.model import Upstream
+
+if TYPE_CHECKING:
+    from paddock.http.inspection import Authority
+
+_MAX_CONNECTIONS = 1024  # at once, so that what each may keep in memory stays bearable
+_MAX_WAITING_CONNECTIONS = 4096  # others, until one of them ends; more are cut off
+_MAX_PENDING_EVENTS = 1024  # not yet told; then requests wait
+_TLS_HANDSHAKE = 0x16
+
+
+def serve(
+    line: socket.socket,
+    relay: socket.socket,
+    settings: Settings,
+    *,
+    injections: Mapping[str, Injection],
+    authority: Authority | None = None,
+) -> None:
+    """Until the line closes, in a process of its own. ``injections`` by routes (credentials.py); ``authority``: for
+    inspected hosts."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # What is loaded stays, and what a request makes goes with it: looking for cycles is a tenth of the work.
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+    asyncio.run(RequestServer(line, relay, settings, injections, authority, verified(), Patience()).run())
+
+
+class RequestServer:
+    def __init__(
+        self,
+        line: socket.socket,
+        relay: socket.socket,
+        settings: Settings,
+        injections: Mapping[str, Injection],
+        authority: Authority | None,
+        tls: ssl.SSLContext,
+        patience: Patience,
+    ) -> None:
+        line.setblocking(False)
+        self._line = line
+        self._relay = relay
+        self._settings = settings
+        self._injections = injections
+        self._authority = authority
+        self._tls = tls
+        self._patience = patience
+        self._events: asyncio.Queue[bytes] = asyncio.Queue(_MAX_PENDING_EVENTS)
+        self._untold = 0  # events that the line did not take at once
+        self._connections: set[asyncio.Task[None]] = set()
+        self._waiting: deque[tuple[Handed, socket.socket]] = deque()
+
+    async def run(self) -> None:
+        channel = Channel(self._relay, self._take)
+        self._upstreams = Upstreams(channel.dial, self._tls, self._patience)
+        self._exchanges = Exchanges(self._upstreams, self._injections, self._tell, self._patience)
+        teller = asyncio.create_task(self._told())
+        over = asyncio.create_task(self._over())
+        try:
+            # A relay that is gone hands nothing over; what was handed over goes on.
+            await asyncio.wait([over, channel.ended], return_when=asyncio.FIRST_COMPLETED)
+            if channel.ended.done():
+                channel.ended.result()
+            await over
+        finally:
+            over.cancel()
+            channel.close()
+            for _, end in self._waiting:
+                end.close()
+            self._waiting.clear()
+            for connection in self._connections:
+                connection.cancel()
+            if self._connections:
+                await asyncio.wait(self._connections)
+            while self._untold and not teller.done():
+                await asyncio.sleep(0)
+            teller.cancel()
+            await asyncio.wait([teller, over])
+            self._upstreams.close()
+
+    async def _over(self) -> None:
+        """The supervisor says nothing but that."""
+        while await asyncio.get_running_loop().sock_recv(self._line, 16):
+            pass
+
+    async def _tell(self, event: RequestEvent) -> None:
+        message = canonical(event).encode("ascii")
+        if self._untold == 0:
+            try:
+                self._line.send(message)
+                return
+            except BlockingIOError:
+                pass  # it waits its turn
+            except OSError:
+                return  # nobody takes them any more
+        self._untold += 1
+        await self._events.put(message)
+
+    async def _told(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            message = await self._events.get()
+            try:
+                await loop.sock_sendall(self._line, message)
+            except OSError:
+                return
+            self._untold -= 1
+
+    def _take(self, handed: Handed, end: socket.socket) -> None:
+        if len(self._connections) < _MAX_CONNECTIONS:
+            self._start(handed, end)
+        elif len(self._waiting) < _MAX_WAITING_CONNECTIONS:
+            self._waiting.append((handed, end))
+        else:
+            end.close()
+
+    def _start(self, handed: Handed, end: socket.socket) -> None:
+        task = asyncio.get_running_loop().create_task(self._serve(handed, end))
+        self._connections.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._connections.discard(task)
+        if self._waiting:
+            self._start(*self._waiting.popleft())
+        if not task.cancelled() and (error := task.exception()) is not None:
+            asyncio.get_running_loop().call_exception_handler({"message": "a connection", "exception": error})
+
+    async def _serve(self, handed: Handed, end: socket.socket) -> None:
+        try:
+            async with asyncio.timeout(self._patience.head_s):
+                tls = handed.said[0] == _TLS_HANDSHAKE if handed.said else await _speaks_tls(end)
+            site = self._site(handed, tls=tls)
+            wire = await self._secured(site, end, handed.said) if tls else await _plain(end, handed.said)
+        except (OSError, EOFError):  # TimeoutError is one
+            end.close()
+            return
+        except asyncio.CancelledError:
+            end.close()
+            raise
+        try:
+            ssl_object = wire.transport.get_extra_info("ssl_object")
+            if ssl_object is not None and ssl_object.selected_alpn_protocol() == "h2":
+                from paddock.http.http2 import Http2
+
+                await Http2(wire, site, self._exchanges, self._patience).run()
+            else:
+                await Http1(wire, site, self._exchanges, self._patience).run()
+        except ClientGone:
+            wire.abort()
+        except TimeoutError:
+            pass  # no further request came
+        finally:
+            wire.close()
+
+    def _site(self, handed: Handed, *, tls: bool) -> Site:
+        try:
+            return self._settings.site(handed.kind, handed.host, handed.port, tls=tls)
+        except NoSite as why:
+            upstream = Upstream(scheme="https" if tls else "http", host=handed.host, port=handed.port)
+            return Site(
+                host=handed.host, port=handed.port, upstream=upstream, route=None, rules=(), source="", closed=str(why)
+            )
+
+    async def _secured(self, site: Site, end: socket.socket, said: bytes) -> Wire:
+        """TLS with the client ends here."""
+        why = site.closed
+        if why is None and self._authority is None:
+            why = "there is no authority for certificates"
+        if why is None:
+            assert self._authority is not None
+            try:
+                _, wire = await asyncio.get_running_loop().connect_accepted_socket(
+                    Wire,
+                    await _unread(end, said),
+                    ssl=self._authority.context(site.host),
+                    ssl_handshake_timeout=self._patience.connect_s,
+                )
+                return wire
+            except OSError as error:  # ssl.SSLError is one
+                # The callback is the one that compares the names.
+                named = getattr(error, "reason", None) != "CALLBACK_FAILED"
+                why = f"the client broke off: {error}" if named else f"TLS does not name {site.host}"
+        await self._tell(event(site, "deny", why, rule=site.source or None))
+        raise OSError(why)
+
+
+def _set(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+async def _speaks_tls(end: socket.socket) -> bool:
+    """By the first byte, which stays where it is."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            first = end.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            ready = loop.create_future()
+            loop.add_reader(end, _set, ready)
+            try:
+                await ready
+            finally:
+                loop.remove_reader(end)
+            continue
+        if not first:
+            raise EOFError
+        return first[0] == _TLS_HANDSHAKE
+
+
+async def _plain(end: socket.socket, said: bytes) -> Wire:
+    _, wire = await asyncio.get_running_loop().connect_accepted_socket(Wire, end)
+    if said:
+        wire.data_received(said)
+    return wire
+
+
+async def _unread(end: socket.socket, said: bytes) -> socket.socket:
+    """asyncio reads TLS from a socket alone: what was read from it before goes through another one. Nearly nobody says
+    anything before it was told that it may."""
+    if not said:
+        return end
+    loop = asyncio.get_running_loop()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    _, client = await loop.connect_accepted_socket(Wire, end)
+    _, inner = await loop.connect_accepted_socket(Wire, ours)
+    client.data_received(said)
+    for source, sink in ((client, inner), (inner, client)):
+        pump = loop.create_task(_pumped(source, sink))
+        _PUMPS.add(pump)
+        pump.add_done_callback(_PUMPS.discard)
+    return theirs
+
+
+_PUMPS: set[asyncio.Task[None]] = set()  # a task that nobody holds may be collected
+
+
+async def _pumped(source: Wire, sink: Wire) -> None:
+    try:
+        while data := await source.read():
+            await sink.write(data)
+        sink.end()
+    except ConnectionError:
+        source.abort()
+        sink.abort()

@@ -1,0 +1,176 @@
+"""Connections to upstreams. The relay dials them (channel.py).
+
+They are kept for a while, for the next request. HTTP/1.1 is spoken, over TLS that is verified against the system's
+certificates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from paddock.http.channel import NotDialled
+from paddock.http.connection import Wire
+from paddock.http.message import UNTIL_CLOSE, Answer, Reader, Writer, answer_extent, lasts
+from paddock.policy.model import Upstream
+
+Dialler = Callable[[str, int], Awaitable[tuple[socket.socket, str]]]
+"""Host and port → a connection, and the address that it leads to; or NotDialled."""
+
+UpstreamKey = tuple[Upstream, str | None]
+"""An upstream and the route that leads to it. Routes share no connection: what an upstream says too much is searched
+for the secret of the route that it was said to."""
+
+_KEPT_S = 4.0  # servers that close idle connections wait five seconds at least; one that closes is a request that fails
+_MAX_KEPT_CONNECTIONS = 32  # of one upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long the other sides may take, in seconds."""
+
+    head_s: float = 60  # a client: from the end of one request to the head of the next one
+    body_s: float = 120  # a client: between two pieces of a body, and to take one
+    connect_s: float = 10  # TLS, with either side
+    answer_s: float = 900  # an upstream: to begin an answer, and between two pieces of it
+
+
+class Forbidden(Exception):  # noqa: N818 (it is an answer, not a failure)
+    """The relay does not dial it; ``str()`` says why."""
+
+
+class Unreachable(Exception):  # noqa: N818 (whose fault it is: the upstream's)
+    def __init__(self, what: str, *, late: bool = False) -> None:
+        super().__init__(what)
+        self.late = late
+
+
+class Connection:
+    """To one upstream, for one request at a time."""
+
+    __slots__ = ("_lasts", "address", "key", "reader", "used", "wire", "writer")
+
+    def __init__(self, key: UpstreamKey, wire: Wire, address: str) -> None:
+        self.key = key
+        self.wire = wire
+        self.address = address
+        self.reader = Reader()
+        self.writer = Writer()
+        self.used = False  # for a request before this one
+        self._lasts = False
+
+    async def answer(self, within_s: float) -> Answer:
+        """The head of the next one. EOFError if none comes."""
+        while (answer := self.reader.answer()) is None:
+            self.reader.feed(await self.wire.read(within_s))
+        return answer
+
+    def begin(self, answer: Answer, method: str) -> None:
+        """The body of the answer to a request."""
+        extent = answer_extent(answer, method)
+        self.reader.begin(extent)
+        self._lasts = lasts(answer.headers, modern=answer.modern) and extent != UNTIL_CLOSE
+
+    async def more(self, within_s: float) -> bytes:
+        """The next of the body; nothing: that was all of it."""
+        while not (data := self.reader.body()) and not self.reader.whole:
+            self.reader.feed(await self.wire.read(within_s))
+        return data
+
+    @property
+    def reusable(self) -> bool:
+        said = self.reader.whole and self.writer.whole and not self.reader.unread
+        return said and self._lasts and self.wire.silent
+
+
+class Upstreams:
+    def __init__(self, dialler: Dialler, tls: ssl.SSLContext, patience: Patience) -> None:
+        self._dialler = dialler
+        self._tls = tls
+        self._patience = patience
+        self._idle: dict[
+            UpstreamKey, list[tuple[float, Connection]]
+        ] = {}  # each until then, the first before the others
+        self._sweep: asyncio.TimerHandle | None = None
+
+    async def take(self, upstream: Upstream, route: str | None, *, fresh: bool = False) -> Connection:
+        """One that was used before, if there is one and ``fresh`` does not ask for another."""
+        key = (upstream, route)
+        idle = self._idle.get(key)
+        while idle and not fresh:
+            _, connection = idle.pop()
+            if connection.wire.silent:
+                connection.used = True
+                return connection
+            connection.wire.abort()
+        return await self._dial(key)
+
+    def give_back(self, connection: Connection) -> None:
+        """After a request: it is kept if the next one can go by it."""
+        idle = self._idle.setdefault(connection.key, [])
+        if not connection.reusable or len(idle) >= _MAX_KEPT_CONNECTIONS:
+            connection.wire.abort()
+            return
+        loop = asyncio.get_running_loop()
+        idle.append((loop.time() + _KEPT_S, connection))
+        if self._sweep is None:
+            self._sweep = loop.call_later(_KEPT_S, self._forget)
+
+    def _forget(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for idle in self._idle.values():
+            while idle and idle[0][0] <= now:
+                idle.pop(0)[1].wire.abort()
+        first = min((idle[0][0] for idle in self._idle.values() if idle), default=None)
+        self._sweep = None if first is None else loop.call_at(first, self._forget)
+
+    def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+        for idle in self._idle.values():
+            for _, connection in idle:
+                connection.wire.abort()
+        self._idle.clear()
+
+    async def _dial(self, key: UpstreamKey) -> Connection:
+        upstream, _ = key
+        try:
+            end, address = await self._dialler(upstream.host, upstream.port)
+        except NotDialled as why:
+            if why.denied:
+                raise Forbidden(f"{upstream.host}: {why}") from None
+            raise Unreachable(f"{upstream}: {why}") from None
+        try:
+            async with asyncio.timeout(self._patience.connect_s):
+                return Connection(key, await self._connect(upstream, end), address)
+        except TimeoutError:
+            raise Unreachable(
+                f"{upstream} ({address}) did not answer in {self._patience.connect_s:g} s", late=True
+            ) from None
+        except ssl.SSLCertVerificationError as error:
+            raise Unreachable(f"the certificate of {upstream} is not valid: {error.verify_message}") from None
+        except (OSError, ssl.SSLError) as error:
+            raise Unreachable(f"{upstream} ({address}) can not be reached: {error.strerror or error}") from None
+
+    async def _connect(self, upstream: Upstream, end: socket.socket) -> Wire:
+        loop = asyncio.get_running_loop()
+        try:
+            if upstream.scheme == "http":
+                _, wire = await loop.create_connection(Wire, sock=end)
+            else:
+                _, wire = await loop.create_connection(Wire, sock=end, ssl=self._tls, server_hostname=upstream.host)
+        except BaseException:
+            end.close()
+            raise
+        return wire
+
+
+def verified() -> ssl.SSLContext:
+    """TLS as every upstream has to speak it."""
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context

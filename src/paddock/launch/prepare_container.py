@@ -1,0 +1,36 @@
+"""One container, from what was asked to the core. The documented order: the profile, then the user, then the rest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paddock.host import Terrain, measure
+from paddock.host.accounts import look_up
+from paddock.launch.prepare import Prepared, remember_journal
+from paddock.plan.container_plan import ContainerSection, compile_container
+from paddock.policy import Origin, Request, load
+from paddock.policy.load import writable_trees
+from paddock.policy.trust.writable_history import WritableHistory
+
+
+def prepare_container(request: Request, origin: Origin, *, to_run: bool = False) -> Prepared:
+    """``to_run``: the command will get to write in the root directory, and later runs have to know."""
+    policy = load(request, origin)
+    asked = ContainerSection(settings=policy.container)
+    asked.required("rootdir", "--rootdir DIR")
+    username = asked.required("username", "-U NAME")
+    accounts = look_up(username, where=asked.where("username"), uid=origin.uid, user=origin.user)
+    host = measure(
+        uid=origin.uid,
+        user=origin.user,
+        home=origin.home,
+        cwd=origin.cwd,
+        reached=(),
+        journals=origin.journals.places,
+        search_path=origin.environ.get("PATH", ""),
+    )
+    plan = compile_container(policy, host, accounts)
+    journals = remember_journal(policy, plan, origin) if to_run else origin.journals
+    reach = WritableHistory.record(origin.state_dir, writable_trees(policy)) if to_run else origin.reach
+    host = replace(host, reached=reach.trees)
+    return Prepared(policy=policy, host=host, reach=reach, terrain=Terrain(), journals=journals, plan=plan)

@@ -1,0 +1,335 @@
+"""Policy + Host + Accounts → the Plan of a container.
+
+A container has its own files, so what a policy grants is a further layer: Landlock rules on places inside, made after
+the root was changed. Without grants the modes of the files decide, as on any machine. What the built-in profiles deny
+or protect is about a person's home, which is not in there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from paddock.errors import HostError, PolicyError
+from paddock.host.accounts import Accounts
+from paddock.host.model import Host
+from paddock.plan.compile import (
+    LOST,
+    is_strict,
+    journal_of,
+    journals_of,
+    refuse_privileged,
+    what_is_missing,
+)
+from paddock.plan.execution import hold_off
+from paddock.plan.grants import LOADER, TMP, asked_of, merged, temp_access
+from paddock.plan.identity import IdMaps, identity_of
+from paddock.plan.model import (
+    Container,
+    EnvironmentRules,
+    Files,
+    Landlock,
+    Level,
+    LimitsPlan,
+    Mask,
+    Namespaces,
+    Notice,
+    PathGrant,
+    Plan,
+    Seccomp,
+    User,
+)
+from paddock.plan.paths import touch
+from paddock.plan.rights import KERNEL_OF_ABI, holdable
+from paddock.plan.seccomp import nests, seccomp_of
+from paddock.policy.glob import Glob
+from paddock.policy.model import TMP_TOKEN, Action, Policy, Setting, Source, Switch, Tier, Workspace
+from paddock.policy.trust.origin import state_dir_of
+
+HOSTNAME = "paddock"
+NETNS_DIR = "/run/netns"
+SHELL = "/bin/sh"
+# The host's has directories of the caller's in it.
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+_LIMITS_OF_GROUPS = ("memory_mb", "processes", "cpu_s")
+
+# The private /dev holds nothing but harmless nodes, terminals and shared memory.
+_DEVICES = (("/dev", "device"), ("/dev/shm", "allow"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerSection:
+    """The container section of a policy, each value with its source, of the type its reader gave it."""
+
+    settings: tuple[Setting, ...]
+
+    def text(self, key: str) -> str | None:
+        value = self._value(key)
+        return None if value is None else str(value)
+
+    def number(self, key: str, otherwise: int) -> int:
+        value = self._value(key)
+        return value if isinstance(value, int) else otherwise
+
+    def is_on(self, key: str) -> bool:
+        return self._value(key) is True
+
+    def each(self, key: str) -> tuple[str, ...]:
+        value = self._value(key)
+        return tuple(str(one) for one in value) if isinstance(value, tuple) else ()
+
+    def where(self, key: str) -> str:
+        return next((str(one.source) for one in self.settings if one.key == key), key)
+
+    def required(self, key: str, flag: str) -> str:
+        value = self.text(key)
+        if value is None:
+            raise PolicyError(f"a container needs a {key}", hint=f"{flag}, or a line `{key} …` in the profile")
+        return value
+
+    def _value(self, key: str) -> object:
+        return next((one.value for one in self.settings if one.key == key), None)
+
+
+def compile_container(policy: Policy, host: Host, accounts: Accounts) -> Plan:
+    asked = ContainerSection(settings=policy.container)
+    rootdir = asked.required("rootdir", "--rootdir DIR")
+    _refuse_unheld(policy)
+    refuse_privileged(policy, host)
+    _refuse_rootless(asked, host)
+    _refuse_two_groups(policy, asked)
+    if not host.namespaces.usable:
+        raise HostError(
+            f"namespaces can not be used here ({host.namespaces.refusal}), and a container is made of them",
+            hint="`paddock doctor` shows what holds here",
+        )
+    fenced = bool(policy.filesystem.grants) and Switch.LANDLOCK not in policy.off
+    missing = what_is_missing(policy, host, Tier.LANDLOCK if fenced else Tier.FULL)
+    journal = journal_of(policy, host)
+    _refuse_own(rootdir, host, journals_of(host, journal), asked)
+    notices: list[Notice] = []
+    files = _files(policy, notices) if fenced and host.landlock_abi else None
+    landlock = _landlock(host, files) if files else None
+    uid, gid = asked.number("uid", accounts.service.uid), asked.number("gid", accounts.service.gid)
+    identity = identity_of(
+        accounts,
+        caller=host.uid,
+        uid=uid,
+        gid=gid,
+        same=asked.text("id-map") == "identity",
+        where=asked.where(next(key for key in ("id-map", "uid", "gid", "username") if asked.text(key) is not None)),
+    )
+    container = Container(
+        rootdir=rootdir,
+        uid=uid,
+        gid=gid,
+        uid_map=identity.uid_map,
+        gid_map=identity.gid_map,
+        mappers=identity.mappers,
+        netns=_netns(asked),
+        loopback=asked.is_on("loopback"),
+        cgroups=asked.each("cgroup"),
+        capabilities=tuple(sorted(asked.each("cap-allow"))),
+        masks=tuple(_masks(policy, asked)),
+    )
+    seccomp = _seccomp(policy, host, landlock, container)
+    said = [
+        _start_line(policy, container, identity, landlock, seccomp),
+        *(Notice(level=Level.INFO, text=note) for note in policy.notes),
+        *_warnings(policy, asked, accounts, container, host),
+        *(Notice(level=Level.UNENFORCED, text=text) for text in missing),
+        *notices,
+    ]
+    return Plan(
+        profiles=policy.profiles,
+        tier=Tier.FULL,
+        user=User(uid=host.uid, name=host.user, home=host.home),
+        journal=journal,
+        no_new_privs=Switch.NO_NEW_PRIVS not in policy.off,
+        rlimits={"core": 1},
+        environment=_environment(policy, accounts),
+        temp=None,
+        files=files,
+        landlock=landlock,
+        namespaces=Namespaces(nested=nests(policy.syscalls), hostname=asked.text("hostname") or HOSTNAME, tmp_mb=None),
+        workspace=None,
+        container=container,
+        limits=LimitsPlan(**{limit.name: limit.value for limit in policy.limits}),
+        sessions=f"{state_dir_of(host.home)}/sessions",
+        seccomp=seccomp,
+        gate=None,
+        network=None,
+        shell=None,
+        observe=False,
+        cwd=host.cwd,
+        workdir=policy.workdir.value if policy.workdir else "/",
+        require_enforced=is_strict(policy),
+        notices=tuple(said),
+    )
+
+
+def _refuse_unheld(policy: Policy) -> None:
+    """What `paddock run` may enforce and a container does not: a promise that is not kept is worse than none."""
+    for key, source in _unheld(policy):
+        raise PolicyError(
+            f"{key} is not enforced in a container",
+            where=str(source),
+            hint=f"take {key} out to run without it",
+        )
+
+
+def _unheld(policy: Policy) -> Iterator[tuple[str, Source]]:
+    meta, filesystem = policy.meta, policy.filesystem
+    if meta.default_action and meta.default_action.value is not Action.ALLOW:
+        yield "meta.default_action", meta.default_action.source
+    for rule in policy.rules:
+        yield "rule", rule.source
+    yield from ((f"tools.{key}", source) for key, source in policy.tools.given())
+    if policy.network:
+        mode = policy.network.mode
+        yield (
+            "network (it has a network namespace of its own, or joins one: netns)",
+            (mode.source if mode else Source(file="[network]")),
+        )
+    if policy.shell:
+        yield "shell", policy.shell.source
+    if filesystem.workspace and filesystem.workspace.value is not Workspace.LIVE:
+        yield "filesystem.workspace", filesystem.workspace.source
+    for grant in filesystem.grants:
+        if grant.create:
+            yield f"create of {grant.pattern} (its files are its own)", grant.source
+    for limit in policy.limits:
+        if limit.name == "tmp_mb":
+            yield "limits.tmp_mb (its /tmp lies in its root directory)", limit.source
+    for deny in filesystem.denies:
+        if not deny.source.builtin and not Glob.parse(deny.pattern).exact:
+            yield f"deny {deny.pattern} (a pattern of names)", deny.source
+
+
+def _refuse_rootless(asked: ContainerSection, host: Host) -> None:
+    """The kernel would refuse it too, later and in other words."""
+    if host.uid != 0 and asked.text("netns"):
+        raise PolicyError(
+            "netns needs root: only root can join a network namespace that exists",
+            where=asked.where("netns"),
+            hint="leave it out for a network namespace of its own, or run paddock jail as root",
+        )
+
+
+def _refuse_two_groups(policy: Policy, asked: ContainerSection) -> None:
+    """A process is in one control group of a tree: that of the limit, or the one that was named."""
+    for limit in policy.limits:
+        if limit.name in _LIMITS_OF_GROUPS and asked.each("cgroup"):
+            raise PolicyError(
+                f"limits.{limit.name} would take the command out of the control group that cgroup names",
+                where=str(limit.source),
+                hint=f"write the limit into {asked.each('cgroup')[0]}, and take one of the two out",
+            )
+
+
+def _refuse_own(rootdir: str, host: Host, journals: tuple[str, ...], asked: ContainerSection) -> None:
+    for path in (*host.own_paths, *journals):
+        if touch(path, rootdir):
+            raise PolicyError(
+                f"the root directory {rootdir} touches {path}, which paddock itself relies on",
+                where=asked.where("rootdir"),
+                hint="give the container a directory of its own",
+            )
+
+
+def _netns(asked: ContainerSection) -> str | None:
+    name = asked.text("netns")
+    if name is None:
+        return None
+    if asked.is_on("loopback"):
+        raise PolicyError(
+            "loopback is for a network namespace of the container's own, and netns names one that exists",
+            where=asked.where("loopback"),
+            hint=f"bring the device up in there: ip -n {name} link set lo up",
+        )
+    return name if name.startswith("/") else f"{NETNS_DIR}/{name}"
+
+
+def _masks(policy: Policy, asked: ContainerSection) -> Iterator[Mask]:
+    where = asked.where("mount-mask")
+    written = [Mask(path=path, optional=False, source=where) for path in asked.each("mount-mask")]
+    written += [
+        Mask(path=Glob.parse(deny.pattern).prefix, optional=deny.optional, source=str(deny.source))
+        for deny in policy.filesystem.denies
+        if not deny.source.builtin
+    ]
+    yield from {mask.path: mask for mask in reversed(written)}.values()
+
+
+def _files(policy: Policy, notices: list[Notice]) -> Files:
+    """What the built-in profiles and the loader name need not be in every container."""
+    asked = hold_off(asked_of(policy.filesystem, notices), strict=is_strict(policy), notices=notices)
+    optional = [replace(one, optional=True) if _is_general(one.source) else one for one in asked]
+    grants = [one.grant() for one in optional if not one.path.startswith("/dev/") or not _is_general(one.source)]
+    grants += [PathGrant(path=path, access=kind, except_=(), optional=False, source=LOADER) for path, kind in _DEVICES]
+    if access := temp_access(policy.filesystem):
+        grants.append(PathGrant(path=TMP, access=access, except_=(), optional=True, source=TMP_TOKEN))
+    return Files(grants=merged(grants), closed=(), unwritable=(), reached=(), deny=(), protect=(), opened=())
+
+
+def _is_general(source: str) -> bool:
+    return source == LOADER or source.startswith("built-in ")
+
+
+def _landlock(host: Host, files: Files) -> Landlock:
+    abi = min(host.landlock_abi, max(KERNEL_OF_ABI))
+    can = holdable(abi)
+    used = {grant.access for grant in files.grants}
+    access = {name: rights for name, rights in can.access.items() if name in used}
+    return Landlock(abi=abi, handled=can.handled, scoped=can.scoped, access=access)
+
+
+def _seccomp(policy: Policy, host: Host, landlock: Landlock | None, container: Container) -> Seccomp | None:
+    if Switch.SECCOMP in policy.off or not host.seccomp:
+        return None
+    seccomp = seccomp_of(policy.syscalls, Tier.FULL, landlock)
+    if container.netns is None:
+        # Socket files are the container's own, and so are abstract names: they belong to the network namespace.
+        seccomp = replace(seccomp, sockets=tuple(sorted({*seccomp.sockets, "unix"})))
+    return seccomp
+
+
+def _environment(policy: Policy, accounts: Accounts) -> EnvironmentRules | None:
+    if Switch.ENV_SANITIZE in policy.off:
+        return None
+    service = accounts.service
+    own = {"HOME": service.home, "USER": service.name, "LOGNAME": service.name, "PATH": PATH, "SHELL": SHELL}
+    values = {name: value.value.replace(TMP_TOKEN, TMP) for name, value in policy.env.set}
+    return EnvironmentRules(
+        pass_=tuple(sorted({name.value for name in policy.env.pass_})),
+        deny=tuple(sorted({name.value for name in policy.env.deny})),
+        keep=tuple(sorted({name.value for name in policy.env.keep})),
+        set={**own, **values},
+    )
+
+
+def _warnings(
+    policy: Policy, asked: ContainerSection, accounts: Accounts, container: Container, host: Host
+) -> Iterator[Notice]:
+    said = [f"{switch.value} is off: {LOST[switch]}" for switch in policy.off]
+    if host.uid == 0 and asked.text("id-map") == "identity":
+        said.append(f"{asked.where('id-map')}: users inside are the same users outside: its root owns what yours owns")
+    if host.uid != 0 and not container.mappers and accounts.caller_groups:
+        groups = ", ".join(map(str, accounts.caller_groups))
+        said.append(f"your groups ({groups}) stay with the command: giving them up needs newgidmap and /etc/subgid")
+    return (Notice(level=Level.WARNING, text=text) for text in said)
+
+
+def _start_line(
+    policy: Policy, container: Container, identity: IdMaps, landlock: Landlock | None, seccomp: Seccomp | None
+) -> Notice:
+    parts = [f"uid {container.uid} is {identity.outside(container.uid)} outside"]
+    parts.append(f"grants held by Landlock ABI {landlock.abi}" if landlock else "all its files open")
+    if seccomp is None:
+        parts.append("system calls open")
+    else:
+        verb = "blocked" if seccomp.default == "allow" else "allowed"
+        parts.append(f"{len(seccomp.syscalls)} system calls {verb}")
+    parts.append(f"network of {container.netns}" if container.netns else "no network")
+    return Notice(level=Level.INFO, text=f"{policy.profiles[0]} in {container.rootdir}: container, {', '.join(parts)}")

@@ -1,0 +1,53 @@
+"""What stays closed whatever is granted, and what stays unwritable. Each tier holds it in its own way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paddock.host.model import Host
+from paddock.policy.glob import Glob
+from paddock.policy.model import Deny, Filesystem
+
+# As an ordinary user the kernel's file modes hold these; root reads through modes, so the fence has to.
+_ROOT_SECRETS = ("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers", "/etc/sudoers.d",
+                 "/etc/ssh", "/proc/kcore", "/sys/firmware")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeniedPaths:
+    """``names`` are the denies that no single path stands for: ``**/.env``, ``/srv/*/key``."""
+
+    denied: tuple[str, ...]
+    names: tuple[tuple[Deny, Glob], ...]
+    journals: tuple[str, ...]
+    secrets: tuple[str, ...]  # what only root could read
+    own: tuple[str, ...]  # Paddock's own places: to be read, not to be written
+
+    @property
+    def unreadable(self) -> tuple[str, ...]:
+        return (*self.journals, *self.secrets)
+
+    @property
+    def to_everything(self) -> tuple[str, ...]:
+        return tuple(sorted({*self.denied, *self.unreadable}))
+
+    @property
+    def to_writing(self) -> tuple[str, ...]:
+        return tuple(sorted(self.own))
+
+
+def closed_by(filesystem: Filesystem, host: Host, journals: tuple[str, ...]) -> DeniedPaths:
+    """A deny that the built-in profiles add where they can (``**/.env?``) is one of the things a policy may open."""
+    opened = {one.value for one in filesystem.open_protected}
+    globs = [
+        (deny, Glob.parse(deny.pattern))
+        for deny in filesystem.denies
+        if not (deny.optional and deny.source.builtin and deny.pattern in opened)
+    ]
+    return DeniedPaths(
+        denied=tuple(glob.prefix for _, glob in globs if glob.exact),
+        names=tuple((deny, glob) for deny, glob in globs if not glob.exact),
+        journals=journals,
+        secrets=_ROOT_SECRETS if host.uid == 0 else (),
+        own=tuple(host.own_paths),
+    )

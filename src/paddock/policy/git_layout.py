@@ -1,0 +1,131 @@
+"""What git reads, follows and executes, from git.tsv: the one table that paddock-core shares.
+
+``core/src/files/git/known_dirs.rs`` asks the same questions by the same rules. Paths are taken as they are written:
+relative to a workspace, or whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+
+from paddock.policy.glob import Glob
+
+TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "git.tsv")
+GIT = ".git"
+MAKING = ("HEAD", "objects", "refs", "commondir")
+
+
+class Key(Enum):
+    """What the value of a configuration key is; git.tsv explains."""
+
+    INCLUDE = "include"
+    PATH = "path"
+    WORKTREE = "worktree"
+    PROGRAM = "program"
+    ALIAS = "alias"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    parts: frozenset[str]  # every name directly in a git directory
+    protected: tuple[str, ...]  # patterns of what is read-only in one and in those that it holds
+    checked: frozenset[str]  # the last names of what git leaves behind and obeys
+    branches: tuple[tuple[str, ...], ...]
+    keys: dict[str, Key]
+
+
+@cache  # a part of the installation, like the code
+def layout() -> Layout:
+    with open(TABLE, encoding="ascii") as file:
+        rows = [line.split("\t") for line in file.read().splitlines() if not line.startswith("#")]
+    parts = {name: held for kind, name, _, held in rows if kind == "part"}
+    layouts = [name for kind, name, _, _ in rows if kind == "layout"]
+    locked = [name for name, held in parts.items() if held == "locked"]
+    return Layout(
+        parts=frozenset(parts),
+        protected=(
+            *(name for name, held in parts.items() if held in ("locked", "main")),
+            *(f"{place}/{name}" for place in layouts for name in locked),
+        ),
+        checked=frozenset(os.path.basename(name) for name, held in parts.items() if held == "checked"),
+        branches=tuple(tuple(name.split("/")) for kind, name, _, _ in rows if kind == "branch"),
+        keys={name: Key(role) for kind, name, role, _ in rows if kind == "key"},
+    )
+
+
+def key_of(section: str, key: str) -> Key | None:
+    """None: git may know such a key, the table does not."""
+    keys = layout().keys
+    return keys.get(f"{section}.{key}") or keys.get(f"{section}.*")
+
+
+def make_one(has: Callable[[str], bool]) -> bool:
+    """Git takes such a directory for a repository, whatever its name (setup.c, is_git_directory). With a commondir,
+    objects and refs are found elsewhere."""
+    return has("HEAD") and (has("commondir") or (has("objects") and has("refs")))
+
+
+def directories_above(path: str) -> Iterator[str]:
+    """Those of the host that are git's by their parts, the innermost first."""
+    while (above := os.path.dirname(path)) != path:
+        if os.path.basename(above) != GIT and make_one(lambda name, at=above: os.path.lexists(f"{at}/{name}")):  # type: ignore[misc]
+            yield above
+        path = above
+
+
+def is_part(inside: str) -> bool:
+    """Is this, or something above it, read-only in a git directory? Relative to that."""
+    names = inside.split("/")
+    places = ["/" + "/".join(names[: end + 1]) for end in range(len(names))]
+    return any(glob.matches(place) for glob in _protected() for place in places)
+
+
+@cache
+def _protected() -> tuple[Glob, ...]:
+    return tuple(Glob.parse(f"/{name}") for name in layout().protected)
+
+
+def is_written(directory: str, git_directories: Collection[str] = ()) -> bool:
+    """Does git write to what lies in this directory? It does so without a look at what a name is. A work tree may lie
+    in a git directory of another name, and is none of it."""
+    if GIT in directory.split("/"):
+        return True
+    for one in git_directories:
+        if directory == one:
+            return True
+        if directory.startswith(f"{one}/") and directory[len(one) + 1 :].split("/")[0] in layout().parts:
+            return True
+    return False
+
+
+def is_branch(path: str) -> bool:
+    """Is this the name of a branch, or a directory of such names, in the repository of a submodule? It may be called
+    like a part of a git directory. No name of a branch begins with a dot (git-check-ref-format), so no further
+    repository that is called ``.git`` is one."""
+    *above, name = path.split("/")
+    if GIT not in above or name.startswith("."):
+        return False
+    names = [*above[len(above) - above[::-1].index(GIT) :], name]
+    match names:
+        case ["worktrees", _, "modules", *rest] | ["modules", *rest]:
+            return any(_goes_on_after(rest, beginning) for beginning in layout().branches)
+        case _:
+            return False
+
+
+def _goes_on_after(names: list[str], beginning: tuple[str, ...]) -> bool:
+    """The first name is the submodule's."""
+    for at in range(1, len(names) - len(beginning)):
+        if tuple(names[at : at + len(beginning)]) == beginning:
+            return not any(name.startswith(".") for name in names[at + len(beginning) :])
+    return False
+
+
+def patterns() -> tuple[str, ...]:
+    """What is protected in every git directory of the name ``.git``, and the file or link that may have that name."""
+    return (GIT, *(f"{GIT}/{name}" for name in layout().protected))

@@ -1,0 +1,102 @@
+"""Programs and files that Paddock itself uses outside of the fence, because a person named them.
+
+A fenced command must not be the author of one: it would run, or decide, outside. So all that such a command line names
+is checked, not its first word alone: every path in every word, what ``#!`` lines bring along, and the directories of
+``PATH``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from paddock.policy.trust.writable_history import WritableHistory
+from paddock.text.path_walk import follow
+
+CWD = "/"  # in which these commands run: a relative name is not looked for in the workspace
+_SCRIPTS_MAX = 5  # as many interpreters as the kernel follows
+_LINE_MAX = 256  # of a ``#!`` line, as the kernel reads it
+# A path may stand behind other letters: `--key=/x`, `-f/x`, `@/x`, `a:/x`, `sh -c '. /x'`.
+_PATH = re.compile(r"(?:^-[A-Za-z]|^|(?<=[\s=:,;@'\"(){}<>|&`]))([/~.\w])")
+_ENDS = re.compile(r"[\s=:,;@'\"(){}<>|&`]")
+_KEPT = frozenset({"HOME"})  # the rest of what names a place in reach is not passed on
+
+
+class Planted(Exception):  # noqa: N818 (the caller says where it was written)
+    """``str()`` is the path that a fenced command could have written."""
+
+
+@dataclass(frozen=True, slots=True)
+class HostCommand:
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+
+
+def command(words: Sequence[str], environ: Mapping[str, str], reach: WritableHistory) -> HostCommand:
+    """As it may be run, in ``CWD``. Planted; FileNotFoundError: there is no such program."""
+    kept = {name: value for name, value in environ.items() if name in _KEPT or not planted(value, environ, reach)}
+    path = environ.get("PATH", os.defpath).split(os.pathsep)
+    kept["PATH"] = os.pathsep.join(one for one in path if os.path.isabs(one) and not reach.holds(follow(one)))
+    program = shutil.which(words[0], path=kept["PATH"]) or shutil.which(words[0], path=os.pathsep.join(path))
+    if program is None or not os.path.isabs(program):
+        raise FileNotFoundError(words[0])
+    for word in (program, *words[1:], *_interpreters(program, kept["PATH"])):
+        if found := planted(word, environ, reach):
+            raise Planted(found)
+    return HostCommand((program, *words[1:]), kept)
+
+
+def planted(word: str, environ: Mapping[str, str], reach: WritableHistory) -> str | None:
+    """A path that the word names, and that lies where a fenced command could write."""
+    return next((path for path in _paths(word, environ) if reach.holds(follow(path))), None)
+
+
+def _paths(word: str, environ: Mapping[str, str]) -> Iterator[str]:
+    for text in dict.fromkeys((word, _expanded(word, environ))):
+        for begin in _PATH.finditer(text):
+            rest = text[begin.start(1) :]
+            for path in dict.fromkeys((rest, _ENDS.split(rest, maxsplit=1)[0])):
+                if path.startswith("~/"):
+                    path = environ.get("HOME", "") + path[1:]
+                if "\0" in path:
+                    continue
+                if path.startswith("/"):
+                    yield path
+                elif os.path.lexists(relative := os.path.join(CWD, path)):
+                    yield relative
+
+
+def _expanded(word: str, environ: Mapping[str, str]) -> str:
+    """A shell or the program itself may put variables in."""
+    return re.sub(r"\$(?:(\w+)|\{(\w+)\})", lambda name: environ.get(name[1] or name[2], ""), word)
+
+
+def _interpreters(program: str, search_path: str) -> Iterator[str]:
+    """The words of the ``#!`` line, of its interpreter's, and so on. ``env`` looks for its program in PATH."""
+    for _ in range(_SCRIPTS_MAX):
+        try:
+            with open(program, "rb") as file:
+                line = file.read(_LINE_MAX).split(b"\n", 1)[0]
+        except PermissionError:  # a program may be executable and not readable; then it is no script
+            return
+        if not line.startswith(b"#!"):
+            return
+        try:
+            words = shlex.split(os.fsdecode(line[2:]))
+        except ValueError:
+            words = os.fsdecode(line[2:]).split()
+        if not words:
+            return
+        yield from words
+        if os.path.basename(words[0]) == "env":
+            names = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+            found = shutil.which(names[0], path=search_path) if names else None
+            if found is None:
+                return
+            yield found
+            words = [found]
+        program = words[0]

@@ -1,0 +1,153 @@
+"""A profile's name → the file that is meant.
+
+Order: the user's config directory, the system's, the built-in ones. A name with a ``/`` in it, or one that ends
+in ``.toml`` or ``.conf``, is a path and is not searched for; a bare name never leaves the three directories.
+A file that is found is the one that counts: if it is wrong, that is an error, never a reason to look further.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from paddock.errors import PolicyError
+from paddock.policy.formats.expand import Expander
+from paddock.policy.formats.suggest import did_you_mean
+from paddock.policy.model import COMMAND_LINE, Source
+from paddock.policy.trust.file_trust import PolicyText, read_builtin, read_policy
+from paddock.policy.trust.origin import Origin
+
+SUFFIXES = (".toml", ".conf")
+BUILTIN_RUNG = 2
+APPROVED = "approved"  # what was approved for good lies there too, and is no profile
+_NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """``rung``: which of the search directories it lies in, None for a path. ``shown``: how messages name it."""
+
+    name: str
+    path: str
+    shown: str
+    rung: int | None
+    builtin: bool
+
+    @property
+    def directory(self) -> str:
+        return os.path.dirname(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSearch:
+    origin: Origin
+
+    @property
+    def directories(self) -> tuple[str, ...]:
+        return self.origin.config_dir, self.origin.system_dir, self.origin.builtin_dir
+
+    def find(self, written: str, source: Source, *, relative_to: str, asked_by: Found | None = None) -> Found:
+        """``asked_by``: the file whose ``inherit`` this is. Inheriting its own name means the next one down."""
+        if is_path(written):
+            return self.at_path(written, source, relative_to=relative_to)
+        if not written or not _NAME.issuperset(written) or written.startswith("."):
+            raise PolicyError(f"not the name of a profile: {written!r}", where=str(source))
+        above = -1
+        if asked_by is not None and asked_by.name == written:
+            above = self._rung_of(asked_by)
+        for rung in range(above + 1, len(self.directories)):
+            found = self._in_directory(written, rung)
+            if found is not None:
+                return found
+        raise self._nowhere(written, source, above)
+
+    def at_path(self, written: str, source: Source, *, relative_to: str) -> Found:
+        path = os.path.join(relative_to, Expander(self.origin).path(written, source))
+        name, suffix = os.path.splitext(os.path.basename(path))
+        if suffix not in SUFFIXES:
+            raise PolicyError(f"a policy file ends in {' or '.join(SUFFIXES)}: {written!r}", where=str(source))
+        if not exists(path):
+            raise PolicyError(f"there is no file {written!r}", where=str(source))
+        shown = written if source.file == COMMAND_LINE else os.path.normpath(path)
+        return Found(name=name, path=path, shown=shown, rung=None, builtin=False)
+
+    def names(self) -> dict[str, str]:
+        """Every name the directories offer, with the file that offers it first. Nothing is read or checked."""
+        found: dict[str, str] = {}
+        for directory in self.directories:
+            for entry in sorted(_entries(directory)):
+                found.setdefault(os.path.splitext(entry)[0], os.path.join(directory, entry))
+        return found
+
+    def replaces_builtin(self, found: Found) -> bool:
+        return found.rung is not None and not found.builtin and self._in_directory(found.name, BUILTIN_RUNG) is not None
+
+    def _in_directory(self, name: str, rung: int) -> Found | None:
+        directory = self.directories[rung]
+        if name == APPROVED:
+            return None
+        paths = [path for suffix in SUFFIXES if exists(path := os.path.join(directory, name + suffix))]
+        if not paths:
+            return None
+        if len(paths) > 1:
+            raise PolicyError(f"{name!r} is there as .toml and as .conf", where=directory, hint="remove one of them")
+        builtin = rung == BUILTIN_RUNG
+        return Found(
+            name=name,
+            path=paths[0],
+            shown=f"built-in {name}" if builtin else paths[0],
+            rung=rung,
+            builtin=builtin,
+        )
+
+    def _rung_of(self, found: Found) -> int:
+        """A file named by its path may still be the one a directory holds."""
+        if found.rung is not None:
+            return found.rung
+        for rung, directory in enumerate(self.directories):
+            if os.path.realpath(found.directory) == os.path.realpath(directory):
+                return rung
+        return -1
+
+    def _nowhere(self, name: str, source: Source, above: int) -> PolicyError:
+        places = ", ".join((*self.directories[above + 1 : BUILTIN_RUNG], "built in"))
+        below = self.directories[above + 1 :]
+        names = {os.path.splitext(entry)[0] for directory in below for entry in _entries(directory)}
+        return PolicyError(
+            f"there is no profile {name!r}; looked in {places}", where=str(source), hint=did_you_mean(name, names)
+        )
+
+
+def read_text(found: Found, origin: Origin) -> PolicyText:
+    """The file with the checks its place calls for: the built-in ones are part of the installation."""
+    within = None if found.rung is None else found.directory
+    return (
+        read_builtin(found.path) if found.builtin else read_policy(found.path, origin, shown=found.shown, within=within)
+    )
+
+
+def exists(path: str) -> bool:
+    """Absent is only what is not there. A directory that can not be entered may hold the policy that counts."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise PolicyError(f"can not be examined: {error.strerror}", where=path) from None
+    return True
+
+
+def is_path(written: str) -> bool:
+    return "/" in written or written.endswith(SUFFIXES)
+
+
+def _entries(directory: str) -> list[str]:
+    try:
+        entries = os.listdir(directory)
+    except OSError:  # absent, or not ours to list: then it offers no name
+        return []
+    return [
+        entry
+        for entry in entries
+        if entry.endswith(SUFFIXES) and not entry.startswith(".") and os.path.splitext(entry)[0] != APPROVED
+    ]

@@ -1,0 +1,1 @@
+"""What a shell line would start. Pure: it reads only the tables beside it, and runs nothing."""

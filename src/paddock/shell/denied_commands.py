@@ -1,0 +1,390 @@
+"""Denied commands: what a shell line would start → why it is not to be.
+
+The categories are in denied_commands.toml; a person adds commands of their own in plain words (``terraform destroy``).
+What can not be read as a shell command is judged by the stricter rule: denied if any part of the text could be a
+denied command, else a question.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from paddock.errors import PolicyError
+from paddock.policy.glob import component_matches
+from paddock.shell.dialect import Dialect
+from paddock.shell.grammar import Unparsed, parse, tokens
+from paddock.shell.programs import Command
+from paddock.shell.walk import ShellLine, read_line
+from paddock.shell.words import SOMETHING, UNKNOWN, unknown
+
+TABLE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "denied_commands.toml")
+_GLOB = frozenset("*?[")
+_ALL = re.compile(r"[*?.!\[\]-]*\*[*?]*")  # matches whatever is there
+_BOMB = re.compile(r"(?:^|[\s;&|])([^\s(){}|&;]{1,64})\s{0,9}\(\s{0,9}\)\s{0,9}\{[^}]{0,99}?\1\s{0,9}\|\s{0,9}\1")
+_SHORT = {("git", "--force"): ("--force", "f"), ("git", "f"): ("--force", "f")}
+_MAX_WORD_CHARS = 4096
+_PARTS = re.compile(r"[\s;&|(){}`<>!]+")
+_OWN = re.compile(r"/proc/(?:self|thread-self|[0-9]+)/(?:task/[0-9]+/)?(root|cwd)(?=/|$)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pattern:
+    """One entry of denied_commands.toml, which says what each key means. ``sequence``: among the arguments, in this
+    order; how a person's own commands are written."""
+
+    program: tuple[str, ...] = ()
+    flags: tuple[tuple[str, ...], ...] = ()
+    without: tuple[tuple[str, ...], ...] = ()
+    words: tuple[str, ...] = ()
+    sequence: tuple[str, ...] = ()
+    line: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
+    mode: str | None = None
+    mode_in: tuple[str, ...] = ()
+    redirect: tuple[str, ...] = ()
+    writes: bool = False
+    assigns: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    fed_by: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Category:
+    name: str
+    why: str
+    patterns: tuple[Pattern, ...] = ()
+    bombs: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """``sure`` is False where the text only allows for it; then a person is asked."""
+
+    category: str
+    why: str
+    sure: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A shell line as it was understood. ``line`` is None if it was not: ``error`` says why, and ``text`` has all that
+    could be seen of it. ``tokens``: what an approval is about."""
+
+    text: str
+    cwd: str
+    home: str
+    line: ShellLine | None
+    tokens: tuple[str, ...]
+    error: str | None = None
+
+
+def read(text: str, *, cwd: str, home: str, dialect: Dialect = Dialect.BASH) -> Reading:
+    """As ``dialect`` reads it: what is parsed has to be what runs."""
+    try:
+        line = read_line(text, cwd=cwd, home=home, dialect=dialect)
+        return Reading(text=text, cwd=cwd, home=home, line=line, tokens=tokens(parse(text)))
+    except Unparsed as error:
+        seen = f"{text}\n{error.inside}"
+        return Reading(text=seen, cwd=cwd, home=home, line=None, tokens=(text,), error=str(error))
+    except RecursionError:
+        return Reading(text=text, cwd=cwd, home=home, line=None, tokens=(text,), error="it is nested too deeply")
+
+
+@cache  # a part of the installation, like the code
+def default_categories() -> tuple[Category, ...]:
+    import tomllib
+
+    with open(TABLE, "rb") as file:
+        table = tomllib.load(file)
+    sets = table.pop("sets")
+
+    def listed(value: str | list[str]) -> tuple[str, ...]:
+        words = [value] if isinstance(value, str) else value
+        return tuple(one for word in words for one in (sets[word[1:]] if word.startswith("@") else [word]))
+
+    def pattern(entry: dict[str, Any]) -> Pattern:
+        keys: dict[str, Any] = {}
+        for key, value in entry.items():
+            if key in ("mode", "writes"):
+                keys[key] = value
+            elif key == "mode_in":
+                keys[key] = tuple(value.split("|"))
+            elif key in ("flags", "without"):
+                keys[key] = tuple(tuple(flag.split("|")) for flag in value)
+            else:
+                keys[key] = listed(value)
+        return Pattern(**keys)
+
+    return tuple(
+        Category(
+            name=name,
+            why=entry["why"],
+            patterns=tuple(pattern(one) for one in entry.get("match", ())),
+            bombs=entry.get("bombs", False),
+        )
+        for name, entry in table.items()
+    )
+
+
+def own_command(written: str) -> Pattern:
+    """``terraform destroy``: that program, with all these options and words, in this order; whatever else there is."""
+    reading = read(written, cwd="/", home="/")
+    commands = reading.line.commands if reading.line is not None and not reading.line.doubts else []
+    if not commands or not commands[0].bare or len(tokens_of(written)) != len(commands[0].words):
+        raise PolicyError(
+            f"not one plain command: {written!r}", hint="program, options and words, as they are typed; '*' in a word"
+        )
+    program, *rest = commands[0].words
+    flags, operands = _options(rest)
+    spelled = tuple(_SHORT.get((program, flag), (flag,)) for flag in flags)
+    return Pattern(program=(program,), flags=spelled, sequence=tuple(operands))
+
+
+def tokens_of(written: str) -> list[str]:
+    return [token for token in tokens(parse(written)) if not token.startswith("<") and token.strip()]
+
+
+def findings(reading: Reading, categories: Sequence[Category]) -> Iterator[Finding]:
+    if reading.line is None:
+        yield from _textual(reading, categories)
+        return
+    for category in categories:
+        if category.bombs and reading.line.bombs:
+            yield Finding(category=category.name, why=category.why, sure=True)
+        for pattern in category.patterns:
+            for command in reading.line.commands:
+                held = _holds(pattern, command, reading.home)
+                if held is not False:
+                    yield Finding(category=category.name, why=category.why, sure=held is True)
+    for text in reading.line.texts:
+        other = Reading(text=text, cwd=reading.cwd, home=reading.home, line=None, tokens=())
+        for found in _textual(other, categories):
+            yield Finding(category=found.category, why=found.why, sure=False)
+
+
+def _textual(reading: Reading, categories: Sequence[Category]) -> Iterator[Finding]:
+    """Every place in the text where a command could begin, taken as one."""
+    text = re.sub(r"\$\{?HOME\}?|(?<![^\s'\"])~(?=[/\s;&|'\")]|$)", lambda _: reading.home, reading.text)
+    words = [word.translate({ord(mark): None for mark in "\"'\\$"}) for word in _PARTS.split(text)]
+    words = [word[-_MAX_WORD_CHARS:] for word in words if word]
+    known = {name for category in categories for pattern in category.patterns for name in pattern.program}
+    exact = {name for name in known if "*" not in name}
+    masks = known - exact
+    for at, word in enumerate(words):
+        name = os.path.basename(word)
+        if name not in exact and not any(component_matches(mask, name) for mask in masks):
+            continue
+        command = Command(words=tuple(words[at : at + 64]), cwd=reading.cwd, bare=False)
+        for category in categories:
+            if any(_holds(pattern, command, reading.home) is not False for pattern in category.patterns):
+                yield Finding(category=category.name, why=category.why, sure=True)
+    downloads = next((p.runs for c in categories for p in c.patterns if p.runs), ())
+    names = {os.path.basename(word) for word in words}
+    if names & set(downloads) and names & {
+        "sh",
+        "bash",
+        "dash",
+        "zsh",
+        "ksh",
+        "eval",
+        "source",
+        "python",
+        "python3",
+        "perl",
+    }:
+        yield from (
+            Finding(category=c.name, why=c.why, sure=True) for c in categories if any(p.runs for p in c.patterns)
+        )
+    for category in categories:
+        targets = [mask for pattern in category.patterns for mask in pattern.redirect]
+        if any(component_matches(mask, word) for mask in targets for word in words):
+            yield Finding(category=category.name, why=category.why, sure=True)
+        if category.bombs and _BOMB.search(reading.text):
+            yield Finding(category=category.name, why=category.why, sure=True)
+
+
+def _holds(pattern: Pattern, command: Command, home: str) -> bool | None:
+    """None: perhaps."""
+    words = command.words[1:]
+    named = _program_is(pattern.program, command) if pattern.program else True
+    if named is False or (named is None and not _more_than_a_name(pattern)):
+        return False
+    verdicts: list[bool | None] = [True if named is None else named]
+    if pattern.flags or pattern.without or pattern.target or pattern.whole or pattern.sequence:
+        flags, operands = _options(words)
+        verdicts += [any(_has(flags, spelling) for spelling in spellings) for spellings in pattern.flags]
+        verdicts += [not any(_has(flags, spelling) for spelling in spellings) for spellings in pattern.without]
+        if pattern.target:
+            verdicts.append(
+                _any(_is_target(place, pattern.target, command.cwd, home) for place in dict.fromkeys(operands))
+            )
+        if pattern.whole:
+            places = [place for place in dict.fromkeys(operands) if _ALL.search(place)]
+            verdicts.append(_any(_is_target(place, pattern.whole, command.cwd, home) for place in places))
+        if pattern.sequence:
+            verdicts.append(_in_order(pattern.sequence, operands))
+    if pattern.words:
+        verdicts.append(any(_matches(mask, word) for mask in pattern.words for word in words))
+    if pattern.line:
+        whole = " ".join((command.program, *words))
+        verdicts.append(any(component_matches(mask, whole) for mask in pattern.line))
+    if pattern.mode is not None:
+        check = _everyone if pattern.mode == "everyone" else _setuid
+        if pattern.mode_in:
+            verdicts.append(any(map(check, _values(words, pattern.mode_in))))
+        else:
+            _, operands = _options(words)
+            known = bool(operands) and UNKNOWN not in operands[0]
+            verdicts.append(any(check(word) for word in (operands[:1] if known else operands)))
+    if pattern.redirect:
+        given = [one.target for one in command.redirects if one.writes or not pattern.writes]
+        verdicts.append(any(component_matches(mask, target) for mask in pattern.redirect for target in given))
+    if pattern.assigns:
+        verdicts.append(not set(pattern.assigns).isdisjoint(command.assigned))
+    if pattern.runs:
+        verdicts.append(not command.runs.isdisjoint(pattern.runs))
+    if pattern.fed_by:
+        verdicts.append(not command.fed_by.isdisjoint(pattern.fed_by))
+    if False in verdicts:
+        return False
+    return None if None in verdicts else True
+
+
+def _more_than_a_name(pattern: Pattern) -> bool:
+    return bool(pattern.flags and (pattern.target or pattern.sequence)) or bool(pattern.runs)
+
+
+def _program_is(names: Sequence[str], command: Command) -> bool | None:
+    if not command.words:
+        return False
+    program = command.program
+    if unknown(program):
+        return None
+    if program != "[" and not _GLOB.isdisjoint(program):
+        return any(fnmatch.fnmatchcase(name, program) for name in names)
+    return any(component_matches(name, program) or name == command.words[0] for name in names)
+
+
+def _options(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """→ options, each letter for itself and long ones by name; and the rest."""
+    flags: list[str] = []
+    operands: list[str] = []
+    for at, word in enumerate(words):
+        if word == "--":
+            operands += words[at + 1 :]
+            break
+        if word.startswith("--"):
+            flags.append(word.partition("=")[0])
+        elif word.startswith("-") and len(word) > 1:
+            flags += list(word[1:])
+            flags.append(word[1:])  # as find, terraform and java write long ones
+        else:
+            operands.append(word)
+    return flags, operands
+
+
+def _values(words: Sequence[str], spellings: Sequence[str]) -> Iterator[str]:
+    """Of an option: beside it, behind it, or behind ``=``."""
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        for spelling in spellings:
+            if name == f"--{spelling}" and len(spelling) > 1:
+                yield value if equals else "".join(words[at + 1 : at + 2])
+            elif len(spelling) == 1 and re.match(f"-[a-zA-Z]*{spelling}", word):
+                yield word.partition(spelling)[2] or "".join(words[at + 1 : at + 2])
+
+
+def _has(flags: Sequence[str], spelling: str) -> bool:
+    if spelling.startswith("--"):
+        spelling = spelling[2:]
+    if len(spelling) == 1:
+        return spelling in flags
+    # GNU takes any beginning of a long option that is no other's.
+    return spelling in flags or any(
+        flag.startswith("--") and flag[2:] and spelling.startswith(flag[2:]) for flag in flags
+    )
+
+
+def _any(verdicts: Iterator[bool | None]) -> bool | None:
+    found = set(verdicts)
+    return True if True in found else None if None in found else False
+
+
+def _in_order(wanted: Sequence[str], words: Sequence[str]) -> bool | None:
+    rest = iter(words)
+    if all(any(_matches(mask, word) for word in rest) for mask in wanted):
+        return True
+    return None if any(map(unknown, words)) else False
+
+
+def _matches(mask: str, word: str) -> bool:
+    if component_matches(mask, word):
+        return True
+    return not _GLOB.isdisjoint(word) and "*" not in mask and fnmatch.fnmatchcase(mask, word)
+
+
+def _is_target(written: str, targets: Sequence[str], cwd: str, home: str) -> bool | None:
+    """The place, or all that is in it. What is unknown may be nothing at all, which leaves what stands around it."""
+    if unknown(written):
+        if UNKNOWN in written and written.strip(UNKNOWN):
+            left = _is_target(written.replace(UNKNOWN, ""), targets, cwd, home)
+            if left is True:
+                return True if os.path.normpath(written.replace(UNKNOWN, "")).strip("/*.") == "" else None
+        bare = written.replace(UNKNOWN, "").replace(SOMETHING, "").strip("/*.") == ""
+        return None if bare else False
+    if not written:
+        return False
+    if UNKNOWN in cwd and not written.startswith("/"):
+        return None if _ALL.fullmatch(written) or written in (".", "..", "./") or written.startswith("../") else False
+    path = os.path.normpath(os.path.join(cwd, written)).replace("//", "/")
+    while (own := _OWN.match(path)) is not None:
+        path = os.path.normpath(("/" if own[1] == "root" else cwd) + "/" + path[own.end() :]).replace("//", "/")
+    parts = [part for part in path.split("/") if part]
+    while parts and _ALL.fullmatch(parts[-1]) and parts[-1] not in (".", ".."):
+        parts.pop()  # all that is in it
+    if not parts and len(path) > 1 and written.startswith("/tmp"):
+        return False
+    places = {os.path.normpath(home) if target == "~" else target for target in targets}
+    above = os.path.dirname(os.path.normpath(home))
+    places |= {above} if above != "/" else set()
+    everything = path != "/" + "/".join(parts)
+    if everything and not written.startswith(("/", "~")) and os.path.normpath(cwd) == "/" + "/".join(parts):
+        # "*" in the current directory: only where that is such a place
+        return "/" + "/".join(parts) in places
+    return any(_same(parts, place) for place in places)
+
+
+def _same(parts: Sequence[str], place: str) -> bool:
+    names = [part for part in place.split("/") if part]
+    return len(names) == len(parts) and all(
+        name == part or (not _GLOB.isdisjoint(part) and fnmatch.fnmatchcase(name, part))
+        for name, part in zip(names, parts, strict=True)
+    )
+
+
+def _everyone(mode: str) -> bool:
+    if re.fullmatch(r"=?[0-7]{3,5}", mode):
+        return mode[-3:] == "777"
+    for clause in mode.split(","):
+        found = re.fullmatch(r"([ugoa]*)([+=])([rwxXst]+)", clause)
+        if (
+            found
+            and (not found[1] or set(found[1]) & set("ao"))
+            and {"r", "w"} <= set(found[3])
+            and set(found[3]) & set("xX")
+        ):
+            return True
+    return False
+
+
+def _setuid(mode: str) -> bool:
+    if re.fullmatch(r"[0-7]{4,5}", mode):
+        return bool(int(mode[-4], 8) & 6) and mode[-3:] != "000"
+    return any(re.fullmatch(r"([ugoa]*)[+=][rwxXt]*s[rwxXst]*", clause) for clause in mode.split(","))

@@ -1,0 +1,172 @@
+"""Words of a shell → the texts they may become: variables, substitutions, quotes, braces, ``~``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain, product
+from typing import TYPE_CHECKING
+
+from paddock.shell.grammar import decoded, text_of
+from paddock.shell.programs import ShellStream
+from paddock.shell.state import ShellState
+from paddock.shell.words import (
+    MAX_EXPANSIONS,
+    SOMETHING,
+    UNKNOWN,
+    Piece,
+    ansi,
+    braces,
+    fields_of,
+    groups_of,
+    guarded,
+    hidden,
+    programs_of,
+    unescaped,
+    unquoted,
+    ways_of,
+)
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+
+class Expansion(ABC):
+    """``state`` is the shell's at the word. What a substitution runs is for whoever walks the text."""
+
+    state: ShellState
+
+    @abstractmethod
+    def apart(self, node: Node, stdin: ShellStream | None) -> ShellStream:
+        """In a shell of its own: what it changes stays there."""
+
+    def inside(self, node: Node) -> None:
+        """Substitutions somewhere in a text."""
+        for child in node.named_children:
+            if child.type in ("command_substitution", "process_substitution"):
+                self.apart(child, None)
+            else:
+                self.inside(child)
+
+    def words(self, nodes: Sequence[Node]) -> list[str]:
+        """What stands side by side without a blank is one word, whatever the grammar makes of it."""
+        return [word for group in groups_of(nodes) for way in self.ways(group) for word in fields_of(way)]
+
+    def ways(self, nodes: Sequence[Node]) -> list[Piece]:
+        """The texts that a word may become. Blanks that part words are kept as they are, those that do not are
+        hidden from ``fields_of`` by ``splits``."""
+        parts = [self._expand(node, quoted=False) for node in nodes]
+        if ways_of(parts) > MAX_EXPANSIONS:
+            parts = [[Piece(UNKNOWN, splits=True, programs=programs_of(chain.from_iterable(parts)))]]
+        homely = bool(nodes) and text_of(nodes[0]).startswith(("~", "{"))  # not behind an empty string
+        ways: list[Piece] = []
+        for chosen in product(*parts):
+            text = "".join(guarded(piece) for piece in chosen)
+            programs = programs_of(chosen)
+            ways += [Piece(self.state.tilde(one) if homely else one, programs=programs) for one in braces(text)]
+        return ways
+
+    def _expand(self, node: Node, *, quoted: bool) -> list[Piece]:
+        match node.type:
+            case (
+                "word"
+                | "number"
+                | "extglob_pattern"
+                | "regex"
+                | "test_operator"
+                | "variable_name"
+                | "special_variable_name"
+            ):
+                if node.type == "number" and node.named_child_count:
+                    return [Piece(UNKNOWN)]
+                return [Piece(unescaped(text_of(node)))]
+            case "raw_string":
+                return [Piece(hidden(text_of(node)[1:-1]))]
+            case "ansi_c_string":
+                return [Piece(hidden(ansi(text_of(node)[2:-1])))]
+            case "string_content" | "heredoc_content":
+                return [Piece(hidden(unquoted(text_of(node))))]
+            case "string" | "translated_string" | "heredoc_body":
+                return self._whole(node, quoted=True)
+            case "concatenation" | "command_name":
+                return self._whole(node, quoted=quoted)
+            case "simple_expansion" | "expansion":
+                return self._variable(node, quoted=quoted)
+            case "command_substitution":
+                out = self.apart(node, None)
+                text = UNKNOWN if out.text is None else out.text.rstrip("\n")
+                return [Piece(text, splits=not quoted, programs=out.programs)]
+            case "process_substitution":
+                out = self.apart(node, None)
+                name = f"/dev/fd/{len(self.state.files)}-{node.start_byte}"
+                self.state.files[name] = out
+                return [Piece(name, programs=out.programs)]
+            case "array":
+                for child in node.named_children:
+                    self._expand(child, quoted=quoted)
+                return [Piece(UNKNOWN, splits=True)]
+            case "$":
+                return [Piece(_dollar(node))]
+            case _ if not node.is_named:
+                return [Piece(unescaped(text_of(node)))]
+            case _:
+                self.inside(node)
+                return [Piece(UNKNOWN, splits=not quoted)]
+
+    def _whole(self, node: Node, *, quoted: bool) -> list[Piece]:
+        """All of a node, with the text between its children: the grammar leaves blanks in quotes out."""
+        data = node.text or b""
+        parts: list[list[Piece]] = []
+        at = node.start_byte
+        marks = ('"',)
+        for child in node.children:
+            if quoted and child.start_byte > at:
+                between = data[at - node.start_byte : child.start_byte - node.start_byte]
+                parts.append([Piece(hidden(unquoted(decoded(between))))])
+            at = child.end_byte
+            if not (quoted and child.type in marks):
+                parts.append(self._expand(child, quoted=quoted))
+        if not node.children or (quoted and node.end_byte > at):
+            text = decoded(data[at - node.start_byte :])
+            parts.append([Piece(hidden(unquoted(text)))])
+        if ways_of(parts) > MAX_EXPANSIONS:
+            return [Piece(UNKNOWN, splits=not quoted, programs=programs_of(chain.from_iterable(parts)))]
+        return [
+            Piece(
+                "".join(guarded(piece) for piece in chosen),
+                splits=True,  # what must not part words has been hidden
+                programs=programs_of(chosen),
+            )
+            for chosen in product(*parts)
+        ]
+
+    def _variable(self, node: Node, *, quoted: bool) -> list[Piece]:
+        named = node.named_children
+        name = text_of(named[0]) if named and named[0].type in ("variable_name", "special_variable_name") else ""
+        operators = [child.type for child in node.children if not child.is_named and child.type not in ("$", "${", "}")]
+        pieces = list(self.state.variables.get(name, ()))
+        if name == "PWD" and not pieces:
+            pieces = [Piece(self.state.cwd)]
+        if not operators and len(named) == 1:
+            known = pieces or [Piece(UNKNOWN)]
+        elif operators[:1] in (["?"], [":?"]):
+            known = pieces or [Piece(SOMETHING)]
+        elif operators[:1] in (["-"], [":-"], ["="], [":="]):
+            known = [*(pieces or [Piece(UNKNOWN)]), *(self.ways(named[1:]) if named[1:] else [Piece("")])]
+        else:
+            self.inside(node)
+            known = [Piece(UNKNOWN)]
+        return [replace(piece, splits=not quoted or name in ("@", "*")) for piece in known]
+
+
+def _dollar(node: Node) -> str:
+    """A ``$`` that the grammar sees alone: of ``$"…"``, or a letter. UNKNOWN: the name of a variable may follow."""
+    around: Node | None = node
+    while around is not None and around.next_sibling is None:
+        around = around.parent
+    following = around.next_sibling if around is not None else None
+    if following is None or following.start_byte > node.end_byte or following.type == '"':
+        return "$"
+    first = text_of(following)[:1]
+    return "" if first == '"' else UNKNOWN if first.isalnum() or first in "_@*#?$!-({['`" else "$"

@@ -1,0 +1,310 @@
+"""Shell text → its tree, by the grammar of tree-sitter-bash.
+
+Imported only when a command is judged: the grammar is a library of its own, and no start of a run needs it. Text
+travels as ``str``; bytes that are not UTF-8 are surrogate escapes and come out of the tree as they went in.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import tree_sitter_bash
+from tree_sitter import Language, Node, Parser
+
+from paddock.shell.dialect import Dialect
+from paddock.shell.known_node_pairs import is_known
+from paddock.shell.posix_differences import beyond_posix
+from paddock.shell.unparsed_text import unaccounted
+
+MAX_TEXT_CHARS = 128 * 1024  # what the kernel takes as one argument (MAX_ARG_STRLEN): no shell is ever given more
+MAX_TREE_DEPTH = 200  # what nobody writes by hand, and no recursion here survives much more of
+
+# No program's output and no key on a keyboard: a terminal shows other text than the shell reads.
+_STRANGE = frozenset(map(chr, (*range(9), *range(11, 32), 127))) - {"\r"}
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
+# The scanner of the grammar asks C about letters, which for others than ASCII reads beyond a table and may crash. To a
+# shell each of those is a plain letter, so the grammar is given plain letters in their place.
+_MARK = b"Xq9Z"
+_FOREIGN = re.compile(rb"[\x80-\xff]")
+_MARKED = re.compile(_MARK + rb"([0-9a-f]{2})")
+_TRANSFORMED = re.compile(r"\$\{!?(?:\w+|[@*#?$!-])(?:\[.*?\])?@[^}]")
+_VARIABLE = re.compile(r"\$[\w@*#?$!{(-]")
+_SYNTAX = frozenset("`;&|<>\"'\n")
+# Builtins that take the name of a variable, and expand its subscript.
+_EVALUATING = frozenset(("let", "read", "printf", "test", "mapfile", "readarray", "getopts", "wait"))
+_OPERATORS = frozenset("|&;<>()\n")
+_QUOTING = frozenset(
+    ("string", "raw_string", "ansi_c_string", "translated_string", "command_substitution", "arithmetic_expansion",
+     "expansion", "simple_expansion")
+)  # fmt: skip
+_CONTINUED = "\\\n"
+# Blanks inside quotes and here-documents count, and not all of them are in a leaf.
+_WHOLE = frozenset({"string", "heredoc_body", "concatenation", "expansion"})
+_RESERVED = frozenset(
+    [
+        "if",
+        "then",
+        "elif",
+        "else",
+        "fi",
+        "for",
+        "while",
+        "until",
+        "do",
+        "done",
+        "case",
+        "esac",
+        "select",
+        "function",
+        "{",
+        "}",
+    ]
+)
+
+
+@cache
+def _parser() -> Parser:
+    return Parser(Language(tree_sitter_bash.language()))
+
+
+class Unparsed(ValueError):  # noqa: N818 (a state, not a fault)
+    """Nobody can tell what a shell would make of the text; the message says why. ``inside``: the part that is meant,
+    where it stands in another spelling (``base64``) in the text itself."""
+
+    def __init__(self, message: str, inside: str = "") -> None:
+        super().__init__(message)
+        self.inside = inside
+
+
+def parse(text: str, dialect: Dialect = Dialect.BASH) -> Node:
+    """Unparsed if ``dialect`` may read it otherwise than the grammar, which is bash's."""
+    if len(text) > MAX_TEXT_CHARS:
+        raise Unparsed(f"it is longer than {MAX_TEXT_CHARS} characters")
+    if not _STRANGE.isdisjoint(text) or "\r" in text:
+        raise Unparsed("it holds control characters")
+    try:
+        data = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise Unparsed("it is not text") from None
+    if _MARK in data:
+        raise Unparsed("it can not be handed to the grammar")
+    plain = _FOREIGN.sub(lambda found: b"%s%02x" % (_MARK, found[0][0]), data)
+    root = _parser().parse(plain).root_node
+    if root.has_error:
+        raise Unparsed("it is not a complete shell command")
+    if _deeper_than(root, MAX_TREE_DEPTH):
+        raise Unparsed(f"it is nested more than {MAX_TREE_DEPTH} deep")
+    if (lost := unaccounted(plain, nodes(root), is_verbatim)) is not None:
+        raise Unparsed(lost, text.replace(_CONTINUED, ""))
+    if not is_known(nodes(root)) or any(_misread(node) for node in leaves(root)):
+        raise Unparsed("a part of it means something else to a shell than to the grammar")
+    if any(node.type == "command_name" and text_of(node) == "coproc" for node in nodes(root)):
+        raise Unparsed("the grammar does not know coproc")
+    if any(_shells_differ(node) for node in nodes(root)):
+        raise Unparsed("not all shells read a quote in it alike")
+    if any(node.type == "test_command" and _is_more_than_a_test(node) for node in nodes(root)):
+        raise Unparsed("the grammar takes an operator for an argument of [")
+    if dialect is Dialect.SH and (other := beyond_posix(nodes(root))) is not None:
+        raise Unparsed(f"only bash is known to read it as the judge does, and another shell would run it: {other}")
+    # Behind `!` and `time` it does not know them, and takes them for programs.
+    if any(node.type == "command_name" and text_of(node) in _RESERVED for node in nodes(root)):
+        raise Unparsed("a reserved word stands where the grammar sees a program")
+    # The shell takes it away, the grammar parts words there.
+    if _CONTINUED in text:
+        joined = text.replace(_CONTINUED, "")
+        if tokens(root) != tokens(parse(joined, dialect)):
+            raise Unparsed("a line is continued inside a word", joined)
+    return root
+
+
+def text_of(node: Node) -> str:
+    return decoded(node.text or b"")
+
+
+def decoded(data: bytes) -> str:
+    """A piece of what the grammar was given, as it was written."""
+    return _MARKED.sub(lambda found: bytes([int(found[1], 16)]), data).decode("utf-8", "surrogateescape")
+
+
+def tokens(root: Node) -> tuple[str, ...]:
+    """What the text is made of, without comments, and blanks between words as one: two texts with the same tokens are
+    the same command. Text that is in no leaf of the tree is in here as it stands."""
+    found: list[str] = []
+    data, begin = root.text or b"", root.start_byte
+    last, gap, at = None, "", begin
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        if node.child_count and node.type not in _WHOLE:
+            waiting += reversed(node.children)
+            # A digit that touches a redirection belongs to it.
+            if node.type in ("command", "pipeline", "list") or node.type.endswith("_redirect"):
+                found.append(f"<{node.type}>")
+            continue
+        gap += decoded(data[at - begin : node.start_byte - begin])
+        at = node.end_byte
+        if node.type == "comment":
+            continue
+        between = _between(last, gap, node)
+        found += [between, text_of(node)] if between else [text_of(node)]
+        last, gap = node, ""
+    gap += decoded(data[at - begin :])
+    return (*found, gap) if gap.strip() else tuple(found)
+
+
+def _between(last: Node | None, gap: str, node: Node) -> str:
+    """What counts of the text between two leaves. The grammar takes a here-document's first blanks for such text."""
+    if "heredoc_body" in (node.type, last.type if last is not None else ""):
+        return gap
+    gap = gap.replace(_CONTINUED, "")
+    if gap.strip():
+        return gap
+    if last is None or (not last.is_named and last.parent is not None and last.parent.type.endswith("_redirect")):
+        return ""
+    return gap.strip(" \t") or (gap[:1] and " ")
+
+
+def leaves(root: Node) -> Iterator[Node]:
+    return (node for node in nodes(root) if node.child_count == 0)
+
+
+def nodes(root: Node, *, without: Callable[[Node], bool] = lambda _: False) -> Iterator[Node]:
+    """All of the tree, but what is inside of those ``without``."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        if not without(node):
+            waiting += reversed(node.children)
+
+
+def _misread(leaf: Node) -> bool:
+    """In some corners the grammar takes for text what a shell takes for syntax."""
+    text = _ESCAPED.sub("", text_of(leaf))
+    if leaf.type == "word":
+        inside = _is_in_expansion(leaf)
+        syntax = _SYNTAX if inside else _SYNTAX | {" ", "\t"}
+        # A substitution inside of one.
+        return not syntax.isdisjoint(text) or _VARIABLE.search(text) is not None or "\\`" in text_of(leaf)
+    if leaf.type not in ("string_content", "heredoc_content", "heredoc_body", "extglob_pattern", "regex"):
+        return False
+    return ("`" in text or "$(" in text) and not is_verbatim(leaf)
+
+
+def _is_in_expansion(leaf: Node) -> bool:
+    """Where blanks part no words."""
+    around = leaf.parent
+    while around is not None and around.type == "concatenation":
+        around = around.parent
+    return around is not None and around.type == "expansion"
+
+
+def is_verbatim(leaf: Node) -> bool:
+    """The body of a here-document whose mark is quoted."""
+    if leaf.type not in ("heredoc_body", "heredoc_content"):
+        return False
+    around = leaf.parent
+    while around is not None and around.type != "heredoc_redirect":
+        around = around.parent
+    start = next((child for child in around.children if child.type == "heredoc_start"), None) if around else None
+    return start is not None and not set("'\"\\").isdisjoint(text_of(start))
+
+
+def _is_more_than_a_test(node: Node) -> bool:
+    """``[`` is a command like any other: ``[ a || b ]`` runs ``b ]``. Only ``[[`` has operators of its own."""
+    text = (node.text or b"").decode("latin-1")
+    if not text.startswith("[") or text.startswith("[["):
+        return False
+    outside = list(text)
+    for inner in nodes(node, without=lambda one: one.type in _QUOTING):
+        if inner.type in _QUOTING:
+            start, end = inner.start_byte - node.start_byte, inner.end_byte - node.start_byte
+            outside[start:end] = " " * (end - start)
+    return not _OPERATORS.isdisjoint(_ESCAPED.sub("", "".join(outside)))
+
+
+def _shells_differ(node: Node) -> bool:
+    """A quote behind a backslash in ``$'…'``, and quotes in ``${…}``."""
+    if node.type == "ansi_c_string":
+        return "\\'" in text_of(node)[:-1]
+    if node.type != "expansion":
+        return False
+    text = text_of(node)
+    return "'" in text and not _SYNTAX.isdisjoint(text.replace("'", "").replace('"', ""))
+
+
+def evaluates_literals(root: Node) -> bool:
+    """Bash expands what arithmetic finds in a variable or a quoted word once more: ``x='a[$(id)]'; ((x))`` runs id."""
+    return any(map(_evaluates, nodes(root))) and any(map(_hides_a_command, nodes(root)))
+
+
+def transforms(root: Node) -> bool:
+    """``${x@P}`` expands the value once more, and runs what stands in it."""
+    return any(node.type == "expansion" and _TRANSFORMED.match(text_of(node)) is not None for node in nodes(root))
+
+
+def _evaluates(node: Node) -> bool:
+    match node.type:
+        case "arithmetic_expansion" | "subscript" | "c_style_for_statement" | "((" | "[[":
+            return True
+        case "expansion":
+            return re.match(r"\$\{(?:!|[\w@*]+:[^-=?+])", text_of(node)) is not None
+        case "declaration_command" | "unset_command":
+            return node.children[0].type not in ("export", "readonly")
+        case "test_operator":
+            return text_of(node) == "-v"
+        case "command_name":
+            return text_of(node) in _EVALUATING
+    return False
+
+
+def _hides_a_command(node: Node) -> bool:
+    """A literal that would be a substitution if it were expanded."""
+    if node.type not in ("raw_string", "ansi_c_string", "word", "string_content"):
+        return False
+    text = text_of(node)
+    if node.type == "ansi_c_string" and re.search(r"\\[xuU0-7]", text):
+        return True
+    plain = text if node.type in ("raw_string", "ansi_c_string") else "".join(_ESCAPED.findall(text))
+    return "$(" in plain or "`" in plain or "\\$" in plain
+
+
+def _deeper_than(root: Node, most: int) -> bool:
+    level = [root]
+    for _ in range(most):
+        level = [child for node in level for child in node.children]
+        if not level:
+            return False
+    return True
+
+
+def is_statement(node: Node) -> bool:
+    return node.type in ("pipeline", "command", "list", "redirected_statement", "subshell", "compound_statement") or (
+        node.type.endswith(("_statement", "_command", "_definition"))
+    )
+
+
+def runs_on(loop: Node) -> bool:
+    """Without end, and without waiting for what it starts."""
+    condition, body = loop.child_by_field_name("condition"), loop.child_by_field_name("body")
+    endless = condition is None or text_of(condition).strip("; ") in (":", "true")
+    if not endless or body is None:
+        return False
+    names = {text_of(node) for node in nodes(body) if node.type == "command_name"}
+    return any(node.type == "&" for node in nodes(body)) and names.isdisjoint({"sleep", "wait", "read", "break"})
+
+
+def starts_itself(node: Node, name: str) -> bool:
+    """In a pipe or in the background, so that each start starts two."""
+    waiting = [(node, False)]
+    while waiting:
+        here, doubled = waiting.pop()
+        if here.type == "command_name" and doubled and text_of(here) == name:
+            return True
+        children = here.children
+        for at, child in enumerate(children):
+            behind = at + 1 < len(children) and children[at + 1].type == "&"
+            waiting.append((child, doubled or behind or here.type == "pipeline"))
+    return False

@@ -1,0 +1,183 @@
+"""Words of a shell, as letters: quoting, escapes, braces, and what stays unknown.
+
+While a word is put together, letters that have lost their meaning (quoted blanks and braces) are moved out of the way,
+to code points that no text holds: ``hidden`` does it, ``shown`` takes it back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+UNKNOWN = "\ud800"  # any text, also none; no surrogate escape looks like this
+SOMETHING = "\ud801"  # any text, not empty
+_BLANKS = re.compile(r"[ \t\n]+")
+_OPEN, _COMMA, _CLOSE = "\ud802", "\ud803", "\ud804"  # braces that a shell would expand
+_BRACES = str.maketrans({"{": _OPEN, ",": _COMMA, "}": _CLOSE})
+_PLAIN = str.maketrans({_OPEN: "{", _COMMA: ",", _CLOSE: "}"})
+_NESTED = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
+_SEQUENCE = re.compile(f"{_OPEN}[^{_COMMA}]*\\.\\.[^{_COMMA}]*{_CLOSE}")
+MAX_EXPANSIONS = 32  # to expand one word; more are unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    text: str
+    splits: bool = False  # unquoted: blanks in it part words
+    programs: frozenset[str] = frozenset()
+
+
+def groups_of(nodes: Sequence[Node]) -> list[list[Node]]:
+    groups: list[list[Node]] = []
+    for node in nodes:
+        if groups and groups[-1][-1].end_byte == node.start_byte:
+            groups[-1].append(node)
+        else:
+            groups.append([node])
+    return groups
+
+
+def printed(words: Sequence[str]) -> str | None:
+    program, *rest = words
+    if os.path.basename(program) == "echo":
+        while rest and re.fullmatch(r"-[neE]+", rest[0]):
+            flags = rest.pop(0)
+            if "e" in flags:
+                rest = [ansi(word) for word in rest]
+        return " ".join(rest) + "\n"
+    if rest[:1] == ["--"]:
+        rest = rest[1:]
+    if not rest:
+        return ""
+    form, *values = rest
+    taken = iter(values)
+    parts = re.split(r"(%.)", form.replace("%%", "\0"))
+    if not {part for part in parts if part.startswith("%")} <= {"%s", "%b"}:
+        return None
+    shown = "".join(ansi(next(taken, "")) if part.startswith("%") else ansi(part) for part in parts)
+    more = "".join(f" {ansi(value)}" for value in taken)  # the form is used again for these
+    return (shown + more).replace("\0", "%")
+
+
+def known_text(ways: Sequence[Piece]) -> str | None:
+    texts = [shown(way.text) for way in ways]
+    return "\n".join(texts) if texts and not any(map(unknown, texts)) else None
+
+
+def ways_of(parts: Sequence[Sequence[Piece]]) -> int:
+    count = 1
+    for part in parts:
+        count *= len(part)
+        if count > MAX_EXPANSIONS:
+            return count
+    return count
+
+
+# Blanks that part no words are moved out of the way while words are put together.
+_HIDE = {ord(blank): 0xD900 + at for at, blank in enumerate(" \t\n{,}~")}
+_SHOW = {code: chr(blank) for blank, code in _HIDE.items()}
+
+
+def hidden(text: str) -> str:
+    return text.translate(_HIDE)
+
+
+def shown(text: str) -> str:
+    return text.translate(_SHOW).translate(_PLAIN)
+
+
+def guarded(piece: Piece) -> str:
+    return piece.text if piece.splits else re.sub(r"[ \t\n]", lambda blank: chr(_HIDE[ord(blank[0])]), piece.text)
+
+
+def fields_of(way: Piece) -> Iterator[str]:
+    if not way.text:
+        yield ""
+    yield from map(shown, parted(way.text))
+
+
+def parted(text: str) -> list[str]:
+    """By the blanks of a shell. ``str.split`` parts by those of Unicode too, which are letters to a shell."""
+    return [word for word in _BLANKS.split(text) if word]
+
+
+def braces(text: str) -> list[str]:
+    """``a{b,c}`` → ``ab``, ``ac``. What a sequence (``{a..c}``) makes of a word is unknown."""
+    if _SEQUENCE.search(text):
+        return [UNKNOWN]
+    done: list[str] = []
+    waiting = [text]
+    while waiting:
+        one = waiting.pop()
+        found = next((match for match in _NESTED.finditer(one) if _COMMA in match[1]), None)
+        if found is None:
+            done.append(one.translate(_PLAIN))
+        elif len(done) + len(waiting) > MAX_EXPANSIONS:
+            return [UNKNOWN]
+        else:
+            options = found[1].split(_COMMA)
+            waiting += [one[: found.start()] + option + one[found.end() :] for option in reversed(options)]
+    return done
+
+
+def unescaped(text: str) -> str:
+    """An unquoted word: a backslash takes the meaning from what follows, and a line break goes away with it."""
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        letter = text[at]
+        if letter == "\\" and at + 1 < len(text):
+            following = text[at + 1]
+            out.append("" if following == "\n" else hidden(following))
+            at += 2
+            continue
+        out.append(letter.translate(_BRACES))
+        at += 1
+    return "".join(out)
+
+
+def unquoted(text: str) -> str:
+    """Inside double quotes a backslash means something before ``$ ` " \\`` and a line break only."""
+    return re.sub(r'\\([$`"\\\n])', lambda found: "" if found[1] == "\n" else found[1], text)
+
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "e": "\x1b", "E": "\x1b", "f": "\f", "v": "\v"}
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|u[0-9a-fA-F]{1,4}|U[0-9a-fA-F]{1,8}|[0-7]{1,4}|c.|.)", re.DOTALL)
+
+
+def ansi(text: str) -> str:
+    def letter(found: re.Match[str]) -> str:
+        code = found[1]
+        if code[0] in "xuU" and len(code) > 1:
+            return _character(int(code[1:], 16))
+        if code[0] in "01234567":
+            return _character(int(code, 8) & 0xFF)
+        if code[0] == "c" and len(code) > 1:
+            return _character(ord(code[1]) & 0x1F)
+        return _ESCAPES.get(code, code)
+
+    return _ESCAPE.sub(letter, text)
+
+
+def _character(number: int) -> str:
+    return chr(number) if 0 < number < 0x110000 and not 0xD800 <= number < 0xE000 else UNKNOWN
+
+
+def quoted(word: str) -> str:
+    """As text of a shell, unless a part of it is unknown."""
+    return word if unknown(word) else shlex.quote(word)
+
+
+def unknown(text: str) -> bool:
+    return UNKNOWN in text or SOMETHING in text
+
+
+def programs_of(pieces: Iterable[Piece]) -> frozenset[str]:
+    return frozenset().union(*(piece.programs for piece in pieces))

@@ -1,0 +1,150 @@
+"""A path as the kernel walks it, one name at a time, to see every link that leads it and where it ends.
+
+A link counts by the directory it stands in: who can write there, chooses where it leads. Only what does not exist has
+no links: a directory that can not be entered may hold one. If it belongs to somebody else, no command of this user has
+shut it and none gets through it, so it is as good as empty. One's own is an error, because Landlock does not judge
+chmod. (``core/src/kernel/resolved_path.rs`` walks by the same rules.)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import stat
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from paddock.errors import PolicyError
+
+MAX_LINKS = 40  # as many as the kernel follows in one path
+
+
+class Identity(NamedTuple):
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> Identity:
+        return cls(found.st_dev, found.st_ino)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPath:
+    """A name that no link leads to. ``object``: what has it, if something does; ``above``: the directories it is in."""
+
+    path: str
+    object: Identity | None
+    above: tuple[Identity, ...]
+    directory: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A place and all below it, known by name and, if it was a directory, by inode: it may have been renamed since."""
+
+    path: str
+    identity: Identity | None = None
+
+    def names(self, path: str) -> bool:
+        return f"{path}/".startswith(f"{self.path.rstrip('/')}/")
+
+    def holds(self, place: ResolvedPath) -> bool:
+        return self.identity is not None and self.identity in (place.object, *place.above)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathWalk:
+    written: str  # absolute, by the letters alone
+    links: tuple[ResolvedPath, ...]  # in the order they were met
+    end: ResolvedPath
+
+    @property
+    def straight(self) -> bool:
+        return not self.links
+
+    @property
+    def places(self) -> tuple[ResolvedPath, ...]:
+        return (*self.links, self.end)
+
+
+def follow(path: str) -> PathWalk:
+    written = path if path.startswith("/") else os.path.join(os.getcwd(), path)
+    ahead = _names(written)
+    root = os.lstat("/")
+    here, chain, links = "", [Identity.of(root)], list[ResolvedPath]()
+    found: os.stat_result | None = root  # None: the rest of the name lies below what is not there
+    while ahead:
+        name = ahead.pop()
+        if name == "..":
+            here = os.path.dirname(here).rstrip("/")
+            if found is not None:
+                found, chain = root, chain[:1] + chain[1:-1]  # some directory
+            continue
+        above, here = here, f"{here}/{name}"
+        if found is None:
+            continue
+        found = _look(here, above or "/")
+        if found is None:
+            continue
+        if not stat.S_ISLNK(found.st_mode):
+            chain.append(Identity.of(found))
+            continue
+        if len(links) == MAX_LINKS:
+            raise _wrong(written, OSError(errno.ELOOP, "too many symbolic links"))
+        links.append(ResolvedPath(path=here, object=Identity.of(found), above=tuple(reversed(chain))))
+        target = _read(here)
+        if target.startswith("/"):
+            here, chain = "", chain[:1]
+        else:
+            here = above
+        found = root
+        ahead += _names(target)
+    above_end = tuple(reversed(chain))
+    if found is None:
+        end = ResolvedPath(path=here or "/", object=None, above=above_end)
+    else:
+        directory = stat.S_ISDIR(found.st_mode)
+        end = ResolvedPath(path=here or "/", object=above_end[0], above=above_end[1:], directory=directory)
+    return PathWalk(written=os.path.normpath(written), links=tuple(links), end=end)
+
+
+def _names(path: str) -> list[str]:
+    return [name for name in reversed(path.split("/")) if name not in ("", ".")]
+
+
+def _look(path: str, directory: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError as error:
+        # Where it can be searched, the error says nothing of what is there.
+        if _is_ours(directory) or os.access(directory, os.X_OK):
+            raise _wrong(directory, error) from None
+        return None
+    except OSError as error:
+        raise _wrong(path, error) from None
+
+
+def _is_ours(directory: str) -> bool:
+    try:
+        return os.lstat(directory).st_uid == os.getuid()
+    except OSError:  # it was there a moment ago
+        return True
+
+
+def _read(link: str) -> str:
+    try:
+        return os.readlink(link)
+    except OSError as error:
+        raise _wrong(link, error) from None
+
+
+def _wrong(path: str, error: OSError) -> PolicyError:
+    shut = error.errno == errno.EACCES
+    return PolicyError(
+        f"what lies behind it can not be told: {error.strerror}",
+        where=path,
+        hint=f"see who shut it, then: chmod u+x {shlex.quote(path)}" if shut else None,
+    )

@@ -1,0 +1,46 @@
+"""What git leaves behind in a copy and obeys later: its index, the counts of an unfinished rebase.
+
+The core judges the content, as it does after a run in a live workspace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+from paddock.core import process as core
+from paddock.policy.git_layout import GIT, layout
+from paddock.workspace.model import ROOT, Change, Type, inside
+from paddock.workspace.repositories import Repositories
+from paddock.workspace.tree import parent_of
+
+
+def harmful_state(changes: Iterable[Change], upper: int, repositories: Repositories) -> Iterator[str]:
+    """The paths that the host's git would obey to the harm of its user."""
+    directories = repositories.known | repositories.made
+    for change in changes:
+        part = _part(change.path, directories)
+        if part is None or change.new is None or change.new.type is not Type.FILE:
+            continue
+        if os.path.basename(part) in layout().checked and not core.ask(
+            "git-state", part, question=_content(upper, change.path)
+        ):
+            yield change.path
+
+
+def _part(path: str, directories: Iterable[str]) -> str | None:
+    """The path from its git directory on; None: it lies in none."""
+    names = path.split("/")
+    if GIT in names[:-1]:
+        return "/".join(names[names.index(GIT) + 1 :])
+    for one in directories:
+        if path != one and inside(path, one):
+            return path if one == ROOT else path[len(one) + 1 :]
+    return None
+
+
+def _content(upper: int, path: str) -> bytes:
+    with parent_of(upper, path) as (directory, name):
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+        with open(file, "rb") as opened:
+            return opened.read()

@@ -1,0 +1,118 @@
+"""Every step of an apply ends here: what was put aside is thrown away only if it is known.
+
+The same function decides right after a step and after a crash, so there is one rule for both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from dataclasses import dataclass
+
+from paddock.workspace import kernel
+from paddock.workspace.copy import copy_entry
+from paddock.workspace.model import FileVersion, Type
+from paddock.workspace.record import ApplyStep, Record
+from paddock.workspace.tree import DIRECTORY, entry, parent_of, remove
+
+KEPT = "kept"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """Descriptors of the three directories of a session."""
+
+    upper: int
+    lower: int
+    state: int  # session.json, the record, what is kept
+
+
+class LeftError(Exception):
+    """The host was faster."""
+
+    def __init__(self, reason: str = "changed on the host while it was applied", *, stranded: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.stranded = stranded  # a version of the host's had to stay under a temporary name
+
+
+def recover(roots: Roots, record: Record) -> list[str]:
+    """Settle what an interrupted apply left, so that nothing of it lies about; says what could not be."""
+    if record.unfinished is None:
+        return []
+    staged = record.staged or {}
+    problems = []
+    for step in record.unfinished.steps:
+        try:
+            with parent_of(roots.lower, step.path) as (parent, name):
+                kernel.mend(step.temporary, name, parent)
+                settle(roots, record.unfinished.token, step, staged.get(step.path), parent, name)
+        except LeftError as left:
+            if left.stranded:
+                problems.append(f"{step.path}: {left.reason}")
+        except OSError as error:
+            # Its directory is gone, or has been replaced already: nothing can lie there.
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                problems.append(f"{step.path}: {error.strerror}")
+    record.end(record.unfinished.token)
+    return problems
+
+
+def settle(roots: Roots, token: str, step: ApplyStep, staged: FileVersion | None, parent: int, name: str) -> None:
+    """Decide over what lies under the temporary name: our own file goes, the host's judged one too, any other goes
+    back."""
+    aside = entry(step.temporary, parent)
+    if aside is None:
+        return
+    judged = step.old is not None and step.old.same(aside.identity)
+    if step.places and (aside.inode == staged.inode if staged else not judged):
+        remove_own(step.temporary, parent)
+        raise LeftError
+    reason = "changed on the host while it was applied"
+    if judged:
+        try:
+            if step.keep and aside.type in (Type.FILE, Type.LINK):
+                _keep(roots.state, token, step, parent)
+            remove(step.temporary, parent)
+            return
+        except OSError as error:  # the host put something into the directory; or there is no room to keep the file
+            reason = f"what the host has there can not be removed: {error.strerror}"
+    now = entry(name, parent)
+    if now is None:
+        kernel.rename_new(step.temporary, name, parent)
+    elif staged and now.inode == staged.inode:
+        kernel.exchange(step.temporary, name, parent)
+        remove_own(step.temporary, parent)
+    else:  # a third version has come: nothing is thrown away
+        raise LeftError(f"{reason}; an earlier version is now {step.temporary}", stranded=True)
+    raise LeftError(reason)
+
+
+def remove_own(name: str, parent: int) -> None:
+    found = entry(name, parent)
+    if found and found.type is Type.DIRECTORY:
+        shutil.rmtree(name, dir_fd=parent)  # by descriptors, and not deeper than a scan goes
+    else:
+        os.unlink(name, dir_fd=parent)
+
+
+def _keep(state: int, token: str, step: ApplyStep, parent: int) -> None:
+    """The host's version, on the disk of the session's state before it leaves the workspace."""
+    parts = [KEPT, token, *step.path.split("/")]
+    name = parts.pop()
+    fd = os.dup(state)
+    try:
+        for part in parts:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(part, 0o700, dir_fd=fd)
+            child = os.open(part, DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = child
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=fd)  # an interrupted apply may have come this far
+        copy_entry(step.temporary, parent, name, fd, None)
+        kernel.sync(fd)
+    finally:
+        os.close(fd)

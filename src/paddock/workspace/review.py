@@ -1,0 +1,86 @@
+"""A session's changes, judged: what diff shows and apply carries out."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from paddock.workspace.apply import ApplyOutcome, apply
+from paddock.workspace.conflicts import Selection, Terms, judge
+from paddock.workspace.git_state import harmful_state
+from paddock.workspace.model import Change
+from paddock.workspace.record import Record
+from paddock.workspace.renames import with_renames
+from paddock.workspace.replace_file import Roots, recover
+from paddock.workspace.repositories import repositories_in
+from paddock.workspace.scan import scan
+from paddock.workspace.sessions import Session, directories_of
+from paddock.workspace.trusted_paths import obeyed_in
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    session: Session
+    roots: Roots
+    terms: Terms
+    record: Record
+    changes: tuple[Change, ...]
+
+    @property
+    def selected(self) -> list[Change]:
+        return [change for change in self.changes if self.terms.selection.holds(change)]
+
+    def apply(self) -> ApplyOutcome:
+        return apply(self.roots, list(self.changes), self.terms, self.record)
+
+
+@contextmanager
+def reviewed(
+    session: Session, *, selection: Selection | None = None, overwrite: bool = False, renames: bool = True
+) -> Iterator[Review]:
+    with session.roots() as roots:
+        record = Record.read(roots.state)
+        changes = scan(roots.upper, roots.lower, unseen=record.temporaries)
+        if renames:
+            changes = with_renames(changes, roots.upper, roots.lower)
+        repositories = repositories_in(changes, roots.lower)
+        terms = Terms(
+            started_ns=session.started_ns,
+            directories=directories_of(roots.state),
+            hidden=session.hidden,
+            mounted=frozenset(_mounted_in(session.workspace)),
+            is_protected=session.is_protected,
+            obeyed=frozenset(
+                (
+                    *obeyed_in(session.workspace, session.is_protected, os.path.expanduser("~")),
+                    *harmful_state(changes, roots.upper, repositories),
+                )
+                if changes
+                else ()
+            ),
+            repositories=repositories,
+            selection=selection or Selection(),
+            overwrite=overwrite,
+        )
+        yield Review(
+            session=session, roots=roots, terms=terms, record=record, changes=tuple(judge(changes, terms, record))
+        )
+
+
+def recovered(session: Session) -> list[str]:
+    """Settle what an interrupted apply left, before anything is judged; says what could not be."""
+    with session.roots() as roots:
+        return recover(roots, Record.read(roots.state))
+
+
+def _mounted_in(workspace: str) -> Iterator[str]:
+    """Where something is mounted inside the workspace. An overlay does not show it: the session knew nothing of it."""
+    below = f"{workspace.rstrip('/')}/"
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        for line in file:
+            place = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), line.split(" ")[4])
+            if place.startswith(below):
+                yield place[len(below) :]

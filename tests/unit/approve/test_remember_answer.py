@@ -1,0 +1,97 @@
+"""An answer for good: one exact rule in the person's own file, or none."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+
+from paddock.approve.remember_answer import MAX_FILE_BYTES, approval_for, keep, rule_for, written
+from paddock.errors import PolicyError
+from paddock.policy.model import Action
+from paddock.policy.trust.approved import load_approved, place
+from tests.unit.approve.questions import host_question, question
+from tests.unit.policy.world import World
+
+
+def test_a_rule_names_the_program_the_arguments_and_the_directory(world: World) -> None:
+    rule = rule_for(question(argv=("git", "push", "a.b c", "\udcff")), world.origin)
+    assert (rule.id, rule.action) == ("git-1", Action.ALLOW)
+    assert [(match.key, match.values, match.negate) for match in rule.matches] == [
+        ("exe", ("/usr/bin/git",), False),
+        ("argv_regex", ("^git push a\\.b\\\\x20c \\xff$",), False),
+        ("cwd_glob", ("/w",), False),
+    ]
+
+
+def test_what_is_kept_is_read_again_and_kept_once(world: World) -> None:
+    for argv in (("git", "push"), ("git", "pull"), ("git", "push")):
+        keep(rule_for(question(argv=argv), world.origin), world.origin)
+    rules = load_approved(world.origin).rules
+    assert [rule.id for rule in rules] == ["git-1", "git-2"]
+    assert str(rules[1].source) == f"{place(world.origin)}:8"
+    file = os.stat(place(world.origin))
+    assert stat.S_IMODE(file.st_mode) == 0o600
+    assert os.listdir(world.config) == ["approved.toml"]
+
+
+def test_a_host_is_kept_with_its_port_and_once(world: World) -> None:
+    keep(rule_for(question(), world.origin), world.origin)
+    for port in (443, 22, 443):
+        approval = approval_for(host_question(port=port), world.origin)
+        assert written(approval) == f'[[host]]\nname = "new.example:{port}"\n'
+        keep(approval, world.origin)
+    approved = load_approved(world.origin)
+    assert [str(host.value) for host in approved.hosts] == ["new.example:443", "new.example:22"]
+    assert [rule.id for rule in approved.rules] == ["git-1"]
+
+
+def test_no_odd_host_is_kept(world: World) -> None:
+    for host in ("*.example", "a b", "metadata", "169.254.1.1", "0x7f.1", "@github"):
+        with pytest.raises(PolicyError):
+            keep(approval_for(host_question(host=host), world.origin), world.origin)
+    assert load_approved(world.origin).hosts == ()
+
+
+def test_what_a_person_wrote_stays(world: World) -> None:
+    text = '# mine\n[[rule]]\nid = "git-1"\naction = "allow"\nexe = "/usr/bin/make"'
+    world.user("approved.toml", text)
+    keep(rule_for(question(), world.origin), world.origin)
+    assert (world.config / "approved.toml").read_text().startswith(text + "\n\n[[rule]]\n")
+    assert [rule.id for rule in load_approved(world.origin).rules] == ["git-1", "git-2"]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"cwd": "/w/*"}, {"cwd": "/w/a?"}, {"cwd": ""}, {"cwd": "/w\udcff"}, {"exe": "/b*n"}, {"argv": ("x" * 40_000,)}],
+)
+def test_what_no_rule_can_say_exactly_is_not_kept(world: World, changed: dict[str, object]) -> None:
+    with pytest.raises(PolicyError):
+        rule_for(question(**changed), world.origin)
+    assert not os.path.exists(place(world.origin))
+
+
+def test_dollars_and_quotes_are_letters(world: World) -> None:
+    strange = question(exe='/opt/a"$HOME\\b/git', cwd="/w/$X [1] ~", argv=('"', "$Y", "'", "\n"))
+    keep(rule_for(strange, world.origin), world.origin)
+    (rule,) = load_approved(world.origin).rules
+    assert rule.matches[0].values == ('/opt/a"$HOME\\b/git',)
+    assert rule.matches[2].values == ("/w/$X [1] ~",)
+
+
+def test_a_file_that_is_wrong_is_left_alone(world: World) -> None:
+    kept = world.user("approved.toml", "[[rule]]\n")
+    with pytest.raises(PolicyError, match=r"approved\.toml:1: .*every rule needs an id"):
+        rule_for(question(), world.origin)
+    assert kept.read_text() == "[[rule]]\n"
+    rule = rule_for(question(), World(world.root / "elsewhere").origin)
+    for text in ("[[rule]]\n", "#" * MAX_FILE_BYTES):
+        kept.write_text(text)
+        with pytest.raises(PolicyError):
+            keep(rule, world.origin)
+        assert kept.read_text() == text
+    kept.unlink()
+    kept.symlink_to(world.user("other.toml", ""))
+    with pytest.raises(PolicyError, match="symbolic link"):
+        keep(rule, world.origin)

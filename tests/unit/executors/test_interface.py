@@ -1,0 +1,166 @@
+"""What stands on the seam needs nothing but its shape: a child that is only memory does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from paddock import Action, ToolCall, ToolPolicy, Tools, UsageError
+from paddock.executors.interface import KILL, TERM, CommandLine, Failure, Input, NotStarted, Size
+from paddock.executors.run import Outcome, run
+from paddock.executors.shells import Shells, ShellStatus
+
+
+class Child:
+    """Says its words and ends, or stays until it is told."""
+
+    pid = None
+    stdin: Input | None = None
+
+    def __init__(self, words: bytes, code: int | None) -> None:
+        self.stdout, self.stderr = asyncio.StreamReader(), asyncio.StreamReader()
+        self.stdout.feed_data(words)
+        self.returncode: int | None = None
+        self.heard: list[int] = []
+        self._ended = asyncio.Event()
+        if code is not None:
+            self._end(code)
+
+    async def wait(self) -> int:
+        await self._ended.wait()
+        assert self.returncode is not None
+        return self.returncode
+
+    def send_signal(self, signal: int) -> None:
+        self.heard.append(signal)
+        if self.returncode is None:
+            self._end(-signal)
+
+    def _end(self, code: int) -> None:
+        self.returncode = code
+        self.stdout.feed_eof()
+        self.stderr.feed_eof()
+        self._ended.set()
+
+
+class Memory:
+    name = "memory"
+    confines_writes = True
+
+    def __init__(self, words: bytes = b"", code: int | None = 0, failure: Failure | None = None) -> None:
+        self._words, self._code, self._failure = words, code, failure
+        self.asked: list[tuple[CommandLine, str | None, dict[str, str], bool]] = []
+        self.children: list[Child] = []
+
+    async def spawn(
+        self,
+        command: CommandLine,
+        *,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bool = False,
+        tty: Size | None = None,
+    ) -> Child:
+        self.asked.append((command, cwd, dict(env or {}), stdin))
+        if self._failure is not None:
+            raise NotStarted("not here", failure=self._failure)
+        self.children.append(Child(self._words, self._code))
+        return self.children[-1]
+
+    async def dispose(self) -> tuple[str, ...]:
+        return ()
+
+
+def test_a_run_hands_everything_to_the_place_and_back() -> None:
+    """H-022, H-023"""
+
+    async def scene() -> None:
+        place = Memory(b"words", 3)
+        result = await run(place, "make", cwd="/there", env={"A": "b"}, stdin=b"x")
+        assert place.asked == [("make", "/there", {"A": "b"}, True)]
+        assert (result.outcome, result.exit_code, result.stdout) == (Outcome.EXITED, 3, "words")
+
+    asyncio.run(scene())
+
+
+def test_the_bash_tool_takes_it(tmp_path: Any) -> None:
+    """H-023"""
+
+    async def scene() -> None:
+        place = Memory(b"words", 0)
+        tools = Tools(ToolPolicy(cwd=str(tmp_path), require_approval_for_execute=False), executor=place)
+        result = await tools.call(ToolCall(name="bash", arguments={"command": "echo words"}))
+        assert result.decision.action is Action.ALLOW, result
+        assert getattr(result.content, "stdout", None) == b"words"
+        assert [command for command, *_ in place.asked] == ["echo words"]
+
+    asyncio.run(scene())
+
+
+def test_who_is_cancelled_ends_its_child_and_who_was_before_starts_none() -> None:
+    """H-022, H-045"""
+
+    async def scene() -> None:
+        place = Memory(b"so far", None)
+        running = asyncio.create_task(run(place, "serve"))
+        while not place.children:
+            await asyncio.sleep(0)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert place.children[0].heard == [TERM, KILL]
+        early = asyncio.create_task(run(place, "serve"))
+        early.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await early
+        assert len(place.children) == 1
+
+    asyncio.run(scene())
+
+
+def test_what_was_said_before_the_time_was_over_is_kept() -> None:
+    async def scene() -> None:
+        result = await run(Memory(b"so far", None), "serve", timeout_s=0.05)
+        assert (result.outcome, result.exit_code, result.stdout) == (Outcome.TIMED_OUT, 124, "so far")
+
+    asyncio.run(scene())
+
+
+def test_a_limit_that_is_no_number_is_an_error_and_starts_nothing() -> None:
+    place = Memory()
+    for limit in ("timeout_s", "idle_timeout_s"):
+        with pytest.raises(UsageError):
+            asyncio.run(run(place, "true", **{limit: float("nan")}))  # type: ignore[arg-type]
+    assert place.asked == []
+
+
+def test_a_shell_that_has_no_place_has_failed_and_nothing_runs_in_its_stead() -> None:
+    """H-037"""
+
+    async def scene() -> None:
+        place = Memory(failure=Failure.UNAVAILABLE)
+        shells = Shells(place)
+        shell = await shells.start("serve")
+        assert (shell.state, len(place.asked)) == (ShellStatus.FAILED, 1)
+        assert shell.error is not None
+        assert "not here" in shell.error
+        await shells.dispose()
+
+    asyncio.run(scene())
+
+
+def test_a_shell_in_memory_runs_until_it_is_killed() -> None:
+    async def scene() -> None:
+        place = Memory(b"ready\n", None)
+        shells = Shells(place)
+        shell = await shells.start("serve")
+        await shell.wait_for("ready", timeout_s=60)
+        assert (shell.state, shell.read().text) == (ShellStatus.RUNNING, "ready\n")
+        await shell.kill()
+        assert shell.state is ShellStatus.KILLED
+        await shells.dispose()
+
+    asyncio.run(scene())

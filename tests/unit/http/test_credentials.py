@@ -1,0 +1,107 @@
+"""Secrets are read from where they lie, and put where they belong."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from paddock.errors import PolicyError
+from paddock.http.credentials import injection, injections, read
+from paddock.policy.model import Credential, CredentialKind, InjectMode, Route, Source, Upstream
+
+
+def credential(kind: CredentialKind, place: str) -> Credential:
+    return Credential(kind=kind, place=place, source=Source(file="p.toml", line=3))
+
+
+def route(mode: InjectMode | None = None, name: str | None = None) -> Route:
+    return Route(
+        name="x",
+        upstream=Upstream(scheme="https", host="h", port=443),
+        credential=credential(CredentialKind.ENV, "KEY"),
+        inject_mode=mode,
+        inject_name=name,
+        source=Source(file="p.toml", line=1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "secret", "header", "parameter", "value"),
+    [
+        (None, None, b"abcdefgh", b"authorization", None, b"Bearer abcdefgh"),
+        (InjectMode.BEARER, None, b"abcdefgh", b"authorization", None, b"Bearer abcdefgh"),
+        (InjectMode.HEADER, None, b"abcdefgh", b"authorization", None, b"Bearer abcdefgh"),
+        (InjectMode.HEADER, "x-api-key", b"abcdefgh", b"x-api-key", None, b"abcdefgh"),
+        (InjectMode.BASIC, "ada", b"abcdefgh", b"authorization", None, b"Basic YWRhOmFiY2RlZmdo"),
+        (InjectMode.BASIC, None, b"ada:abcdefgh", b"authorization", None, b"Basic YWRhOmFiY2RlZmdo"),
+        (InjectMode.QUERY, None, b"abc/defgh", None, "key", b"abc%2Fdefgh"),
+        (InjectMode.QUERY, "token", b"abcdefgh", None, "token", b"abcdefgh"),
+    ],
+)  # fmt: skip
+def test_each_mode_has_its_place(
+    mode: InjectMode, name: str, secret: bytes, header: bytes, parameter: str, value: bytes
+) -> None:
+    put = injection(route(mode, name), secret)
+    assert (put.header, put.parameter, put.value) == (header, parameter, value)
+    assert "abc" not in repr(put)
+
+
+def test_a_variable_of_the_parent_is_read() -> None:
+    assert read(credential(CredentialKind.ENV, "KEY"), {"KEY": "abcdefgh\n"}) == b"abcdefgh"
+    assert set(injections([route()], {"KEY": "abcdefgh"})) == {"x", "//h"}
+    with pytest.raises(PolicyError, match=r"p\.toml:3: credential: the variable KEY is not set"):
+        read(credential(CredentialKind.ENV, "KEY"), {})
+
+
+@pytest.mark.parametrize(
+    "secret", ["short", "x" * 5000, "two\nlines are no secret", "tab\tin the middle", "käse und brot"]
+)
+def test_what_can_not_be_put_into_a_header_is_refused(secret: str) -> None:
+    with pytest.raises(PolicyError) as refused:
+        read(credential(CredentialKind.ENV, "KEY"), {"KEY": secret})
+    assert secret not in refused.value.message
+
+
+def test_a_file_is_read_if_nobody_else_can(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("abcdefgh\n")
+    file.chmod(0o600)
+    assert read(credential(CredentialKind.FILE, str(file)), {}) == b"abcdefgh"
+    file.chmod(0o622)
+    with pytest.raises(PolicyError, match="is open to others"):
+        read(credential(CredentialKind.FILE, str(file)), {})
+    with pytest.raises(PolicyError, match="is not a file"):
+        read(credential(CredentialKind.FILE, str(tmp_path)), {})
+    with pytest.raises(PolicyError, match="No such file"):
+        read(credential(CredentialKind.FILE, str(tmp_path / "none")), {})
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(PolicyError, match="is not a file"):
+        read(credential(CredentialKind.FILE, str(tmp_path / "pipe")), {})
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("abcdefgh\n")
+    file.chmod(0o600)
+    os.chown(file, 12345, 12345)
+    with pytest.raises(PolicyError, match="belongs to somebody else"):
+        read(credential(CredentialKind.FILE, str(file)), {})
+
+
+def test_a_command_says_the_secret_without_a_shell() -> None:
+    assert read(credential(CredentialKind.COMMAND, "printf '%s;$HOME`id`' abcdefgh"), {}) == b"abcdefgh;$HOME`id`"
+    with pytest.raises(PolicyError, match="exit code 1"):
+        read(credential(CredentialKind.COMMAND, "false"), {})
+    with pytest.raises(PolicyError, match="there is no such program"):
+        read(credential(CredentialKind.COMMAND, "./in-the-workspace"), {})
+
+
+def test_a_keyring_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "keyring", None)
+    with pytest.raises(PolicyError, match="there is no keyring") as refused:
+        read(credential(CredentialKind.KEYRING, "paddock/x"), {})
+    assert refused.value.hint == "pip install 'paddock[keyring]'"

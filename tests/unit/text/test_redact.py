@@ -1,0 +1,183 @@
+"""Redaction: what goes, what stays, and how often each is right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paddock import Redactor
+from paddock.text.redact import MARK, redact
+from tests.unit.text.secret_samples import PLAIN, SECRETS
+
+GOLDEN = Path(__file__).parents[3] / "schema" / "examples" / "redaction.json"
+
+
+@pytest.mark.parametrize(("text", "secret"), SECRETS)
+def test_a_secret_goes(text: str, secret: str) -> None:
+    """A-042 to A-046"""
+    assert secret in text
+    assert secret not in redact(text)
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_both_rates_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, gone in (("text", Redactor().redact), ("commands", Redactor().command)):
+        found = sum(secret not in gone(text) for text, secret in SECRETS)
+        spared = sum(gone(text) == text for text in PLAIN)
+        with capsys.disabled():
+            rates = f"{found} of {len(SECRETS)} secrets gone, {spared} of {len(PLAIN)} plain texts untouched"
+            print(f"\nredaction in {kind}: {rates}")
+        # In a command a key outside of quotes is lines of their own, of which only long ones look like a key.
+        assert found == len(SECRETS) - (2 if kind == "commands" else 0)
+        assert spared == len(PLAIN)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ": '-----BEGIN RSA PRIVATE KEY-----'; evil; : '-----END RSA PRIVATE KEY-----'",
+        "-----BEGIN RSA PRIVATE KEY-----\nevil\n-----END RSA PRIVATE KEY-----",
+        "make password=$(evil)",
+        "password=hunter2$(evil)",
+        "password=`evil`",
+        'password="`evil`"',
+        "password=x;evil",
+        "token:$(evil)",
+        "x=https://a:$(evil)@b",
+        "x=https://a:b;evil@c",
+        'x="https://a:${y:=$(evil)}@b"',
+        "TOKEN= evil",
+        "password:\nevil",
+        "Bearer\n/tmp/evilprog",
+        "--token\nevil",
+        "bash -secret evil",
+        "bash -auth evil",
+        "echo 'password='; evil; echo 'b'",
+        "cat <<E\nit's\nE\nhttps://a:x;evil@b '",
+        "# it's\nhttps://a:x;evil@b '",
+        "curl -u a:b;evil",
+        "curl -H Cookie:a;evil",
+        "mysql -px;evil",
+    ],
+)
+def test_nothing_that_is_executed_is_taken_out_of_a_command(line: str) -> None:
+    assert "evil" in Redactor().command(line)
+    assert "evil" in Redactor().all_of(["sh", "-c", line])[2]
+
+
+def test_a_word_is_hidden_as_a_whole_or_up_to_what_is_executed() -> None:
+    command = Redactor().command
+    assert command("password='hun;ter2' x") == f"password={MARK} x"
+    assert command("password=hunter2$(x)") == f"password={MARK}$(x)"
+    assert command("x 'https://a:b;c@d'") == f"x 'https://a:{MARK}@d'"
+    assert command("echo '-----BEGIN PRIVATE KEY-----\nMII\n-----END PRIVATE KEY-----' > k") == f"echo '{MARK}' > k"
+
+
+def test_a_line_of_a_diff_is_a_part_of_something_else() -> None:
+    assert "evil" in Redactor().part("+don't https://a:x;evil@b")
+    assert "evil" in Redactor().part('+"https://a:$(evil)@b"')
+    assert Redactor().part("+password=hunter2") == f"+password={MARK}"
+
+
+def test_31_opaque_characters_stay_and_32_go() -> None:
+    """A-045"""
+    opaque = "q7Zp2Xv9Lk4Tn8Rw3Yb6Mc1Jd5Hf0GsA"
+    assert len(opaque) == 32
+    assert redact(f"x {opaque[:31]} y") == f"x {opaque[:31]} y"
+    assert redact(f"x {opaque} y") == f"x {MARK} y"
+
+
+def test_what_stands_around_a_secret_stays() -> None:
+    assert redact("psql postgres://ada:hunter2@db/x -c 'select 1'") == f"psql postgres://ada:{MARK}@db/x -c 'select 1'"
+    assert redact("tool --token abc123 --verbose") == f"tool --token {MARK} --verbose"
+    assert (
+        redact("curl -H 'Authorization: Bearer abc' https://x") == f"curl -H 'Authorization: Bearer {MARK}' https://x"
+    )
+
+
+def test_known_values_go_in_every_spelling() -> None:
+    redactor = Redactor(["correct horse/battery", "short", "abc"])
+    assert redactor.redact("say correct horse/battery now") == f"say {MARK} now"
+    assert "horse" not in redactor.redact("?x=correct%20horse%2Fbattery")
+    assert redactor.redact("Y29ycmVjdCBob3JzZS9iYXR0ZXJ5") == MARK
+    assert redactor.redact("a short word, abc") == f"a {MARK} word, abc"
+
+
+def test_a_longer_value_goes_as_a_whole() -> None:
+    assert Redactor(["pass", "password-one"]).redact("password-one pass") == f"{MARK} {MARK}"
+
+
+def test_lists_and_mappings() -> None:
+    redactor = Redactor(["planted"])
+    event = {
+        "argv": ["tool", "--token", "abc", "-v"],
+        "env": {"API_KEY": "abc", "LANG": "C"},
+        "n": 1,
+        "text": "planted",
+    }
+    assert redactor.all_of(event) == {
+        "argv": ["tool", "--token", MARK, "-v"],
+        "env": {"API_KEY": MARK, "LANG": "C"},
+        "n": 1,
+        "text": MARK,
+    }
+
+
+@settings(deadline=None)
+@given(st.text(st.characters()))
+def test_any_text_goes_through_and_twice_is_once(text: str) -> None:
+    once = redact(text)
+    assert redact(once) == once
+
+
+@settings(deadline=None)
+@given(st.text(st.characters(codec="utf-8"), max_size=30), st.text(st.characters(codec="utf-8"), max_size=30))
+def test_a_known_value_never_survives(before: str, after: str) -> None:
+    assert "s3cr3t-välue" not in Redactor(["s3cr3t-välue"]).redact(f"{before}s3cr3t-välue{after}")
+
+
+def test_bytes_that_are_no_text_come_out_as_they_went_in() -> None:
+    text = b"caf\xff token=abc \xc3\xa9".decode("utf-8", "surrogateescape")
+    assert redact(text).encode("utf-8", "surrogateescape") == b"caf\xff token=" + MARK.encode() + b" \xc3\xa9"
+
+
+def test_a_long_line_takes_no_long_time() -> None:
+    """Linear: a megabyte of what each expression begins with."""
+    for piece in (
+        "token" * 10,
+        "Bearer ",
+        "a://b:",
+        "--token ",
+        "-----BEGIN PRIVATE KEY-----",
+        "x" * 31 + " ",
+        "curl -u ",
+    ):
+        redact(piece * (1_000_000 // len(piece)))
+    for length in (40, 4000, 100_000):
+        redact("a" * length + "0z9" + "B" * length + "1y")
+
+
+def test_the_core_is_held_to_the_same() -> None:
+    """What both languages have to give: core/src/journal/redact/mod.rs reads the file as well."""
+    golden = json.loads(GOLDEN.read_text())
+    known = {text for text, _ in golden["texts"]}
+    assert known >= {*PLAIN, *(text for text, _ in SECRETS)}
+    for text, expected in golden["texts"]:
+        assert Redactor().command(text) == expected
+    for words, expected in golden["words"]:
+        assert Redactor().all_of(words) == expected
+
+
+def test_text_that_is_not_utf8_is_no_error_in_a_list_or_as_a_name() -> None:
+    odd = "\udcff\ud800"
+    assert Redactor().all_of(["curl", odd, "--token", "x1y2z3", odd]) == ["curl", odd, "--token", MARK, odd]
+    assert Redactor().all_of({odd: "x"}) == {odd: "x"}
+    assert Redactor().all_of({"API_KEY": f"x{odd}"}) == {"API_KEY": MARK}
