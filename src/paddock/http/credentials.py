@@ -169,7 +169,7 @@ def _keyring(credential: Credential, environ: Mapping[str, str], reach: Writable
     try:
         keyring = importlib.import_module("keyring")
     except ImportError:
-        raise _missing(credential, "there is no keyring", hint="pip install 'paddock[keyring]'") from None
+        raise _missing(credential, "there is no keyring", hint="pip install keyring") from None
     try:
         found: object = keyring.get_password(service, user)
     except Exception as error:  # each of its backends has its own

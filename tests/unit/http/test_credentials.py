@@ -104,4 +104,4 @@ def test_a_keyring_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(sys.modules, "keyring", None)
     with pytest.raises(PolicyError, match="there is no keyring") as refused:
         read(credential(CredentialKind.KEYRING, "paddock/x"), {})
-    assert refused.value.hint == "pip install 'paddock[keyring]'"
+    assert refused.value.hint == "pip install keyring"
