@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use crate::beneath;
 use crate::ground::Ground;
 use crate::names::Names;
-use crate::place::Identity;
+use crate::place::{Identity, Object};
 use crate::text::{AbsPath, Text};
 use crate::walk::{Dir, GitParts};
 
@@ -131,7 +131,7 @@ pub enum Judgement {
 pub struct Sight<'a> {
     pub ground: &'a Ground,
     /// Directories that are closed as a whole.
-    pub shut: &'a [Identity],
+    pub shut: &'a [Object],
     /// Nothing runs any more: all that git writes one after another is there.
     pub finishing: bool,
 }
@@ -255,7 +255,7 @@ fn is_searched(sight: &Sight<'_>, names: &mut Names, entry: &AbsPath) -> bool {
     let ends = below.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([below.len()]);
     let is_open = |end: usize| {
         let stat = tree.open(&below[..end], OFlags::PATH).and_then(rustix::fs::fstat);
-        stat.is_ok_and(|stat| !shut.contains(&Identity::from(&stat)))
+        stat.is_ok_and(|stat| !shut.iter().any(|shut| shut.identity == Identity::from(&stat)))
     };
     names.protects(root, &commondir) && (shut.is_empty() || ends.into_iter().all(is_open))
 }

@@ -94,7 +94,7 @@ struct Note {
     memory: Memory,
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The mark of this run. While this is open, the run lives.
 pub struct Mark {
