@@ -3,7 +3,9 @@ one, and writes through no link there. Verdicts are marks on the host; each cont
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 from tests.support.features import need, need_program
 from tests.support.fence import Fence
 from tests.support.tester import Outcome, Tester
+from tests.support.waiting import wait_for
 
 _WHO = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"
 _REPOSITORY = f"{_WHO}set -e; git init -q -b main .; echo 1 > file; git add file; git commit -qm one"
@@ -292,6 +295,71 @@ def test_git_works_in_worktrees_of_a_bare_repository(bare: Bare) -> None:
     assert done.exit_code == 0, str(done)
     log = bare.fence.outside(["git", "log", "--format=%s"], cwd=bare.top / "second")
     assert log.stdout.split() == ["second", "more", "inside", "one"], str(log)
+
+
+# What git obeys in a repository, or writes through, and was not there before.
+_PARTS = ("commondir", "config.worktree", "info/attributes", "objects/info/alternates", "FETCH_HEAD")
+_PLANT_PARTS = """
+echo started; while ! test -d $PLACE || ! test -e go; do sleep 0.01; done; cd $PLACE
+mkdir -p info objects/info
+echo ../evil > commondir; echo evil > config.worktree; echo '* filter=evil' > info/attributes
+echo /evil > objects/info/alternates; ln -s $VICTIM FETCH_HEAD
+touch ../planted; while ! test -e ../end; do sleep 0.01; done
+"""
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("place", ["old.repo", "new.repo"])
+def test_a_repository_that_its_owner_moves_is_protected_where_it_is(full: Fence, place: str, is_killed: bool) -> None:
+    project, mark = made(full, full.ground.project), full.ground.outside / "mark"
+    victim = full.ground.put(full.ground.outside / "bashrc", "mine\n")
+    made(full, project, "git clone -q --bare . old.repo; mkdir evil; cp -r old.repo/objects old.repo/refs evil")
+    full.ground.put(project / "evil" / "config", f'[core]\n\tbare = true\n[alias]\n\tx = "!touch {mark}"\n')
+    here, config = project / place, (project / "old.repo" / "config").read_bytes()
+    script = _PLANT_PARTS.replace("$PLACE", place).replace("$VICTIM", str(victim))
+    with full.starting(["sh", "-c", script]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        if is_killed:
+            os.kill(process.pid, signal.SIGSTOP)
+        if not here.exists():
+            (project / "old.repo").rename(here)
+        full.ground.put(project / "go")
+        wait_for(lambda: (project / "planted").exists(), "the command has planted its names")
+        if is_killed:
+            assert all(os.path.lexists(here / part) for part in _PARTS), "the control: they can be planted"
+            os.kill(process.pid, signal.SIGKILL)
+        full.ground.put(project / "end")
+        process.wait(timeout=120)
+    assert full.inside(["true"]).exit_code == 0
+    assert [part for part in _PARTS if os.path.lexists(here / part)] == []
+    assert (here / "config").read_bytes() == config
+    assert full.outside(["git", "log", "-1", "--format=%s"], cwd=here).stdout == "one\n", "it works as before"
+    full.outside(["git", "x"], cwd=here)
+    assert not mark.exists()
+    full.ground.put(here / "commondir", "../evil\n")
+    full.outside(["git", "x"], cwd=here)
+    assert mark.exists(), "the control: git obeys it"
+
+
+def test_no_directory_above_a_repository_is_renamed(full: Fence) -> None:
+    """One without a configuration, as fixtures and backups are: nothing in it is locked and holds its path."""
+    project, mark = made(full, full.ground.project), full.ground.outside / "mark"
+    made(full, project, "git clone -q --bare . tests/fixtures/r.git; cd tests/fixtures/r.git; rm -r config hooks info")
+    move = "mv tests other; mv tests/fixtures tests/other; "
+    plant = (
+        "D=$(echo */*/r.git); mkdir -p $D/hooks; "
+        f"printf '#!/bin/sh\\ntouch {mark}\\n' > $D/hooks/post-update; chmod +x $D/hooks/post-update"
+    )
+    tried = full.inside(["sh", "-c", f"echo started; {move}{plant}"])
+    assert tried.started, str(tried)
+    assert (project / "tests" / "fixtures" / "r.git").is_dir(), str(tried)
+    push = ["sh", "-c", "git push -q $PWD/*/*/r.git HEAD:$(date +%N)"]
+    assert full.outside(push).exit_code == 0
+    assert not mark.exists()
+    assert full.outside(["sh", "-c", f"mv tests other; {plant}"]).exit_code == 0
+    assert full.outside(push).exit_code == 0
+    assert mark.exists(), "the control: without the fence it is moved, and such a hook runs"
 
 
 def test_a_link_of_git_s_own_directory_stays_the_one_that_it_was(full: Fence) -> None:

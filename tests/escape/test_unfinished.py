@@ -146,19 +146,42 @@ def test_without_a_kill_the_run_itself_takes_them_and_leaves_no_mark(full: Fence
 
 def test_what_was_there_before_the_killed_run_stays(full: Fence) -> None:
     project = full.ground.project
-    full.ground.put(project / "own" / ".envrc", "mine\n")
+    full.ground.put(project / "own" / ".envrc", "as it was\n")
     full.ground.put(project / "own" / ".vscode" / "tasks.json", "{}\n")
     full.outside(["git", "init", "-q", "."])
     killed(full)
     # The person goes on meanwhile.
-    full.outside(
-        ["sh", "-c", "echo more >> own/.envrc; git config user.name ada; echo new > own/n; mv own/n own/.envrc"]
-    )
+    full.outside(["sh", "-c", "echo more >> own/.envrc; git config user.name ada"])
     assert full.inside(["true"]).exit_code == 0
     assert planted(full) == []
-    assert (project / "own" / ".envrc").read_text() == "new\n"
+    assert (project / "own" / ".envrc").read_text() == "as it was\nmore\n"
     assert (project / "own" / ".vscode" / "tasks.json").exists()
     assert "ada" in (project / ".git" / "config").read_text()
+
+
+def test_a_name_that_the_host_removed_during_the_killed_run_is_not_the_command_s(full: Fence) -> None:
+    """The same holds for what the host puts there meanwhile: no event tells whose it is."""
+    project = full.ground.project
+    for name in (".envrc", ".mcp.json", "own/.envrc"):
+        full.ground.put(project / name, "as it was\n")
+    script = "echo started; while test -e .envrc; do sleep 0.01; done; echo evil > .envrc; touch planted; sleep 60"
+    with full.starting(["sh", "-c", script]) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        os.kill(process.pid, signal.SIGSTOP)
+        (project / ".envrc").unlink()
+        wait_for(lambda: (project / "planted").exists(), "the command has planted its name")
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    full.ground.put(project / "new", "of the person\n").rename(project / ".mcp.json")
+    assert (project / ".envrc").read_text() == "evil\n", "the control: nothing was there to take it away"
+    outcome = full.inside(["true"])
+    assert outcome.exit_code == 0, str(outcome)
+    assert not (project / ".envrc").exists(), str(outcome)
+    assert not (project / ".mcp.json").exists(), str(outcome)
+    assert (project / "own" / ".envrc").read_text() == "as it was\n"
+    taken = [Path(str(event["kept"])) for event in full.events() if event["event"] == "name.taken"]
+    assert sorted(kept.read_text() for kept in taken) == ["evil\n", "of the person\n"]
 
 
 def test_a_name_that_came_with_a_renamed_directory_is_taken(full: Fence) -> None:

@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, RawDir, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use crate::kernel::open_beneath;
-use crate::kernel::resolved_path::Identity;
+use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 /// What a copy may take of the disk that sessions lie on.
@@ -24,7 +24,7 @@ const MAX_DEPTH: usize = 32;
 const MAX_ROUNDS: usize = 4096;
 
 /// Is this one of the things that were there before, and stay?
-pub type Spared<'a> = dyn Fn(Identity) -> bool + 'a;
+pub type Spared<'a> = dyn Fn(Object) -> bool + 'a;
 
 #[derive(Debug, PartialEq, Eq)]
 pub enum RemovalResult {
@@ -57,9 +57,9 @@ impl Quarantine {
         judged: Option<Identity>,
         spared: &Spared<'_>,
     ) -> Result<RemovalResult, Errno> {
-        let stays = |identity| spared(identity) || judged.is_some_and(|judged| judged != identity);
-        let is_left = || match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(stat) => Ok(stays(Identity::from(&stat))),
+        let stays = |object: Object| spared(object) || judged.is_some_and(|judged| judged != object.identity);
+        let is_left = || match Object::at(dir, name) {
+            Ok(object) => Ok(stays(object)),
             Err(Errno::NOENT) => Ok(true),
             Err(error) => Err(error),
         };
@@ -92,9 +92,9 @@ impl Quarantine {
         };
         let whole = match outcome {
             Ok(()) => {
-                let stat = rustix::fs::statat(&slot, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                let object = Object::at(&slot, name)?;
                 // If the name has yet another owner by now, it stays here, and is said.
-                if stays(Identity::from(&stat)) && rename(slot.as_fd(), name, dir, name).is_ok() {
+                if stays(object) && rename(slot.as_fd(), name, dir, name).is_ok() {
                     self.discard(number);
                     return Ok(RemovalResult::Left);
                 }
@@ -226,11 +226,11 @@ impl<'a> Copy<'a> {
     ) -> Result<(), Errno> {
         let object = open_beneath::look(from, name.to_bytes())?;
         let stat = rustix::fs::fstat(&object)?;
-        let identity = Identity::from(&stat);
-        if depth == 0 && (self.stays)(identity) {
+        let whole = Object::at(&object, c"")?;
+        if depth == 0 && (self.stays)(whole) {
             return Err(Errno::BUSY);
         }
-        if depth > 0 && (self.spared)(identity) {
+        if depth > 0 && (self.spared)(whole) {
             return Err(Errno::NOTEMPTY);
         }
         match FileType::from_raw_mode(stat.st_mode) {

@@ -74,7 +74,7 @@ pub struct Note {
     pub memory: Memory,
 }
 
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// The mark of this run. While this is open, the run lives.
 pub struct Mark {

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 
 /// As many symlinks as the kernel follows in one path.
@@ -36,6 +36,32 @@ impl From<&Stat> for Identity {
 impl From<(u64, u64)> for Identity {
     fn from((device, inode): (u64, u64)) -> Identity {
         Identity { device, inode }
+    }
+}
+
+/// An object for good: the number of one that is removed may be given to the next. The birth tells them apart. Where the file system
+/// does not know it, the last change does: then an object that was changed is another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Object {
+    pub identity: Identity,
+    /// Seconds and nanoseconds.
+    pub born: (i64, u32),
+}
+
+impl Object {
+    /// What has a name in a directory, without following it. No name: the open object itself.
+    pub fn at(dir: impl AsFd, name: &CStr) -> Result<Object, Errno> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::EMPTY_PATH;
+        let found = rustix::fs::statx(dir, name, flags, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+        let has_birth = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::BTIME);
+        let time = if has_birth { found.stx_btime } else { found.stx_ctime };
+        let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
+        Ok(Object { identity: Identity { device, inode: found.stx_ino }, born: (time.tv_sec, time.tv_nsec) })
+    }
+
+    /// Is it the one of these, in order, that has its number?
+    pub fn is_among(self, known: &[Object]) -> bool {
+        known.binary_search(&self).is_ok()
     }
 }
 

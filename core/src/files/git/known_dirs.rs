@@ -1,7 +1,8 @@
 //! Which directories are git's, and where in one a path lies.
 //!
 //! A directory is git's by its name, `.git`, or by its parts: then it is known by its path, from the first survey of a run on.
-//! Such a directory is pinned, so its path stays its own. One that appears later under another name is taken away.
+//! Such a directory is pinned with all above it, so the command can not move it. If it is moved outside, the guard meets it at its new
+//! path and adds that. One that appears later is taken away.
 
 use crate::files::patterns::case_fold;
 

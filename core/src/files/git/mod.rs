@@ -22,7 +22,7 @@ use super::patterns::Names;
 use super::tree_roots::TreeRoots;
 use super::walk::{Dir, GitParts};
 use crate::kernel::open_beneath;
-use crate::kernel::resolved_path::Identity;
+use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 
 pub use known_dirs::{Known, is_git_name};
@@ -131,7 +131,7 @@ pub enum Judgement {
 pub struct GitView<'a> {
     pub ground: &'a TreeRoots,
     /// Directories that are closed as a whole.
-    pub shut: &'a [Identity],
+    pub shut: &'a [Object],
     /// Nothing runs any more: all that git writes one after another is there.
     pub finishing: bool,
 }
@@ -255,7 +255,7 @@ fn is_searched(sight: &GitView<'_>, names: &mut Names, entry: &AbsPath) -> bool 
     let ends = below.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at).chain([below.len()]);
     let is_open = |end: usize| {
         let stat = tree.open(&below[..end], OFlags::PATH).and_then(rustix::fs::fstat);
-        stat.is_ok_and(|stat| !shut.contains(&Identity::from(&stat)))
+        stat.is_ok_and(|stat| !shut.iter().any(|shut| shut.identity == Identity::from(&stat)))
     };
     names.protects(root, &commondir) && (shut.is_empty() || ends.into_iter().all(is_open))
 }

@@ -94,16 +94,29 @@ impl Guard {
 
     /// Events were lost: all is looked through instead of judging those that are left.
     fn make_up_for_lost(&mut self) -> Result<(), GuardError> {
-        for event in &self.noted.events[self.noted.judged..] {
-            if event.what.contains(ReadFlags::IGNORED) {
-                self.post.forget(event.watch);
-            }
-        }
-        self.noted.clear();
+        self.post.lost = true;
+        self.note_ends();
         if let Some(view) = &mut self.view {
             view.is_astray = true;
         }
         if self.post.finishing { Ok(()) } else { self.patrol(true) }
+    }
+
+    /// Judges no event that waits any more. What went away counts all the same: what is found at its name is new.
+    pub(super) fn note_ends(&mut self) {
+        for at in self.noted.judged..self.noted.events.len() {
+            let Noticed { watch, what, .. } = self.noted.events[at];
+            let node = self.post.nodes.of_watch(watch).and_then(|number| self.post.nodes.get(number));
+            if what.contains(ReadFlags::IGNORED) {
+                self.post.ended(watch);
+            } else if let (Some(node), Some(name)) = (node, self.noted.name(at))
+                && what.intersects(ReadFlags::DELETE | ReadFlags::MOVED_FROM)
+            {
+                let parent = node.identity;
+                self.post.gone(parent, name.to_bytes());
+            }
+        }
+        self.noted.clear();
     }
 
     /// Takes one buffer of events. False: there were none.
@@ -165,7 +178,7 @@ impl Guard {
                 self.noted.read.pop_front();
             }
             if what.contains(ReadFlags::IGNORED) {
-                self.post.forget(watch);
+                self.post.ended(watch);
             } else if !done && let Some(number) = self.post.nodes.of_watch(watch) {
                 let name = self.noted.name(at).map(CStr::to_owned);
                 match self.post.nodes.get(number) {
@@ -301,7 +314,7 @@ impl Guard {
             // It is not there any more. If it was renamed inside the trees, an event says so and it will be watched anew.
             Ok(false) => {
                 let _ = inotify::remove_watch(&self.inotify, watch);
-                self.post.nodes.remove(watch);
+                self.post.unwatched(watch);
                 None
             }
             // A directory on the way was shut by another user, for the command too, or is none now: later, then.

@@ -16,7 +16,7 @@ use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::files::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError};
 use crate::files::{host_sockets, symlink};
 use crate::kernel::open_beneath;
-use crate::kernel::resolved_path::Identity;
+use crate::kernel::resolved_path::{Identity, Object};
 
 use super::post::Post;
 use super::watches::UNWATCHED;
@@ -29,9 +29,17 @@ pub struct Visit<'g> {
 }
 
 impl Visit<'_> {
-    fn cover(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
+    /// `known`: it was covered at the start.
+    fn cover(
+        &mut self,
+        dir: &Dir<'_>,
+        name: &[u8],
+        stat: &Stat,
+        kind: CoverKind,
+        known: bool,
+    ) -> Result<(), WalkError> {
         // With the mount on it. In a copy it was hidden by its path.
-        let known = dir.tree.writable && self.post.was_covered(Identity::from(stat));
+        let known = dir.tree.writable && known;
         let moved_along = known && !self.post.direct && !self.post.again;
         if self.post.finishing || moved_along {
             return Ok(());
@@ -66,7 +74,7 @@ impl Visit<'_> {
             Err(source) => return Err(dir.unseen(name, source)),
         };
         if !host_sockets::is_silent(socket.as_fd()) {
-            return self.cover(dir, name, stat, CoverKind::Stranger);
+            return self.cover(dir, name, stat, CoverKind::Stranger, false);
         }
         let place = (dir.tree_index, dir.join(name)?);
         if !self.post.silent.remember(place, Identity::from(stat)) {
@@ -109,7 +117,7 @@ impl Visit<'_> {
     fn take(&mut self, dir: &Dir<'_>, name: &CStr, judged: Option<Identity>) -> Result<(), GuardError> {
         let path = dir.absolute(name.to_bytes())?;
         let Post { store, covered, .. } = &mut *self.post;
-        match store.take(dir.fd, name, judged, &|identity| covered.binary_search(&identity).is_ok()) {
+        match store.take(dir.fd, name, judged, &|object| object.is_among(covered)) {
             Ok(RemovalResult::Taken { kept, whole }) => {
                 self.post.taken += 1;
                 self.post.events.push(GuardEvent::Taken { path, kept, whole });
@@ -133,7 +141,7 @@ impl Visit<'_> {
     }
 
     /// Is this a new symlink in a git directory? Git makes none that stays, and writes to most names there without a look at what they are.
-    fn is_planted(&self, names: &Names, dir: &Dir<'_>, entry: &Entry<'_>, identity: Identity) -> bool {
+    fn is_planted(&self, names: &Names, dir: &Dir<'_>, entry: &Entry<'_>, object: Object) -> bool {
         if entry.file_type != FileType::Symlink || !dir.is_in_git(names) {
             return false;
         }
@@ -145,7 +153,7 @@ impl Visit<'_> {
         if said == b"testing" {
             return false;
         }
-        let one = Through { dir: dir.identity, name: entry.name.to_bytes().into(), identity, said };
+        let one = Through { dir: dir.identity, name: entry.name.to_bytes().into(), object, said };
         self.post.through.binary_search(&one).is_err()
     }
 
@@ -255,8 +263,8 @@ impl Visit<'_> {
 
     fn take_trap(&mut self, git: &Known, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
         let trap = parts.make_a_repository() && !git::is_git_own(git, dir, parts);
-        let known = self.post.bare.binary_search(&dir.identity).is_ok();
-        if !self.post.guards_git || !trap || known || !dir.tree.writable || dir.below != Below::Plain {
+        let known = || self.post.was_bare(dir);
+        if !self.post.guards_git || !trap || known() || !dir.tree.writable || dir.below != Below::Plain {
             return Ok(());
         }
         self.take(dir, c"HEAD", None)
@@ -268,6 +276,13 @@ impl Visitor for Visit<'_> {
 
     fn enter(&mut self, names: &Names, dir: &Dir<'_>) -> Result<Option<u32>, GuardError> {
         self.post.direct = false;
+        if self.post.was_bare(dir) {
+            let path = git::whole_path(dir);
+            // What lies in a `.git` is held by that name, wherever it is.
+            if !names.git.is_git(&path, false) && !names.git.is_covered(&path) {
+                self.post.moved.push(path);
+            }
+        }
         if dir.tree.is_read_only() && !names.leads_to_denied(dir.state) {
             return Ok(None);
         }
@@ -298,17 +313,22 @@ impl Visitor for Visit<'_> {
     fn found(&mut self, names: &mut Names, dir: &Dir<'_>, entry: &Entry<'_>) -> Result<Option<Below>, GuardError> {
         let name = entry.name.to_bytes();
         let Some(stat) = self.stat(dir, entry.name)? else { return Ok(None) };
-        let identity = Identity::from(&stat);
+        let object = match Object::at(dir.fd, entry.name) {
+            Ok(object) => object,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(source) => return self.failed(dir.unseen(name, source)).map(|()| None),
+        };
+        let was_covered = object.is_among(&self.post.covered);
         match entry.verdict {
             NameDecision::Deny(rule) => {
                 self.pin(names, dir, &dir.join(name)?, rule)?;
-                self.cover(dir, name, &stat, CoverKind::Mask)?;
+                self.cover(dir, name, &stat, CoverKind::Mask, was_covered)?;
                 self.close(dir, name, &stat, CoverKind::Mask)?;
                 let file_type = FileType::from_raw_mode(stat.st_mode);
                 if file_type == FileType::Symlink {
                     self.mask_target(dir, name)?;
                 }
-                let there_before = self.post.was_denied(identity) || self.post.is_replaced(dir.identity, name);
+                let there_before = object.is_among(&self.post.masked) || self.post.is_held(dir.identity, name, object);
                 if there_before || !dir.tree.writable {
                     return Ok(None);
                 }
@@ -323,22 +343,14 @@ impl Visitor for Visit<'_> {
                 }
             }
             NameDecision::Protect(_) | NameDecision::Way | NameDecision::Link(_)
-                if self.post.is_replaced(dir.identity, name) =>
+                if self.post.is_held(dir.identity, name, object) =>
             {
-                self.cover(dir, name, &stat, CoverKind::Lock)?;
+                self.cover(dir, name, &stat, CoverKind::Lock, was_covered)?;
                 self.close(dir, name, &stat, CoverKind::Lock)?;
-                match open_beneath::look(dir.fd, name) {
-                    Ok(object) => {
-                        let failed = |source| GuardError::Watch { path: walk::shown(dir.tree, dir.path), source };
-                        self.post.remember(self.inotify, object.as_fd(), identity).map_err(failed)?;
-                    }
-                    Err(Errno::NOENT) => {}
-                    Err(source) => return Err(dir.unseen(name, source).into()),
-                }
                 Ok(Some(Below::Locked))
             }
             // It came here together with the directory it is in.
-            NameDecision::Protect(_) | NameDecision::Way if self.post.was_covered(identity) => Ok(Some(Below::Locked)),
+            NameDecision::Protect(_) | NameDecision::Way if was_covered => Ok(Some(Below::Locked)),
             NameDecision::Protect(_) => self.judge_new(names, dir, entry, &stat),
             NameDecision::Way if dir.tree.writable && entry.look.way_to_protected => {
                 self.take(dir, entry.name, None)?;
@@ -349,9 +361,9 @@ impl Visitor for Visit<'_> {
                 Ok(None)
             }
             NameDecision::Way | NameDecision::Through | NameDecision::Link(_)
-                if dir.tree.writable && dir.below == Below::Plain && self.is_planted(names, dir, entry, identity) =>
+                if dir.tree.writable && dir.below == Below::Plain && self.is_planted(names, dir, entry, object) =>
             {
-                self.take(dir, entry.name, Some(identity))?;
+                self.take(dir, entry.name, Some(object.identity))?;
                 Ok(None)
             }
             NameDecision::Way
@@ -391,7 +403,8 @@ impl Visitor for Visit<'_> {
         let Some(kind) = self.post.closed(Identity::from(&stat)) else { return Ok(()) };
         // What is locked as a whole, or only read, needs no lock of its own.
         if kind == CoverKind::Mask || (dir.tree.writable && dir.below != Below::Locked) {
-            self.cover(dir, entry.name.to_bytes(), &stat, kind)?;
+            let known = Object::at(dir.fd, entry.name).is_ok_and(|object| object.is_among(&self.post.covered));
+            self.cover(dir, entry.name.to_bytes(), &stat, kind, known)?;
         }
         Ok(())
     }
@@ -416,8 +429,7 @@ impl Visitor for Visit<'_> {
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, GuardError> {
         let failed = |source| WalkError::List { path: walk::shown(tree, path), source };
         let stat = rustix::fs::fstat(object).map_err(failed)?;
-        let identity = Identity::from(&stat);
-        if self.post.shut.contains(&identity) {
+        if self.post.is_shut(object.as_fd()).map_err(failed)? {
             return Ok(false);
         }
         let can_be_searched = match walk::searchable(object) {
@@ -431,14 +443,14 @@ impl Visitor for Visit<'_> {
             }
             if self.post.finishing {
                 // It appeared closed to the command too, as it is to this process: the command put nothing there.
-                if !can_be_searched && self.post.nodes.never_had(identity) {
+                if !can_be_searched && self.post.nodes.never_had(Identity::from(&stat)) {
                     return Ok(false);
                 }
                 return self.failed(failed(Errno::ACCESS)).map(|()| false);
             }
             // Another user's: closed as a whole, as it would have been at the start.
             self.post.covers.push(scan::cover(tree.absolute(path)?, &stat, CoverKind::Mask)?);
-            self.post.shut.push(identity);
+            self.post.shut.push(Object::at(object, c"").map_err(failed)?);
             return Ok(false);
         }
         let above = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];

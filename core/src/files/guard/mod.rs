@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::OFlags;
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 
@@ -33,7 +33,7 @@ use super::quarantine::Quarantine;
 use super::scan;
 use super::tree_roots::{OpenTree, Tree, TreeRoots};
 use super::walk::{Below, WalkError, Walker};
-use crate::kernel::resolved_path::Identity;
+use crate::kernel::resolved_path::{Identity, Object};
 use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;
 
@@ -285,6 +285,10 @@ impl Guard {
                 self.deliver(available, put_covers, on_event)?;
             }
             self.judge_waiting(reading + SLICE)?;
+            if self.follow_moved()? {
+                self.patrol(true)?;
+                self.give_up_stale();
+            }
             self.deliver(available, put_covers, on_event)?;
             available = reading;
             if (!any && self.noted.is_empty()) || started.elapsed() > TURN {
@@ -324,10 +328,7 @@ impl Guard {
         self.post.finishing = true;
         loop {
             let any = self.read()?;
-            for event in self.noted.events.iter().filter(|event| event.what.contains(ReadFlags::IGNORED)) {
-                self.post.forget(event.watch);
-            }
-            self.noted.clear();
+            self.note_ends();
             if !any {
                 break;
             }
@@ -335,6 +336,7 @@ impl Guard {
         if self.quiet && !self.post.blind {
             return Ok(());
         }
+        let mut moved = false;
         for _ in 0..LAST_ROUNDS {
             self.post.flagged.clear();
             self.post.kept = 0;
@@ -342,9 +344,14 @@ impl Guard {
             let before = self.post.taken;
             self.patrol(true)?;
             self.post.events.drain(..).for_each(&mut *on_event);
-            if self.post.taken == before {
+            moved = self.follow_moved()?;
+            if self.post.taken == before && !moved {
                 break;
             }
+        }
+        if moved {
+            // Repositories are moved faster than they are looked through.
+            return Err(WalkError::Moved { path: self.ground.trees[0].path.clone() }.into());
         }
         self.post.unfinished.take().map_or(Ok(()), |error| Err(error.into()))
     }
@@ -387,25 +394,36 @@ impl Guard {
         }
     }
 
+    /// Repositories that were moved: what git obeys is protected where they are now. True: all has to be looked through again.
+    fn follow_moved(&mut self) -> Result<bool, GuardError> {
+        for path in std::mem::take(&mut self.post.moved) {
+            self.names.add_git_directory(&path).map_err(WalkError::from)?;
+        }
+        Ok(self.names.settle().map_err(WalkError::from)?)
+    }
+
     /// Directories that were watched before a symlink showed that they are closed.
     fn give_up_stale(&mut self) {
         let names = &self.names;
         for watch in self.post.nodes.failing(|node| names.is_current(node.state)) {
             let _ = inotify::remove_watch(&self.inotify, watch);
-            self.post.nodes.remove(watch);
+            self.post.unwatched(watch);
         }
     }
 
-    /// What is covered: whether it goes away has to be known, to tell a replacement from something new.
+    /// What is covered: whether its name goes away has to be known, to tell a replacement from something new.
     fn watch_covered(&mut self, covers: &[Cover]) -> Result<(), GuardError> {
+        let (mut covered, mut masked) = (Vec::new(), Vec::new());
         for cover in covers.iter().filter(|cover| cover.kind != CoverKind::Pin) {
             let Some(tree) = self.ground.tree_of(&cover.path) else { continue };
             let unwatched = |source| GuardError::Watch { path: cover.path.clone(), source };
-            match self.ground.look(&cover.path).and_then(|fd| Ok((rustix::fs::fstat(&fd)?, fd))) {
-                Ok((stat, object)) if Identity::from(&stat) == cover.identity => {
-                    let inotify = self.inotify.as_fd();
-                    self.post.remember(inotify, object.as_fd(), cover.identity).map_err(unwatched)?;
-                    self.post.close(inotify, object.as_fd(), &stat, cover.kind).map_err(unwatched)?;
+            let looked =
+                self.ground.look(&cover.path).and_then(|fd| Ok((Object::at(&fd, c"")?, rustix::fs::fstat(&fd)?, fd)));
+            match looked {
+                Ok((object, stat, fd)) if object.identity == cover.identity => {
+                    covered.push(object);
+                    masked.extend((cover.kind == CoverKind::Mask).then_some(object));
+                    self.post.close(self.inotify.as_fd(), fd.as_fd(), &stat, cover.kind).map_err(unwatched)?;
                 }
                 // It was replaced since, which is an event.
                 Ok(_) | Err(Errno::NOENT) => {}
@@ -425,6 +443,7 @@ impl Guard {
                 Err(source) => return Err(unwatched(source)),
             }
         }
+        self.post.remember(covered, masked);
         Ok(())
     }
 

@@ -9,50 +9,47 @@ use rustix::io::Errno;
 
 use crate::files::cover::{Cover, CoverKind};
 use crate::files::quarantine::Quarantine;
-use crate::files::scan::{Survey, Through};
+use crate::files::scan::{Held, Survey, Through};
 use crate::files::tree_roots::OpenTree;
-use crate::files::walk::WalkError;
+use crate::files::walk::{Dir, WalkError};
 use crate::kernel::open_beneath;
-use crate::kernel::resolved_path::Identity;
+use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::AbsPath;
 
 use super::foreign_sockets::Silent;
 use super::watches::Nodes;
 use super::{GuardEvent, watch};
 
-/// A name that was locked or denied at the start. Inside it is a mount point, which the command can not replace; so whoever does is outside,
-/// and it is locked again. It goes by the directory that holds it: another directory that comes to the same path is new.
-#[derive(Debug)]
-pub struct Held {
-    pub parent: Identity,
-    pub name: Box<[u8]>,
-    /// With the mount on it. What comes to the name now may be the command's.
-    gone: bool,
-}
-
 /// What a guard remembers.
 pub struct Post {
     pub nodes: Nodes,
     pub store: Quarantine,
     pub guards_git: bool,
-    /// By directory and name.
+    /// Names that were locked or denied at the start, in order, without those that went away since: with the mount on it, so that what
+    /// comes to the name may be the command's. A name that stays is a mount point inside, which the command can not replace; so
+    /// whoever does is outside, and it is locked again. It goes by the directory that holds it: another one that comes to the same
+    /// path is new.
     pub held: Vec<Held>,
-    /// What was covered at the start, in order: never taken away. Each is watched, so that its end is known: a number that is
-    /// free may be another file's next.
-    pub covered: Vec<Identity>,
-    /// The watches of those that are not watched as directories.
-    cover_watches: HashMap<i32, Identity>,
+    /// What was covered at the start, in order: never taken away.
+    pub covered: Vec<Object>,
+    /// The watches of closed files.
+    file_watches: HashMap<i32, Identity>,
     /// Files that are masked or locked under some name, by inode first, as a listing has it. The host can give such a file another name
     /// (link(2)), by which it is covered too.
     closed: BTreeMap<(u64, Identity), CoverKind>,
-    /// Repositories without a work tree that were there before.
-    pub bare: Vec<Identity>,
+    /// Repositories without a work tree that were there before, in order.
+    pub bare: Vec<Object>,
+    /// Those that were met at a path where they are not known: they were moved outside.
+    pub moved: Vec<Vec<u8>>,
     /// Symlinks in git directories that were there before, in order.
     pub through: Vec<Through>,
     /// Directories that could not be listed, and were closed as a whole.
-    pub shut: Vec<Identity>,
+    pub shut: Vec<Object>,
     /// What was denied at the start, in order.
-    pub masked: Vec<Identity>,
+    pub masked: Vec<Object>,
+    /// Events were lost, so that names went away and came unseen, and directories ended unseen: what is not the object of the start
+    /// is new.
+    pub lost: bool,
     /// Flagged names, as last seen: the tree, and the path there.
     pub flagged: Vec<(usize, Vec<u8>)>,
     pub taken: usize,
@@ -79,11 +76,10 @@ pub struct Post {
 
 impl Post {
     pub fn new(nodes: Nodes, store: Quarantine, guards_git: bool, survey: Survey) -> Post {
-        let Survey { held, mut bare, mut through, shut, flagged, mut masked, .. } = survey;
+        let Survey { mut held, mut bare, mut through, shut, flagged, mut masked, .. } = survey;
         masked.sort_unstable();
         through.sort_unstable();
-        let mut held: Vec<Held> = held.into_iter().map(|(parent, name)| Held { parent, name, gone: false }).collect();
-        held.sort_by(|one, other| (one.parent, &one.name).cmp(&(other.parent, &other.name)));
+        held.sort_unstable();
         held.dedup_by(|one, other| (one.parent, &one.name) == (other.parent, &other.name));
         bare.sort_unstable();
         Post {
@@ -92,12 +88,14 @@ impl Post {
             guards_git,
             held,
             covered: Vec::new(),
-            cover_watches: HashMap::new(),
+            file_watches: HashMap::new(),
             closed: BTreeMap::new(),
             bare,
+            moved: Vec::new(),
             through,
             shut,
             masked,
+            lost: false,
             flagged,
             taken: 0,
             covers: Vec::new(),
@@ -121,7 +119,7 @@ impl Post {
     /// A name went away.
     pub fn gone(&mut self, parent: Identity, name: &[u8]) {
         if let Some(index) = self.find_held(parent, name) {
-            self.held[index].gone = true;
+            self.held.remove(index);
         }
     }
 
@@ -130,44 +128,25 @@ impl Post {
         self.held.get(first).is_some_and(|held| held.parent == parent)
     }
 
-    pub fn was_covered(&self, identity: Identity) -> bool {
-        self.covered.binary_search(&identity).is_ok()
+    /// Is this a name that was locked or denied at the start, with what it had then, or with what somebody outside has put in its place?
+    /// That only events tell, each of them.
+    pub fn is_held(&self, parent: Identity, name: &[u8], object: Object) -> bool {
+        self.find_held(parent, name).is_some_and(|index| !self.lost || self.held[index].object == object)
     }
 
-    pub fn was_denied(&self, identity: Identity) -> bool {
-        self.masked.binary_search(&identity).is_ok()
+    /// Is this a repository that was there before? Where the birth of a directory is not known, what git writes in it changes it: so its
+    /// number counts for as long as each event was seen.
+    pub fn was_bare(&self, dir: &Dir<'_>) -> bool {
+        let first = self.bare.partition_point(|object| object.identity < dir.identity);
+        let known = self.bare.get(first).filter(|object| object.identity == dir.identity);
+        known.is_some_and(|known| !self.lost || Object::at(dir.fd, c"").is_ok_and(|now| now == *known))
     }
 
-    /// Is this a name that was locked or denied, and was replaced just now?
-    pub fn is_replaced(&mut self, parent: Identity, name: &[u8]) -> bool {
-        let Some(index) = self.find_held(parent, name) else { return false };
-        if self.held[index].gone {
-            self.held.remove(index);
-            return false;
-        }
-        true
-    }
-
-    /// A covered object is known by its identity for as long as it is watched.
-    pub fn remember(
-        &mut self,
-        inotify: BorrowedFd<'_>,
-        object: BorrowedFd<'_>,
-        identity: Identity,
-    ) -> Result<(), Errno> {
-        let Err(at) = self.covered.binary_search(&identity) else { return Ok(()) };
-        // A directory may be watched already, for more.
-        let watch = match watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
-            Ok(watch) => watch,
-            // What its owner may not read can not be watched. It is known by its name alone.
-            Err(Errno::ACCESS) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        self.covered.insert(at, identity);
-        if self.nodes.of_watch(watch).is_none() {
-            self.cover_watches.insert(watch, identity);
-        }
-        Ok(())
+    /// What was covered at the start, in order.
+    pub fn remember(&mut self, mut covered: Vec<Object>, mut masked: Vec<Object>) {
+        covered.sort_unstable();
+        masked.sort_unstable();
+        (self.covered, self.masked) = (covered, masked);
     }
 
     /// A file is masked or locked, and stays so under each name that it gets. It is watched: a number that is free may be another file's
@@ -190,7 +169,7 @@ impl Post {
             _ => {}
         }
         match watch(inotify, object, WatchFlags::DELETE_SELF | WatchFlags::MASK_ADD) {
-            Ok(watch) if self.nodes.of_watch(watch).is_none() => drop(self.cover_watches.insert(watch, identity)),
+            Ok(watch) if self.nodes.of_watch(watch).is_none() => drop(self.file_watches.insert(watch, identity)),
             Ok(_) | Err(Errno::ACCESS) => {}
             Err(error) => return Err(error),
         }
@@ -212,20 +191,29 @@ impl Post {
         self.closed.range(first..).next().is_some_and(|((known, _), _)| *known == inode)
     }
 
-    /// The kernel gave a watch up: what it was on is no more.
-    pub fn forget(&mut self, watch: i32) {
+    fn forget(&mut self, watch: i32) -> Option<Identity> {
         let node = self.nodes.remove(watch);
-        let Some(identity) = self.cover_watches.remove(&watch).or(node) else { return };
-        if let Ok(at) = self.covered.binary_search(&identity) {
-            self.covered.remove(at);
-        }
-        for known in [&mut self.bare, &mut self.masked] {
-            if let Ok(at) = known.binary_search(&identity) {
-                known.remove(at);
-            }
-        }
-        self.closed.remove(&(identity.inode(), identity));
+        let identity = self.file_watches.remove(&watch).or(node)?;
         self.held.retain(|held| held.parent != identity);
+        Some(identity)
+    }
+
+    /// A directory is watched no more: names come and go there unseen, and itself may end unseen.
+    pub fn unwatched(&mut self, watch: i32) {
+        let identity = self.forget(watch);
+        self.lost |= self.bare.iter().any(|object| Some(object.identity) == identity);
+    }
+
+    /// The kernel gave a watch up: what it was on is no more, and its number may be another directory's next.
+    pub fn ended(&mut self, watch: i32) {
+        if let Some(identity) = self.forget(watch) {
+            self.bare.retain(|object| object.identity != identity);
+            self.closed.remove(&(identity.inode(), identity));
+        }
+    }
+
+    pub fn is_shut(&self, dir: BorrowedFd<'_>) -> Result<bool, Errno> {
+        Ok(!self.shut.is_empty() && self.shut.contains(&Object::at(dir, c"")?))
     }
 
     /// Opens a directory whose owner has taken his own rights away, from it or from one above it. They are given back for good.
@@ -243,7 +231,7 @@ impl Post {
     /// and is closed as a whole.
     pub fn give_rights(&self, dir: BorrowedFd<'_>) -> Result<bool, Errno> {
         let stat = rustix::fs::fstat(dir)?;
-        if stat.st_uid != rustix::process::getuid().as_raw() || self.shut.contains(&Identity::from(&stat)) {
+        if stat.st_uid != rustix::process::getuid().as_raw() || self.is_shut(dir)? {
             return Ok(false);
         }
         if stat.st_mode & 0o500 != 0o500 {

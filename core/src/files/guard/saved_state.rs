@@ -11,10 +11,10 @@ use serde::Deserialize;
 
 use crate::files::patterns::{Added, Names, NamesError, Rule};
 use crate::files::quarantine::Quarantine;
-use crate::files::scan::{Survey, Through};
+use crate::files::scan::{Held, Survey, Through};
 use crate::files::tree_roots::{Tree, TreeRoots};
 use crate::files::walk::{WalkError, Walker};
-use crate::kernel::resolved_path::Identity;
+use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use crate::plan::wire::writer::{self, Invalid};
 
@@ -24,7 +24,7 @@ use super::post::Post;
 use super::watches::Nodes;
 use super::{Guard, GuardError};
 
-/// A guard as it was when the command started. Objects are known by device and inode.
+/// A guard as it was when the command started.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
@@ -34,16 +34,19 @@ pub struct Memory {
     left_out: Vec<AbsPath>,
     /// What the first search added to the patterns of the plan.
     added: Vec<(Kind, Text, Text)>,
-    /// Names that were locked or denied: the directory, and the name there.
-    held: Vec<(u64, u64, Text)>,
-    bare: Vec<(u64, u64)>,
+    /// Names that were locked or denied: the directory, the name there, and what had it.
+    held: Vec<(u64, u64, Text, Numbers)>,
+    bare: Vec<Numbers>,
     /// Directories that are git's by their parts.
     git: Vec<Text>,
     /// Symlinks in git directories: the directory, the name there, the link, and what it says.
-    through: Vec<(u64, u64, Text, u64, u64, Text)>,
-    shut: Vec<(u64, u64)>,
-    masked: Vec<(u64, u64)>,
+    through: Vec<(u64, u64, Text, Numbers, Text)>,
+    shut: Vec<Numbers>,
+    masked: Vec<Numbers>,
 }
+
+/// An object: device, inode and birth, in seconds and nanoseconds.
+type Numbers = (u64, u64, i64, u32);
 
 /// A tree of a [`Memory`] that is not at its path now.
 #[derive(Debug)]
@@ -122,30 +125,30 @@ impl Guard {
             text(out, &added.rest);
             out.push(']');
         });
-        let pair = |out: &mut String, identity: &Identity| {
+        let object = |out: &mut String, object: &Object| {
             out.push('[');
-            numbers(out, *identity);
-            out.push(']');
+            numbers(out, object.identity);
+            let _ = write!(out, ",{},{}]", object.born.0, object.born.1);
         };
-        let named = |out: &mut String, identity: Identity, name: &[u8]| {
-            out.push('[');
-            numbers(out, identity);
+        let named = |out: &mut String, dir: Identity, name: &[u8], named: &Object| {
+            numbers(out, dir);
             out.push(',');
             text(out, name);
-            out.push(']');
+            out.push(',');
+            object(out, named);
         };
         out.push_str(",\"held\":");
-        writer::list(out, &self.post.held, |out, held| named(out, held.parent, &held.name));
+        writer::list(out, &self.post.held, |out, held| {
+            out.push('[');
+            named(out, held.parent, &held.name, &held.object);
+            out.push(']');
+        });
         out.push_str(",\"bare\":");
-        writer::list(out, &self.post.bare, pair);
+        writer::list(out, &self.post.bare, object);
         out.push_str(",\"through\":");
         writer::list(out, &self.post.through, |out, through| {
             out.push('[');
-            numbers(out, through.dir);
-            out.push(',');
-            text(out, &through.name);
-            out.push(',');
-            numbers(out, through.identity);
+            named(out, through.dir, &through.name, &through.object);
             out.push(',');
             text(out, &through.said);
             out.push(']');
@@ -153,9 +156,9 @@ impl Guard {
         out.push_str(",\"git\":");
         writer::list(out, self.names.git.directories(), |out, path| text(out, path));
         out.push_str(",\"shut\":");
-        writer::list(out, &self.post.shut, pair);
+        writer::list(out, &self.post.shut, object);
         out.push_str(",\"masked\":");
-        writer::list(out, &self.post.masked, pair);
+        writer::list(out, &self.post.masked, object);
         out.push('}');
         Ok(true)
     }
@@ -204,23 +207,31 @@ impl Guard {
         }
         let identity =
             |device: u64, inode: u64| Identity::from((devices.get(&device).copied().unwrap_or(device), inode));
-        let pairs = |list: &[(u64, u64)]| list.iter().map(|(device, inode)| identity(*device, *inode)).collect();
+        let object = |(device, inode, seconds, nanoseconds): &Numbers| Object {
+            identity: identity(*device, *inode),
+            born: (*seconds, *nanoseconds),
+        };
+        let objects = |list: &[Numbers]| list.iter().map(object).collect();
         let survey = Survey {
             held: memory
                 .held
                 .iter()
-                .map(|(device, inode, name)| (identity(*device, *inode), name.as_bytes().into()))
+                .map(|(device, inode, name, named)| Held {
+                    parent: identity(*device, *inode),
+                    name: name.as_bytes().into(),
+                    object: object(named),
+                })
                 .collect(),
-            bare: pairs(&memory.bare),
-            shut: pairs(&memory.shut),
-            masked: pairs(&memory.masked),
+            bare: objects(&memory.bare),
+            shut: objects(&memory.shut),
+            masked: objects(&memory.masked),
             through: memory
                 .through
                 .iter()
-                .map(|(dir_device, dir_inode, name, device, inode, said)| Through {
-                    dir: identity(*dir_device, *dir_inode),
+                .map(|(device, inode, name, link, said)| Through {
+                    dir: identity(*device, *inode),
                     name: name.as_bytes().into(),
-                    identity: identity(*device, *inode),
+                    object: object(link),
                     said: said.as_bytes().to_vec(),
                 })
                 .collect(),
@@ -229,7 +240,9 @@ impl Guard {
         let left_out = [&memory.left_out[..], std::slice::from_ref(&taken)].concat();
         let ground = TreeRoots::open(&trees, &left_out)?;
         let inotify = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).map_err(GuardError::Init)?;
-        let post = Post::new(Nodes::default(), Quarantine::new(taken), names.guards_git, survey);
+        let mut post = Post::new(Nodes::default(), Quarantine::new(taken), names.guards_git, survey);
+        // Whatever happened, no event tells it.
+        post.lost = true;
         let since = Timespec { tv_sec: memory.since.0, tv_nsec: memory.since.1 };
         let guard = Guard {
             inotify,
@@ -241,7 +254,6 @@ impl Guard {
             buffer: Vec::new(),
             noted: Noted::default(),
             near: Vec::new(),
-            // Whatever happened, no event tells it.
             quiet: false,
             last_patrol: Instant::now(),
             since,

@@ -22,7 +22,7 @@ use super::patterns::{Look, Names, Rule, StateId, StemId};
 use super::symlink;
 use super::tree_roots::{OpenTree, TreeRoots};
 use super::walk::{self, Below, Dir, Entry, GitParts, NameDecision, Visitor, WalkError, Walker};
-use crate::kernel::resolved_path::Identity;
+use crate::kernel::resolved_path::{Identity, Object};
 use crate::plan::wire::bytes::{AbsPath, Text};
 use shut_dirs::Lent;
 
@@ -34,18 +34,37 @@ const MAX_ROUNDS: usize = 16;
 pub struct Survey {
     /// A directory comes before what is in it.
     pub covers: Vec<Cover>,
-    /// Where the locked and the denied ones are: the directory, and the name there.
-    pub held: Vec<(Identity, Box<[u8]>)>,
+    /// The locked and the denied ones.
+    pub held: Vec<Held>,
     /// Repositories without a work tree.
-    pub bare: Vec<Identity>,
+    pub bare: Vec<Object>,
     /// Directories that can not be listed.
-    pub shut: Vec<Identity>,
+    pub shut: Vec<Object>,
     /// Flagged names: the tree, and the path there.
     pub flagged: Vec<(usize, Vec<u8>)>,
     /// Symlinks in git directories.
     pub through: Vec<Through>,
-    /// What is denied.
-    pub masked: Vec<Identity>,
+    /// What is denied; the guard finds it out when all modes are as they were.
+    pub masked: Vec<Object>,
+}
+
+/// A name that was locked or denied at the start: the directory, the name there, and what had it.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Held {
+    pub parent: Identity,
+    pub name: Box<[u8]>,
+    pub object: Object,
+}
+
+impl Held {
+    /// None: nothing has the name any more.
+    fn new(dir: &Dir<'_>, name: &CStr) -> Result<Option<Held>, WalkError> {
+        match Object::at(dir.fd, name) {
+            Ok(object) => Ok(Some(Held { parent: dir.identity, name: name.to_bytes().into(), object })),
+            Err(Errno::NOENT) => Ok(None),
+            Err(source) => Err(dir.unseen(name.to_bytes(), source)),
+        }
+    }
 }
 
 /// A symlink in a git directory, by all that makes it the one that was there: its place, itself, and what it says.
@@ -53,7 +72,7 @@ pub struct Survey {
 pub struct Through {
     pub dir: Identity,
     pub name: Box<[u8]>,
-    pub identity: Identity,
+    pub object: Object,
     pub said: Vec<u8>,
 }
 
@@ -128,8 +147,6 @@ pub fn survey<E: From<WalkError>>(
     }
     found.covers.sort_by(|one, other| one.path.cmp(&other.path).then(weight(one).cmp(&weight(other))));
     found.covers.dedup_by(|later, kept| later.path == kept.path);
-    let masked = found.covers.iter().filter(|cover| cover.kind == CoverKind::Mask);
-    found.masked = masked.map(|cover| cover.identity).collect();
     Ok(found)
 }
 
@@ -269,12 +286,12 @@ impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
         Ok(())
     }
 
-    fn put(&mut self, dir: &Dir<'_>, name: &[u8], stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
-        let path = dir.absolute(name)?;
+    fn put(&mut self, dir: &Dir<'_>, name: &CStr, stat: &Stat, kind: CoverKind) -> Result<(), WalkError> {
+        let path = dir.absolute(name.to_bytes())?;
         walk::keep(&mut self.kept, path.as_bytes())?;
         self.found.covers.push(cover(path, stat, kind)?);
         if dir.tree.writable {
-            self.found.held.push((dir.identity, name.into()));
+            self.found.held.extend(Held::new(dir, name)?);
         }
         Ok(())
     }
@@ -329,12 +346,16 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
             }
             if dir.is_in_git(names) {
                 match rustix::fs::readlinkat(dir.fd, entry.name, Vec::new()) {
-                    Ok(said) => self.found.through.push(Through {
-                        dir: dir.identity,
-                        name: name.into(),
-                        identity: Identity::from(&stat),
-                        said: said.into_bytes(),
-                    }),
+                    Ok(said) => {
+                        let held = Held::new(dir, entry.name)?;
+                        let through = |Held { parent, name, object }| Through {
+                            dir: parent,
+                            name,
+                            object,
+                            said: said.into_bytes(),
+                        };
+                        self.found.through.extend(held.map(through));
+                    }
                     Err(Errno::NOENT | Errno::INVAL) => {} // it is another link now, or none
                     Err(source) => return Err(dir.unseen(name, source).into()),
                 }
@@ -342,7 +363,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         }
         match entry.verdict {
             NameDecision::Deny(_) => {
-                self.put(dir, name, &stat, CoverKind::Mask)?;
+                self.put(dir, entry.name, &stat, CoverKind::Mask)?;
                 self.note_names(&stat, CoverKind::Mask);
                 Ok(Some(Below::Masked))
             }
@@ -352,7 +373,7 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 Ok(Some(Below::Carved))
             }
             NameDecision::Protect(_) => {
-                self.put(dir, name, &stat, CoverKind::Lock)?;
+                self.put(dir, entry.name, &stat, CoverKind::Lock)?;
                 self.note_names(&stat, CoverKind::Lock);
                 let whole = [&git::whole_path(dir)[..], b"/", name].concat();
                 let obeyed = match names.git.role(&whole).filter(|_| dir.tree.writable) {
@@ -368,15 +389,15 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
                 Ok(Some(Below::Locked))
             }
             NameDecision::Link(_) => {
-                self.put(dir, name, &stat, CoverKind::Lock)?;
+                self.put(dir, entry.name, &stat, CoverKind::Lock)?;
                 Ok(None)
             }
             NameDecision::Way if dir.tree.writable && dir.below != Below::Locked => {
-                self.put(dir, name, &stat, CoverKind::Lock)?;
+                self.put(dir, entry.name, &stat, CoverKind::Lock)?;
                 Ok(None)
             }
             NameDecision::Socket => {
-                self.put(dir, name, &stat, CoverKind::Mask)?;
+                self.put(dir, entry.name, &stat, CoverKind::Mask)?;
                 Ok(None)
             }
             NameDecision::Way | NameDecision::Through | NameDecision::Free => Ok(None),
@@ -421,16 +442,20 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
     }
 
     /// A bare repository that was here before is the user's: it stays, and what git executes in it is locked.
-    fn leave(&mut self, _names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
+    fn leave(&mut self, names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), E> {
         let counts = self.guards_git && dir.tree.writable && dir.below == Below::Plain;
         if !counts || !parts.make_a_repository() || git::is_git_name(dir.own_name(), dir.folding) {
             return Ok(());
         }
-        self.found.bare.push(dir.identity);
-        if !dir.path.is_empty() {
-            self.pin(dir.tree_index, dir.path.to_vec())?;
+        let object = Object::at(dir.fd, c"").map_err(|source| dir.unseen(b"", source))?;
+        self.found.bare.push(object);
+        let path = git::whole_path(dir);
+        // Patterns go by its path, so no directory above may be renamed either. Those of a `.git` go by its name.
+        let ends = dir.path.iter().enumerate().filter(|(_, byte)| **byte == b'/').map(|(at, _)| at);
+        for end in ends.filter(|_| !names.git.is_covered(&path)).chain([dir.path.len()]).filter(|end| *end > 0) {
+            self.pin(dir.tree_index, dir.path[..end].to_vec())?;
         }
-        self.git.push(git::whole_path(dir));
+        self.git.push(path);
         for name in [c"config", c"config.worktree"] {
             self.obeyed.extend(git::obeyed_by(dir, name).map_err(WalkError::from)?);
         }
@@ -456,7 +481,7 @@ struct OtherNames<'s, E> {
     lent: &'s Lent,
     linked: Vec<(u64, Identity, CoverKind)>,
     covers: Vec<Cover>,
-    locked: Vec<(Identity, Box<[u8]>)>,
+    locked: Vec<Held>,
     error: PhantomData<E>,
 }
 
@@ -515,7 +540,7 @@ impl<E: From<WalkError>> Visitor for OtherNames<'_, E> {
         let name = entry.name.to_bytes();
         self.covers.push(cover(dir.absolute(name)?, &stat, *kind)?);
         if *kind == CoverKind::Lock {
-            self.locked.push((dir.identity, name.into()));
+            self.locked.extend(Held::new(dir, entry.name)?);
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::files::cover::Cover;
 use crate::files::tree_roots::OpenTree;
 use crate::kernel::open_beneath;
-use crate::kernel::resolved_path::Identity;
+use crate::kernel::resolved_path::{Identity, Object};
 
 #[derive(Default)]
 pub struct Lent {
@@ -21,7 +21,7 @@ pub struct Lent {
 
 struct Shut {
     cover: Cover,
-    identity: Identity,
+    object: Object,
     /// What gives the mode back. None: the directory was left as it is.
     opened: Option<(OwnedFd, Mode)>,
 }
@@ -30,14 +30,15 @@ impl Lent {
     /// Opens a directory of the same owner, and notes what is to be laid over it. False: it stays shut.
     pub fn open(&mut self, tree: &OpenTree, dir: &OwnedFd, stat: &Stat, cover: Cover) -> Result<bool, Errno> {
         let own = stat.st_uid == rustix::process::getuid().as_raw();
+        let object = Object::at(dir, c"")?;
         let opened = if own && (tree.writable || tree.watched) { lend(dir, stat)? } else { None };
         let is_open = opened.is_some();
-        self.shut.push(Shut { cover, identity: Identity::from(stat), opened });
+        self.shut.push(Shut { cover, object, opened });
         Ok(is_open)
     }
 
     pub fn is_known(&self, identity: Identity) -> bool {
-        self.shut.iter().any(|shut| shut.identity == identity)
+        self.shut.iter().any(|shut| shut.object.identity == identity)
     }
 
     /// Does it lie in a directory that is closed as a whole?
@@ -57,19 +58,20 @@ impl Lent {
     }
 
     /// Takes the rights away again. What is to be laid over the directories, and which they are.
-    pub fn restore(mut self) -> Result<(Vec<Cover>, Vec<Identity>), (Cover, Errno)> {
-        let (mut covers, mut identities) = (Vec::new(), Vec::new());
+    pub fn restore(mut self) -> Result<(Vec<Cover>, Vec<Object>), (Cover, Errno)> {
+        let (mut covers, mut objects) = (Vec::new(), Vec::new());
         // The innermost first: each is reached by its descriptor, but who looks meanwhile finds the order of before.
-        while let Some(Shut { cover, identity, opened }) = self.shut.pop() {
-            if let Some((dir, mode)) = opened
-                && let Err(source) = set_mode(&dir, mode)
-            {
-                return Err((cover, source));
+        while let Some(Shut { cover, mut object, opened }) = self.shut.pop() {
+            if let Some((dir, mode)) = opened {
+                match set_mode(&dir, mode).and_then(|()| Object::at(&dir, c"")) {
+                    Ok(now) => object = now,
+                    Err(source) => return Err((cover, source)),
+                }
             }
             covers.push(cover);
-            identities.push(identity);
+            objects.push(object);
         }
-        Ok((covers, identities))
+        Ok((covers, objects))
     }
 }
 
