@@ -35,7 +35,7 @@ use crate::survey;
 use crate::sys;
 use crate::taken::Store;
 use crate::text::AbsPath;
-use crate::walk::{Below, WalkError, Walker};
+use crate::walk::{Below, Visitor, WalkError, Walker};
 
 use events::{Near, Noted};
 use flagged::Flagged;
@@ -326,6 +326,7 @@ impl Guard {
         }
         for _ in 0..LAST_ROUNDS {
             self.post.flagged.clear();
+            self.post.unlisted = 0;
             self.post.kept = 0;
             self.post.unfinished = None;
             let before = self.post.taken;
@@ -336,6 +337,11 @@ impl Guard {
             }
         }
         self.post.unfinished.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// How many flagged names the last scan found beside those that it could note.
+    pub fn unlisted(&self) -> usize {
+        self.post.unlisted
     }
 
     /// Flagged names that were made or changed during the run, after the last scan.
@@ -359,7 +365,8 @@ impl Guard {
         for index in 0..self.ground.trees.len() {
             let tree = &self.ground.trees[index];
             if tree.watched || (tree.is_read_only() && !visit.post.finishing) {
-                self.walker.tree(&mut self.names, &self.ground, index, &mut visit)?;
+                let walked = self.walker.tree(&mut self.names, &self.ground, index, &mut visit);
+                walked.or_else(|error| visit.goes_on(error))?;
             }
         }
         self.post.again = false;

@@ -23,6 +23,7 @@ mod command;
 mod companion;
 mod cover;
 mod desk;
+mod dirlinks;
 mod enclosure;
 mod environment;
 mod event;
@@ -166,21 +167,35 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"preflight") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
-            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            let (mut plan, _) = Plan::read(&plan_fd, uid)?;
+            dirlinks::close(&mut plan)?;
             print(&preflight::report(&plan, uid)?)
         }
         Some(b"covers") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
-            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            let (mut plan, _) = Plan::read(&plan_fd, uid)?;
+            dirlinks::close(&mut plan)?;
             print(&enclosure::report(&plan)?)
+        }
+        Some(b"closed") => {
+            let plan_fd = arguments.plan_fd()?;
+            arguments.end()?;
+            let (mut plan, _) = Plan::read(&plan_fd, uid)?;
+            dirlinks::close(&mut plan)?;
+            print(&dirlinks::report(&plan))
+        }
+        Some(b"links") => {
+            arguments.end()?;
+            print(&dirlinks::answer(&question()?)?)
         }
         Some(b"attempt") => {
             let plan_fd = arguments.plan_fd()?;
             let operation = arguments.operation()?;
             let path = arguments.path()?;
             arguments.end()?;
-            let (plan, _) = Plan::read(&plan_fd, uid)?;
+            let (mut plan, _) = Plan::read(&plan_fd, uid)?;
+            dirlinks::close(&mut plan)?;
             print(&attempt::report(&plan, operation, &path)?)
         }
         Some(b"judge") => {

@@ -17,6 +17,7 @@ use crate::chores::{self, Copied, Duties, Finished};
 use crate::command::Command;
 use crate::companion::Companion;
 use crate::desk::Desk;
+use crate::dirlinks;
 use crate::enclosure::{self, Enclosure};
 use crate::environment;
 use crate::event::{Event, Start};
@@ -123,7 +124,7 @@ impl Outcome {
 
 #[allow(clippy::too_many_arguments, reason = "what a run is made of")]
 fn fenced(
-    plan: Box<Plan>,
+    mut plan: Box<Plan>,
     plan_bytes: &[u8],
     plan_fd: &OwnedFd,
     sha256: &str,
@@ -135,6 +136,7 @@ fn fenced(
     holder: Option<Holder>,
 ) -> Result<Outcome, Refusal> {
     unfinished::finish_all(&plan.sessions, plan.user.uid, &mut |line| stderr::say("paddock", line))?;
+    dirlinks::close(&mut plan)?;
     let http = Http::start(&plan, plan_fd)?;
     let gate = Gate::of(&plan)?;
     standard::check_sockets(&plan)?;

@@ -18,6 +18,7 @@ use serde::Deserialize;
 
 use crate::bpf::{self, Instruction};
 use crate::canonical;
+use crate::dirlinks;
 use crate::environment;
 use crate::fence::Fence;
 use crate::files::Files;
@@ -257,7 +258,8 @@ impl Compiled {
     /// From here on this process is inside. Returns its environment.
     fn enter(&self, dir: &[u8], inherited: &[CString]) -> Result<Vec<CString>, Refusal> {
         standard::check_descriptors()?;
-        let plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
+        let mut plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
+        dirlinks::close(&mut plan)?;
         standard::check_sockets(&plan)?;
         let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE));
         let (Some(number), Some(token)) = (number, self.token()) else {

@@ -14,7 +14,7 @@
 use std::ffi::CString;
 use std::fmt::Write as _;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RawDir};
@@ -30,6 +30,7 @@ use crate::files;
 use crate::guard::{Away, Guard, GuardError, GuardEvent, Memory};
 use crate::journal::Journal;
 use crate::kernel_names::errno_text;
+use crate::kernel_text;
 use crate::names::NamesError;
 use crate::plan::{Plan, PlanError};
 use crate::session;
@@ -89,12 +90,15 @@ struct Note {
     /// The numbers of the trees that are still to be scanned, if some were. It comes first: see [`rewritten`].
     waiting: Option<Vec<usize>>,
     version: u32,
+    /// Who holds the lock: its number and when it started. Read by [`supervisor_of`], from the beginning of the mark.
+    #[allow(dead_code, reason = "the note is read as a whole, and nothing else may be in it")]
+    supervisor: (u32, u64),
     /// The first process of the sandbox.
     init: i32,
     memory: Memory,
 }
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// The mark of this run. While this is open, the run lives.
 pub struct Mark {
@@ -113,7 +117,10 @@ impl Mark {
         init: Pid,
     ) -> Result<Option<Mark>, UnfinishedError> {
         let mut note = String::with_capacity(4096);
-        let _ = write!(note, "{{\"version\":{VERSION},\"init\":{},\"memory\":", init.as_raw_nonzero());
+        let own = std::process::id();
+        let started = started_at(own).map_or(0, |process| process.started);
+        let _ = write!(note, "{{\"version\":{VERSION}{SUPERVISOR}{own},{started}],\"init\":{}", init.as_raw_nonzero());
+        note.push_str(",\"memory\":");
         if !guard.write_memory(&mut note).map_err(GuardError::from)? {
             return Ok(None);
         }
@@ -231,13 +238,63 @@ fn open_mark(dir: &OwnedFd, name: &CString) -> Result<Option<OwnedFd>, Errno> {
     }
 }
 
-/// A run that lives holds the lock of its mark.
+/// A run that lives holds the lock of its mark. A supervisor that was killed holds it until the kernel has taken it down: this waits for that.
 fn is_over(mark: &OwnedFd) -> Result<bool, Errno> {
-    match rustix::fs::flock(mark, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => rustix::fs::flock(mark, FlockOperation::Unlock).map(|()| true),
-        Err(Errno::AGAIN) => Ok(false),
-        Err(errno) => Err(errno),
+    let until = Instant::now() + END_LIMIT;
+    loop {
+        // Before the lock is tried: one that ends in between has let go of it.
+        let ending = supervisor_of(mark)?.filter(|(_, process)| process.is_ending);
+        match rustix::fs::flock(mark, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return rustix::fs::flock(mark, FlockOperation::Unlock).map(|()| true),
+            Err(Errno::AGAIN) => {}
+            Err(errno) => return Err(errno),
+        }
+        let Some((pid, _)) = ending else { return Ok(false) };
+        let left = until.checked_duration_since(Instant::now()).ok_or(Errno::BUSY)?;
+        let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        wait_for(&process, left);
     }
+}
+
+const SUPERVISOR: &str = ",\"supervisor\":[";
+
+struct Process {
+    /// In clock ticks since the machine started.
+    started: u64,
+    /// It was killed, or ends by itself.
+    is_ending: bool,
+}
+
+/// The process that made a mark, if it is still there.
+fn supervisor_of(mark: &OwnedFd) -> Result<Option<(Pid, Process)>, Errno> {
+    let mut beginning = [0; 128];
+    let length = rustix::io::pread(mark, &mut beginning, 0)?;
+    let text = String::from_utf8_lossy(&beginning[..length]);
+    let noted = text.split_once(SUPERVISOR).and_then(|(_, rest)| rest.split_once(']')?.0.split_once(','));
+    let Some((Ok(pid), Ok(started))) = noted.map(|(pid, started)| (pid.parse::<u32>(), started.parse::<u64>())) else {
+        return Ok(None);
+    };
+    let process = started_at(pid).filter(|process| process.started == started);
+    Ok(i32::try_from(pid).ok().and_then(Pid::from_raw).zip(process))
+}
+
+/// By what `/proc/PID/stat` and `/proc/PID/status` say (proc_pid_stat(5), proc_pid_status(5)).
+fn started_at(pid: u32) -> Option<Process> {
+    /// Of the kernel's PF_EXITING and PF_SIGNALED.
+    const ENDING: u64 = 0x4 | 0x400;
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let close = stat.iter().rposition(|byte| *byte == b')')?;
+    let fields: Vec<&[u8]> = kernel_text::words(&stat[close + 1..]).collect();
+    let flags = kernel_text::number(fields.get(6)?)?;
+    let started = kernel_text::number(fields.get(19)?)?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = |line: &str| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    let is_killed = status.lines().filter_map(pending).any(|mask| mask & 1 << (libc::SIGKILL - 1) != 0);
+    let is_ending = is_killed || flags & ENDING != 0 || matches!(*fields.first()?, b"Z" | b"X");
+    Some(Process { started, is_ending })
 }
 
 /// Not yet a mark, and its maker was killed: no command was started.
@@ -382,8 +439,12 @@ fn wait_for_end(init: i32) {
     if matches!((namespace("self"), namespace(&init.to_string())), (Ok(own), Ok(other)) if own == other) {
         return;
     }
-    let limit = Timespec { tv_sec: END_LIMIT.as_secs() as i64, tv_nsec: 0 };
-    let mut ended = [PollFd::new(&process, PollFlags::IN)];
+    wait_for(&process, END_LIMIT);
+}
+
+fn wait_for(process: &OwnedFd, limit: Duration) {
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
     let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&limit)));
 }
 
@@ -400,4 +461,31 @@ pub fn report(sessions: &AbsPath, uid: u32) -> Result<String, UnfinishedError> {
 /// A path of the command line.
 pub fn sessions(path: &[u8]) -> Option<AbsPath> {
     Text::from_bytes(path.to_vec()).and_then(AbsPath::new).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scene::Scene;
+
+    #[test]
+    fn a_supervisor_that_ends_is_waited_for_and_one_that_lives_is_not() {
+        let scene = Scene::new();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let started = started_at(child.id()).unwrap().started;
+        let note = format!("{{\"version\":{VERSION}{SUPERVISOR}{},{started}],\"init\":1", child.id());
+        std::fs::write(scene.path("mark"), note).unwrap();
+        let open = || OwnedFd::from(std::fs::File::open(scene.path("mark")).unwrap());
+        let (mark, held) = (open(), open());
+        rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert_eq!(is_over(&mark), Ok(false), "it lives");
+        child.kill().unwrap();
+        assert!(started_at(child.id()).unwrap().is_ending, "from the signal on, and as long as it is there");
+        let waiting = std::thread::spawn(move || is_over(&mark));
+        // Only now, as if the kernel had come to its files.
+        std::thread::yield_now();
+        drop(held);
+        assert_eq!(waiting.join().unwrap(), Ok(true));
+        child.wait().unwrap();
+    }
 }

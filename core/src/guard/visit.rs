@@ -57,6 +57,8 @@ pub struct Post {
     pub masked: Vec<Identity>,
     /// Flagged names, as last seen: the tree, and the path there.
     pub flagged: Vec<(usize, Vec<u8>)>,
+    /// How many of them were left out.
+    pub unlisted: usize,
     pub taken: usize,
     pub covers: Vec<Cover>,
     /// Bytes of the paths of covers, and of flagged names.
@@ -100,6 +102,7 @@ impl Post {
             shut,
             masked,
             flagged,
+            unlisted: 0,
             taken: 0,
             covers: Vec::new(),
             kept: 0,
@@ -512,13 +515,15 @@ impl Visitor for Visit<'_> {
         }
     }
 
-    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<(), GuardError> {
-        if self.post.finishing {
-            let path = dir.join(name.to_bytes())?;
-            walk::keep(&mut self.post.kept, &path)?;
-            self.post.flagged.push((dir.tree_index, path));
+    /// A list for people: what is too much for it is counted, and never stops the scan.
+    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
+        if !self.post.finishing {
+            return;
         }
-        Ok(())
+        match dir.join(name.to_bytes()) {
+            Ok(path) if walk::lists(&mut self.post.kept, &path) => self.post.flagged.push((dir.tree_index, path)),
+            _ => self.post.unlisted += 1,
+        }
     }
 
     fn leave(&mut self, names: &Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
@@ -560,6 +565,16 @@ impl Visitor for Visit<'_> {
         Ok(false)
     }
 
+    /// In the end only a signal stops the walk, and what concerns no single path.
+    fn goes_on(&mut self, error: GuardError) -> Result<(), GuardError> {
+        match error {
+            GuardError::Walk(error @ (WalkError::Interrupted | WalkError::Behind)) => Err(error.into()),
+            GuardError::Walk(error) => self.failed(error),
+            GuardError::Watch { path, source } if self.post.finishing => self.failed(WalkError::Look { path, source }),
+            error => Err(error),
+        }
+    }
+
     /// In the end the rest is looked through all the same, and the first error is told.
     fn failed(&mut self, error: WalkError) -> Result<(), GuardError> {
         match error {
@@ -568,7 +583,6 @@ impl Visitor for Visit<'_> {
                 self.post.blind = true;
                 Ok(())
             }
-            WalkError::Memory => Err(error.into()),
             error if self.post.finishing => {
                 self.post.unfinished.get_or_insert(error);
                 Ok(())
