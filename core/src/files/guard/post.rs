@@ -55,6 +55,8 @@ pub struct Post {
     pub masked: Vec<Identity>,
     /// Flagged names, as last seen: the tree, and the path there.
     pub flagged: Vec<(usize, Vec<u8>)>,
+    /// How many of them were left out.
+    pub unlisted: usize,
     pub taken: usize,
     pub covers: Vec<Cover>,
     /// Bytes of the paths of covers, and of flagged names.
@@ -99,6 +101,7 @@ impl Post {
             shut,
             masked,
             flagged,
+            unlisted: 0,
             taken: 0,
             covers: Vec::new(),
             kept: 0,
