@@ -155,14 +155,16 @@ def test_the_control_without_a_mask_loses_the_file(cow: Cow) -> None:
 
 def test_what_runs_outside_later_is_marked(cow: Cow) -> None:
     cow.session(
-        "echo evil > Makefile; echo fine > plain; mkdir -p node_modules/x; echo x > node_modules/x/package.json"
+        "echo evil > Makefile; echo fine > plain; mkdir -p node_modules/x; echo x > node_modules/x/package.json;"
+        "ln -s node_modules/x part; ln -s plain other"
     )
     shown = cow.paddock("diff", "--stat").stdout
     assert "Makefile  (executed outside of the fence)" in shown, shown
-    assert shown.count("executed outside") == 1, shown
+    assert "part" in shown, shown
+    assert shown.count("executed outside") == 2, shown
     applied = cow.paddock("apply")
     assert applied.exit_code == 0, str(applied)
-    assert "executed outside of the fence: Makefile\n" in applied.stdout
+    assert "executed outside of the fence: Makefile, part\n" in applied.stdout
 
 
 _WHO = "export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b\n"

@@ -74,6 +74,28 @@ def test_a_run_short_of_memory_takes_what_was_planted_or_says_that_it_did_not(fu
         assert left(full) == []
 
 
+LONG = """
+import os
+top, name = os.getcwd(), "d" * 250
+os.mkdir("deep"); os.chdir("deep")
+for _ in range(3900): os.mkdir(name); os.chdir(name)
+for number in range(75): os.mkdir(str(number)); open(f"{number}/Makefile", "w").close()
+os.chdir(top)
+for number in range(20):
+    os.mkdir(f"w{number}")
+    open(f"w{number}/.envrc", "w").write("evil")
+    open(f"w{number}/plain", "w").write("fine")
+"""
+
+
+def test_names_that_are_too_long_to_list_do_not_stop_the_last_scan(full: Fence) -> None:
+    done = full.inside(["python3", "-c", LONG])
+    assert done.exit_code == 0, done.stderr[-2000:]
+    assert left(full) == []
+    assert "more may have changed" in done.stderr
+    assert full.inside(["true"]).exit_code == 0, "nor the next start"
+
+
 @pytest.mark.parametrize(("levels", "code"), [(2040, 0), (4100, 125)])
 def test_a_tree_is_searched_as_deep_as_paths_reach_and_a_deeper_one_is_an_error(
     full: Fence, levels: int, code: int

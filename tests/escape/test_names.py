@@ -284,6 +284,18 @@ def test_what_runs_outside_later_is_listed_when_a_run_changed_it(full: Fence) ->
     assert [event["path"] for event in full.events() if event["event"] == "name.flagged"] == changed
 
 
+def test_a_directory_that_became_a_link_to_packages_is_listed(full: Fence) -> None:
+    """What packages bring along is not listed, and stays; so it must not be seen at other places without a word."""
+    project = full.ground.project
+    full.ground.put(project / "node_modules" / "old" / "index.js")
+    (project / "linked").symlink_to("node_modules/old")
+    full.ground.put(project / "parts" / "a" / "Makefile", "as it was\n")
+    assert "changed during" not in full.inside(["ls"]).stderr, "the control: the link was there"
+    acts = "mv parts/a node_modules/a; ln -s ../node_modules/a parts/a; ln -s parts free; echo new > parts/a/Makefile"
+    done = full.inside(["sh", "-c", acts])
+    assert f"{FLAGGED}{project / 'parts' / 'a'}\n" in done.stderr, str(done)
+
+
 def test_one_change_in_place_is_seen_and_no_change_is_not_told(full: Fence) -> None:
     place = full.ground.put(full.ground.project / "deep" / "Makefile", "as it was\n")
     assert "changed during" not in full.inside(["cat", place]).stderr

@@ -210,6 +210,18 @@ def test_the_mark_of_a_run_that_lives_is_left_alone(full: Fence) -> None:
         assert len(marks(full)) == 1
 
 
+def test_a_start_right_after_the_kill_waits_for_the_end_of_the_supervisor(full: Fence) -> None:
+    """The kernel needs a moment to end it, and it holds its lock meanwhile."""
+    for _ in range(4):
+        with planting(full) as process:
+            os.kill(process.pid, signal.SIGKILL)
+            outcome = full.inside(["true"])
+        assert "finished the last scan" in outcome.stderr, str(outcome)
+        assert planted(full) == []
+        assert marks(full) == []
+        (full.ground.project / "planted").unlink()
+
+
 def test_starts_at_the_same_time_finish_it_once(full: Fence) -> None:
     session = killed(full)
     argv = [str(word) for word in full.command(["true"])]

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use serde::Deserialize;
 
 use super::error::Refusal;
-use super::standard_fds;
+use super::{closed_links, standard_fds};
 use crate::kernel::errno_names::errno_text;
 use crate::kernel::resolved_path::Identity;
 use crate::kernel::sys::{self, ExecStrings, Instruction};
@@ -253,7 +253,8 @@ impl Compiled {
     /// From here on this process is inside. Returns its environment.
     fn enter(&self, dir: &[u8], inherited: &[CString]) -> Result<Vec<CString>, Refusal> {
         standard_fds::check_descriptors()?;
-        let plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
+        let mut plan = Shell::read(&self.plan, rustix::process::getuid().as_raw())?;
+        closed_links::close(&mut plan)?;
         standard_fds::check_sockets(&plan)?;
         let number = syscalls::find("prctl").and_then(|call| call.number(Arch::NATIVE));
         let (Some(number), Some(token)) = (number, self.token()) else {

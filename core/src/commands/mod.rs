@@ -2,6 +2,7 @@
 
 mod arguments;
 mod attempt;
+mod closed_links;
 mod error;
 mod exec_server;
 mod host;
@@ -87,21 +88,35 @@ fn dispatch(mut arguments: Arguments) -> Result<i32, Refusal> {
         Some(b"preflight") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
-            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
+            let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
+            closed_links::close(&mut plan)?;
             print(&preflight::report(&plan, uid)?)
         }
         Some(b"covers") => {
             let plan_fd = arguments.plan_fd()?;
             arguments.end()?;
-            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
+            let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
+            closed_links::close(&mut plan)?;
             print(&full_tier::report(&plan)?)
+        }
+        Some(b"closed") => {
+            let plan_fd = arguments.plan_fd()?;
+            arguments.end()?;
+            let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
+            closed_links::close(&mut plan)?;
+            print(&closed_links::report(&plan))
+        }
+        Some(b"links") => {
+            arguments.end()?;
+            print(&closed_links::answer(&question()?)?)
         }
         Some(b"attempt") => {
             let plan_fd = arguments.plan_fd()?;
             let operation = arguments.operation()?;
             let path = arguments.path()?;
             arguments.end()?;
-            let (plan, _) = plan_fd::read(&plan_fd, uid)?;
+            let (mut plan, _) = plan_fd::read(&plan_fd, uid)?;
+            closed_links::close(&mut plan)?;
             print(&attempt::report(&plan, operation, &path)?)
         }
         Some(b"judge") => {

@@ -9,7 +9,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::error::Refusal;
-use super::{plan_fd, standard_fds};
+use super::{closed_links, plan_fd, standard_fds};
 use crate::approve::approver_process::ApproverProcess;
 use crate::approve::open_questions::OpenQuestions;
 use crate::files::guard::Guard;
@@ -121,7 +121,7 @@ impl RunResult {
 
 #[allow(clippy::too_many_arguments, reason = "what a run is made of")]
 fn fenced(
-    plan: Box<Plan>,
+    mut plan: Box<Plan>,
     plan_bytes: &[u8],
     plan_fd: &OwnedFd,
     sha256: &str,
@@ -133,6 +133,7 @@ fn fenced(
     holder: Option<SessionOwner>,
 ) -> Result<RunResult, Refusal> {
     finish_scans::finish_all(&plan.sessions, plan.user.uid, &mut |line| stderr::say("paddock", line))?;
+    closed_links::close(&mut plan)?;
     let http = Http::start(&plan, plan_fd)?;
     let gate = Gate::of(&plan)?;
     standard_fds::check_sockets(&plan)?;

@@ -1,10 +1,12 @@
-//! Names of the home directory that are symlinks into what the command may write.
+//! Names of the home directory that are symlinks into what the command may write, and symlinks in its directories.
 //!
 //! Programs outside obey `~/.bashrc` and `~/.gitconfig` wherever these lead: settings are often kept in a repository of their own,
 //! which is somebody's workspace. What such a name leads to is protected as the name itself would be, and so is every link on the
-//! way. Names that are no links are found by the patterns for the home directory.
+//! way. The same holds for the links in a directory of the list, which stands for all that is in it. Names that are no links are found
+//! by the patterns for the home directory.
 
 use super::home_listing::{HomeListing, Seen};
+use super::linked_dirs;
 use super::patterns::{Names, Rule};
 use super::symlink;
 use super::tree_roots::Tree;
@@ -21,28 +23,42 @@ pub fn protect_ends(
 ) -> Result<(), WalkError> {
     let root = home.path();
     let of_home = |group: &&Protected| group.below.iter().all(|place| place.as_bytes() == root.as_bytes());
+    let mut whole = Vec::new();
     for name in groups.iter().filter(of_home).flat_map(|group| &group.names) {
         let (fixed, rest) = fixed_part(name.as_bytes());
         if fixed.is_empty() {
             continue;
         }
         let path = AbsPath::new(Text::from_bytes([root.as_bytes(), b"/", fixed].concat())?)?;
-        if home.of(&path) != Seen::Unknown {
-            continue;
+        let seen = home.of(&path);
+        if seen == Seen::Unknown {
+            protect_end(names, &path, &Text::from_bytes(rest.to_vec())?, trees)?;
         }
-        let Some(followed) = symlink::leads_to(&path)? else { continue };
-        let held = |path: &AbsPath| trees.iter().any(|tree| tree.writable && path.is_within(&tree.path));
-        for link in followed.links.iter().filter(|link| held(link)) {
-            names.add_path(Rule::Link, link.as_bytes());
+        if seen != Seen::Missing && rest.is_empty() {
+            whole.push(path);
         }
-        // A place that was granted itself stays writable: the grant is a person's word.
-        let inner = |tree: &Tree| {
-            trees.iter().any(|other| other.writable && tree.path != other.path && tree.path.is_within(&other.path))
-        };
-        let granted = trees.iter().any(|tree| tree.writable && !inner(tree) && tree.path.is_within(&followed.end));
-        if followed.end != path && held(&followed.end) && !granted {
-            names.add_below(Rule::Protect, followed.end.as_bytes(), &Text::from_bytes(rest.to_vec())?)?;
-        }
+    }
+    let nothing = Text::from_bytes(Vec::new())?;
+    for link in linked_dirs::inside(whole.iter())? {
+        protect_end(names, &link, &nothing, trees)?;
+    }
+    Ok(())
+}
+
+/// Protects where a path leads, and `rest` below it, if that is elsewhere.
+fn protect_end(names: &mut Names, path: &AbsPath, rest: &Text, trees: &[Tree]) -> Result<(), WalkError> {
+    let Some(followed) = symlink::leads_to(path)? else { return Ok(()) };
+    let held = |path: &AbsPath| trees.iter().any(|tree| tree.writable && path.is_within(&tree.path));
+    for link in followed.links.iter().filter(|link| held(link)) {
+        names.add_path(Rule::Link, link.as_bytes());
+    }
+    // A place that was granted itself stays writable: the grant is a person's word.
+    let inner = |tree: &Tree| {
+        trees.iter().any(|other| other.writable && tree.path != other.path && tree.path.is_within(&other.path))
+    };
+    let granted = trees.iter().any(|tree| tree.writable && !inner(tree) && tree.path.is_within(&followed.end));
+    if followed.end != *path && held(&followed.end) && !granted {
+        names.add_below(Rule::Protect, followed.end.as_bytes(), rest)?;
     }
     Ok(())
 }
@@ -76,7 +92,10 @@ mod tests {
             ("../out/x", "home/.zshrc"),
             ("../w", "home/bin"),
             ("../w/none", "home/.xprofile"),
+            ("../../w/sshd", "home/.ssh/config"),
+            ("../../../w/plugins", "home/.ssh/deep/plugins"),
         ] {
+            std::fs::create_dir_all(scene.path(link).parent().unwrap()).unwrap();
             symlink(target, scene.path(link)).unwrap();
         }
         let text = |text: &str| Text::from_bytes(text.as_bytes().to_vec()).unwrap();
@@ -90,6 +109,7 @@ mod tests {
             "bin",
             ".xprofile",
             ".profile",
+            ".ssh",
             ".zcompdump*",
         ];
         let group = Protected {
@@ -107,6 +127,8 @@ mod tests {
             ("w/config/x/a.txt", false),
             ("w/real", true),
             ("w/none", true),
+            ("w/sshd", true),
+            ("w/plugins", true),
             ("w/own", false),
             ("w", false),
             ("out/x", false),

@@ -8,6 +8,7 @@ pub mod guard;
 pub mod home_links;
 pub mod home_listing;
 pub mod host_sockets;
+pub mod linked_dirs;
 pub mod patterns;
 pub mod previously_writable;
 pub mod quarantine;

@@ -19,6 +19,7 @@ use serde::Deserialize;
 use super::guard::{Guard, GuardError, Memory};
 use super::workspace::session_dir;
 use crate::kernel::errno_names::errno_text;
+use crate::kernel::proc_text;
 use crate::plan::wire::bytes::AbsPath;
 
 const DIRECTORY: &[u8] = b"unfinished";
@@ -69,6 +70,9 @@ pub struct Note {
     /// The numbers of the trees that are still to be scanned, if some were. It comes first: see [`rewritten`].
     pub waiting: Option<Vec<usize>>,
     pub version: u32,
+    /// Who holds the lock: its number and when it started. `supervisor/finish_scans.rs` reads it from the beginning of the mark.
+    #[allow(dead_code, reason = "the note is read as a whole, and nothing else may be in it")]
+    supervisor: (u32, u64),
     /// The first process of the sandbox.
     pub init: i32,
     pub memory: Memory,
@@ -93,7 +97,10 @@ impl Mark {
         init: Pid,
     ) -> Result<Option<Mark>, UnfinishedError> {
         let mut note = String::with_capacity(4096);
-        let _ = write!(note, "{{\"version\":{VERSION},\"init\":{},\"memory\":", init.as_raw_nonzero());
+        let own = std::process::id();
+        let started = started_at(own).map_or(0, |process| process.started);
+        let _ = write!(note, "{{\"version\":{VERSION}{SUPERVISOR}{own},{started}],\"init\":{}", init.as_raw_nonzero());
+        note.push_str(",\"memory\":");
         if !guard.write_memory(&mut note).map_err(GuardError::from)? {
             return Ok(None);
         }
@@ -128,6 +135,34 @@ impl Mark {
         let removed = rustix::fs::unlinkat(&self.dir, &*self.name, AtFlags::empty());
         removed.map_err(|source| UnfinishedError::Write { path: self.name, source })
     }
+}
+
+pub const SUPERVISOR: &str = ",\"supervisor\":[";
+
+pub struct Process {
+    /// In clock ticks since the machine started.
+    pub started: u64,
+    /// It was killed, or ends by itself.
+    pub is_ending: bool,
+}
+
+/// By what `/proc/PID/stat` and `/proc/PID/status` say (proc_pid_stat(5), proc_pid_status(5)).
+pub fn started_at(pid: u32) -> Option<Process> {
+    /// Of the kernel's PF_EXITING and PF_SIGNALED.
+    const ENDING: u64 = 0x4 | 0x400;
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let close = stat.iter().rposition(|byte| *byte == b')')?;
+    let fields: Vec<&[u8]> = proc_text::words(&stat[close + 1..]).collect();
+    let flags = proc_text::number(fields.get(6)?)?;
+    let started = proc_text::number(fields.get(19)?)?;
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let pending = |line: &str| {
+        let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    let is_killed = status.lines().filter_map(pending).any(|mask| mask & 1 << (libc::SIGKILL - 1) != 0);
+    let is_ending = is_killed || flags & ENDING != 0 || matches!(*fields.first()?, b"Z" | b"X");
+    Some(Process { started, is_ending })
 }
 
 pub fn directory(sessions: &AbsPath) -> Vec<u8> {

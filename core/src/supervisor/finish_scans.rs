@@ -7,7 +7,7 @@
 
 use std::ffi::CString;
 use std::os::fd::OwnedFd;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RawDir};
@@ -17,7 +17,9 @@ use rustix::process::{Pid, PidfdFlags};
 use super::tasks;
 use crate::files::guard::{Away, Guard, GuardError, GuardEvent};
 use crate::files::patterns::NamesError;
-use crate::files::unfinished_scans::{Note, UnfinishedError, VERSION, directory, open_dir, write_all};
+use crate::files::unfinished_scans::{
+    Note, Process, SUPERVISOR, UnfinishedError, VERSION, directory, open_dir, started_at, write_all,
+};
 use crate::journal::Journal;
 use crate::journal::event::Event;
 use crate::plan::wire::bytes::{AbsPath, Text};
@@ -102,13 +104,35 @@ fn open_mark(dir: &OwnedFd, name: &CString) -> Result<Option<OwnedFd>, Errno> {
     }
 }
 
-/// A run that lives holds the lock of its mark.
+/// A run that lives holds the lock of its mark. A supervisor that was killed holds it until the kernel has taken it down: this waits for that.
 fn is_over(mark: &OwnedFd) -> Result<bool, Errno> {
-    match rustix::fs::flock(mark, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => rustix::fs::flock(mark, FlockOperation::Unlock).map(|()| true),
-        Err(Errno::AGAIN) => Ok(false),
-        Err(errno) => Err(errno),
+    let until = Instant::now() + END_LIMIT;
+    loop {
+        // Before the lock is tried: one that ends in between has let go of it.
+        let ending = supervisor_of(mark)?.filter(|(_, process)| process.is_ending);
+        match rustix::fs::flock(mark, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => return rustix::fs::flock(mark, FlockOperation::Unlock).map(|()| true),
+            Err(Errno::AGAIN) => {}
+            Err(errno) => return Err(errno),
+        }
+        let Some((pid, _)) = ending else { return Ok(false) };
+        let left = until.checked_duration_since(Instant::now()).ok_or(Errno::BUSY)?;
+        let Ok(process) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        wait_for(&process, left);
     }
+}
+
+/// The process that made a mark, if it is still there.
+fn supervisor_of(mark: &OwnedFd) -> Result<Option<(Pid, Process)>, Errno> {
+    let mut beginning = [0; 128];
+    let length = rustix::io::pread(mark, &mut beginning, 0)?;
+    let text = String::from_utf8_lossy(&beginning[..length]);
+    let noted = text.split_once(SUPERVISOR).and_then(|(_, rest)| rest.split_once(']')?.0.split_once(','));
+    let Some((Ok(pid), Ok(started))) = noted.map(|(pid, started)| (pid.parse::<u32>(), started.parse::<u64>())) else {
+        return Ok(None);
+    };
+    let process = started_at(pid).filter(|process| process.started == started);
+    Ok(i32::try_from(pid).ok().and_then(Pid::from_raw).zip(process))
 }
 
 /// Not yet a mark, and its maker was killed: no command was started.
@@ -241,8 +265,12 @@ fn wait_for_end(init: i32) {
     if matches!((namespace("self"), namespace(&init.to_string())), (Ok(own), Ok(other)) if own == other) {
         return;
     }
-    let limit = Timespec { tv_sec: END_LIMIT.as_secs() as i64, tv_nsec: 0 };
-    let mut ended = [PollFd::new(&process, PollFlags::IN)];
+    wait_for(&process, END_LIMIT);
+}
+
+fn wait_for(process: &OwnedFd, limit: Duration) {
+    let limit = Timespec { tv_sec: limit.as_secs() as i64, tv_nsec: limit.subsec_nanos().into() };
+    let mut ended = [PollFd::new(process, PollFlags::IN)];
     let _ = rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&limit)));
 }
 
@@ -263,4 +291,31 @@ pub fn report(sessions: &AbsPath, uid: u32) -> Result<String, UnfinishedError> {
 /// A path of the command line.
 pub fn sessions(path: &[u8]) -> Option<AbsPath> {
     Text::from_bytes(path.to_vec()).and_then(AbsPath::new).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::files::test_tree::Scene;
+
+    #[test]
+    fn a_supervisor_that_ends_is_waited_for_and_one_that_lives_is_not() {
+        let scene = Scene::new();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let started = started_at(child.id()).unwrap().started;
+        let note = format!("{{\"version\":{VERSION}{SUPERVISOR}{},{started}],\"init\":1", child.id());
+        std::fs::write(scene.path("mark"), note).unwrap();
+        let open = || OwnedFd::from(std::fs::File::open(scene.path("mark")).unwrap());
+        let (mark, held) = (open(), open());
+        rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert_eq!(is_over(&mark), Ok(false), "it lives");
+        child.kill().unwrap();
+        assert!(started_at(child.id()).unwrap().is_ending, "from the signal on, and as long as it is there");
+        let waiting = std::thread::spawn(move || is_over(&mark));
+        // Only now, as if the kernel had come to its files.
+        std::thread::yield_now();
+        drop(held);
+        assert_eq!(waiting.join().unwrap(), Ok(true));
+        child.wait().unwrap();
+    }
 }

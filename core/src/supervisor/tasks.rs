@@ -133,7 +133,7 @@ impl<'a> SupervisorTasks<'a> {
                 self.append(&[Event::ScanUnfinished { error: &text }]);
             }
             self.say_all();
-            self.tell_changed(&guard.changed());
+            self.tell_changed(&guard.changed(), guard.unlisted());
             watches = Some(guard.disband());
         }
         Finished { exceeded: self.exceeded, watches, is_closed, is_scanned }
@@ -148,7 +148,8 @@ impl<'a> SupervisorTasks<'a> {
     }
 
     /// What was written as it should be, and runs outside of the fence: a person looks first.
-    fn tell_changed(&self, paths: &[AbsPath]) {
+    /// `unlisted`: so many more there are, and whether they changed is not known.
+    fn tell_changed(&self, paths: &[AbsPath], unlisted: usize) {
         if let Some(journal) = self.journal {
             let events: Vec<_> = paths.iter().map(|path| Event::NameFlagged { path: path.as_bytes() }).collect();
             // Some at a time: other runs write to the same journal.
@@ -157,7 +158,16 @@ impl<'a> SupervisorTasks<'a> {
                 stderr::complain(&error.to_string(), error.hint());
             }
         }
-        if paths.is_empty() || self.quiet {
+        if self.quiet {
+            return;
+        }
+        if unlisted > 0 {
+            let text = format!(
+                "the paths of files that are executed outside of the fence are too long to list: {unlisted} more may have changed"
+            );
+            stderr::say("paddock", &text);
+        }
+        if paths.is_empty() {
             return;
         }
         let shown: Vec<String> = paths.iter().take(MOST_SHOWN).map(AbsPath::to_string).collect();

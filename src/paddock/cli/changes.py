@@ -78,7 +78,8 @@ def show_stat(changes: Sequence[Change], roots: Roots, paper: Paper) -> None:
 
 def is_flagged_change(change: Change) -> bool:
     """There is such a file now, and it is not what it was."""
-    return change.new is not None and change.new.type is not Type.DIRECTORY and is_flagged(change.path)
+    new = change.new
+    return new is not None and new.type is not Type.DIRECTORY and is_flagged(change.path, new.target)
 
 
 def headline(change: Change) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paddock.core import process as core
 from paddock.errors import Bug, CoreError
@@ -37,7 +37,11 @@ class FileAnswer:
 
 
 def judge_for(plan: Plan, *, to_make: Container[str] = ()) -> Judge:
-    """The reasoning, with the core's word on what it lays over the names that are there now."""
+    """The reasoning, with the core's word on what it closes, and what it lays over the names that are there now."""
+    if plan.files is not None:
+        # Links in closed directories count like names that are denied, and the core alone lists them.
+        closed = tuple(str(path) for path in core.ask("closed", plan=plan))
+        plan = replace(plan, files=replace(plan.files, closed=closed))
     if plan.tier is not Tier.FULL or plan.files is None:
         return Judge(plan, to_make=to_make)
     return Judge(plan, covers=covers_of(plan).covers, to_make=to_make)

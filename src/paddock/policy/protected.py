@@ -82,12 +82,19 @@ def _group(title: str, entry: dict[str, object]) -> Group:
     return Group(title=title, why=str(entry["why"]), shipped=bool(entry.get("shipped", False)), **lists)
 
 
-def is_flagged(path: str) -> bool:
-    """Something outside executes a file of this name, and nobody keeps a command from writing it."""
+def is_flagged(path: str, target: str | None = None) -> bool:
+    """Something outside executes a file of this name, and nobody keeps a command from writing it. ``target``: of a
+    symlink; one that leads into packages brings what is let be there to its own place."""
     table = protected()
     directories, _, name = path.rpartition("/")
-    shipped = any(part in table.packages for part in directories.split("/"))
-    return not shipped and any(component_matches(pattern, name) for pattern in table.flagged)
+
+    def is_shipped(place: str) -> bool:
+        return any(part in table.packages for part in place.split("/"))
+
+    if is_shipped(directories):
+        return False
+    end = os.path.normpath(os.path.join(directories, target)) if target else ""
+    return is_shipped(end) or any(component_matches(pattern, name) for pattern in table.flagged)
 
 
 def protected_because(path: str) -> str | None:

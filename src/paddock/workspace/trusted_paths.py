@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+from paddock.core import process as core
+from paddock.core.canonical import canonical
 from paddock.errors import PolicyError
 from paddock.host.git.file_snapshot import Looked
 from paddock.host.git.repository import Repository, repository_of
@@ -47,13 +49,13 @@ def _repository(at: str, names: set[str]) -> Repository | None:
 
 
 def _of_home(workspace: str, home: str) -> Iterator[str]:
-    """Where the names of the home directory lead that programs outside obey."""
-    for name in (name for group in protected().groups for name in group.home):
-        if "*" not in name:
-            yield from _below(workspace, f"{home}/{name}")
-    for _, path in protected().named_by(os.environ, home, workspace):
-        if "*" not in path:
-            yield from _below(workspace, path)
+    """Where the names of the home directory lead that programs outside obey, and the links in those that are
+    directories (``core/src/files/linked_dirs.rs`` lists them)."""
+    names = [f"{home}/{name}" for group in protected().groups for name in group.home]
+    names += [path for _, path in protected().named_by(os.environ, home, workspace)]
+    names = [name for name in names if "*" not in name]
+    for name in (*names, *core.ask("links", question=canonical(sorted(set(names))))):
+        yield from _below(workspace, name)
 
 
 def _below(workspace: str, path: str) -> Iterator[str]:

@@ -409,18 +409,20 @@ impl Visitor for Visit<'_> {
         Ok(())
     }
 
-    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<(), GuardError> {
-        if self.post.finishing {
-            let path = dir.join(name.to_bytes())?;
-            walk::keep(&mut self.post.kept, &path)?;
-            self.post.flagged.push((dir.tree_index, path));
+    /// A list for people: what is too much for it is counted, and never stops the scan.
+    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
+        if !self.post.finishing {
+            return;
         }
-        Ok(())
+        match dir.join(name.to_bytes()) {
+            Ok(path) if walk::lists(&mut self.post.kept, &path) => self.post.flagged.push((dir.tree_index, path)),
+            _ => self.post.unlisted += 1,
+        }
     }
 
     fn leave(&mut self, names: &mut Names, dir: &Dir<'_>, parts: GitParts) -> Result<(), GuardError> {
-        self.check_state(names, dir, parts)?;
-        self.take_trap(&names.git, dir, parts)
+        let checked = self.check_state(names, dir, parts);
+        checked.and(self.take_trap(&names.git, dir, parts))
     }
 
     /// A directory that the command has shut, or another user. In the end it gets its rights back. Before, it does if names in it
@@ -461,6 +463,16 @@ impl Visitor for Visit<'_> {
         Ok(false)
     }
 
+    /// In the end only a signal stops the walk, and what concerns no single path.
+    fn goes_on(&mut self, error: GuardError) -> Result<(), GuardError> {
+        match error {
+            GuardError::Walk(error @ (WalkError::Interrupted | WalkError::Behind)) => Err(error.into()),
+            GuardError::Walk(error) => self.failed(error),
+            GuardError::Watch { path, source } if self.post.finishing => self.failed(WalkError::Look { path, source }),
+            error => Err(error),
+        }
+    }
+
     /// In the end the rest is looked through all the same, and the first error is told.
     fn failed(&mut self, error: WalkError) -> Result<(), GuardError> {
         match error {
@@ -469,7 +481,6 @@ impl Visitor for Visit<'_> {
                 self.post.blind = true;
                 Ok(())
             }
-            WalkError::Memory => Err(error.into()),
             error if self.post.finishing => {
                 self.post.unfinished.get_or_insert(error);
                 Ok(())

@@ -32,7 +32,7 @@ use super::patterns::Names;
 use super::quarantine::Quarantine;
 use super::scan;
 use super::tree_roots::{OpenTree, Tree, TreeRoots};
-use super::walk::{Below, WalkError, Walker};
+use super::walk::{Below, Visitor, WalkError, Walker};
 use crate::kernel::resolved_path::{Identity, Object};
 use crate::kernel::{open_beneath, sys};
 use crate::plan::wire::bytes::AbsPath;
@@ -339,6 +339,7 @@ impl Guard {
         let mut moved = false;
         for _ in 0..LAST_ROUNDS {
             self.post.flagged.clear();
+            self.post.unlisted = 0;
             self.post.kept = 0;
             self.post.unfinished = None;
             let before = self.post.taken;
@@ -354,6 +355,11 @@ impl Guard {
             return Err(WalkError::Moved { path: self.ground.trees[0].path.clone() }.into());
         }
         self.post.unfinished.take().map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// How many flagged names the last scan found beside those that it could note.
+    pub fn unlisted(&self) -> usize {
+        self.post.unlisted
     }
 
     /// Flagged names that were made or changed during the run, after the last scan.
@@ -377,7 +383,8 @@ impl Guard {
         for index in 0..self.ground.trees.len() {
             let tree = &self.ground.trees[index];
             if tree.watched || (tree.is_read_only() && !visit.post.finishing) {
-                self.walker.tree(&mut self.names, &self.ground, index, &mut visit)?;
+                let walked = self.walker.tree(&mut self.names, &self.ground, index, &mut visit);
+                walked.or_else(|error| visit.goes_on(error))?;
             }
         }
         self.post.again = false;

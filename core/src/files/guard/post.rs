@@ -52,6 +52,8 @@ pub struct Post {
     pub lost: bool,
     /// Flagged names, as last seen: the tree, and the path there.
     pub flagged: Vec<(usize, Vec<u8>)>,
+    /// How many of them were left out.
+    pub unlisted: usize,
     pub taken: usize,
     pub covers: Vec<Cover>,
     /// Bytes of the paths of covers, and of flagged names.
@@ -97,6 +99,7 @@ impl Post {
             masked,
             lost: false,
             flagged,
+            unlisted: 0,
             taken: 0,
             covers: Vec::new(),
             kept: 0,

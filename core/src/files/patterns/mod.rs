@@ -147,6 +147,11 @@ impl NamesError {
     }
 }
 
+/// Does a path lie in one of the system's own trees?
+pub fn is_system(path: &[u8]) -> bool {
+    SYSTEM.iter().any(|tree| matches!(path.strip_prefix(tree.as_bytes()), Some([] | [b'/', ..])))
+}
+
 /// Numbers of words are short.
 const MAX_STEMS: usize = 60_000;
 

@@ -261,15 +261,28 @@ struct Surveyor<'e, 'f, E> {
     obeyed: Obeyed,
     /// Directories that are git's by their parts, the same way.
     git: Vec<Vec<u8>>,
-    /// Bytes of the paths that were found.
+    /// Bytes of the paths that were found, and of flagged names.
     kept: usize,
+    listed: usize,
 }
 
 impl<'e, 'f, E: From<WalkError>> Surveyor<'e, 'f, E> {
     fn new(guards_git: bool, enter: &'e mut Enter<'f, E>, lent: &'e mut Lent) -> Surveyor<'e, 'f, E> {
         let (pins, links, linked) = (BTreeSet::new(), Vec::new(), Vec::new());
         let (obeyed, git) = (Obeyed::default(), Vec::new());
-        Surveyor { guards_git, enter, lent, found: Survey::default(), pins, links, linked, obeyed, git, kept: 0 }
+        Surveyor {
+            guards_git,
+            enter,
+            lent,
+            found: Survey::default(),
+            pins,
+            links,
+            linked,
+            obeyed,
+            git,
+            kept: 0,
+            listed: 0,
+        }
     }
 
     fn note_names(&mut self, stat: &Stat, kind: CoverKind) {
@@ -434,11 +447,13 @@ impl<E: From<WalkError>> Visitor for Surveyor<'_, '_, E> {
         Ok(())
     }
 
-    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) -> Result<(), E> {
-        let path = dir.join(name.to_bytes())?;
-        walk::keep(&mut self.kept, &path)?;
-        self.found.flagged.push((dir.tree_index, path));
-        Ok(())
+    /// One that is left out counts as new in the end.
+    fn flagged(&mut self, dir: &Dir<'_>, name: &CStr) {
+        if let Ok(path) = dir.join(name.to_bytes())
+            && walk::lists(&mut self.listed, &path)
+        {
+            self.found.flagged.push((dir.tree_index, path));
+        }
     }
 
     /// A bare repository that was here before is the user's: it stays, and what git executes in it is locked.

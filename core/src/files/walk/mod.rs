@@ -49,6 +49,11 @@ pub enum WalkError {
     Deep { path: AbsPath },
     #[error("{path} was moved while it was searched for names that are denied or protected")]
     Moved { path: AbsPath },
+    #[error(
+        "{path} and other directories of settings and secrets hold more than {} directories: links in them can not be followed",
+        crate::files::linked_dirs::MOST_DIRECTORIES
+    )]
+    Crowded { path: AbsPath },
     #[error("there is not enough memory for the names that are searched")]
     Memory,
     #[error("the paths of the names that were found take more than {} MB", MOST_KEPT >> 20)]
@@ -86,6 +91,7 @@ impl WalkError {
             WalkError::Look { .. } => "make it accessible for you, remove it, or deny its directory as a whole",
             WalkError::Deep { .. } => "remove that directory: no tool reaches it by a path",
             WalkError::Moved { .. } => "run again when nothing moves directories in the workspace",
+            WalkError::Crowded { .. } => "remove what you do not need there",
             WalkError::Memory => "free some memory, or raise the limit on it (ulimit -v)",
             WalkError::TooMuch => "remove directories with very long paths from the workspace",
             WalkError::Behind => "let the command make fewer directories at a time, or run it with --cow",
@@ -107,6 +113,13 @@ impl From<TryReserveError> for WalkError {
 
 /// What the paths of names that were found may take, all together. A path may be much longer than PATH_MAX.
 const MOST_KEPT: usize = 64 << 20;
+
+/// Adds a path to those that are kept for information only. False: there are too many, and this one is not.
+pub fn lists(listed: &mut usize, path: &[u8]) -> bool {
+    let fits = path.len() <= MOST_KEPT.saturating_sub(*listed);
+    *listed += if fits { path.len() } else { 0 };
+    fits
+}
 
 /// Adds a path to those that are kept.
 pub fn keep(kept: &mut usize, path: &[u8]) -> Result<(), WalkError> {
@@ -269,9 +282,7 @@ pub trait Visitor {
     }
 
     /// A file or a link that is flagged and has no verdict.
-    fn flagged(&mut self, _dir: &Dir<'_>, _name: &CStr) -> Result<(), Self::Error> {
-        Ok(())
-    }
+    fn flagged(&mut self, _dir: &Dir<'_>, _name: &CStr) {}
 
     /// All entries were seen.
     fn leave(&mut self, _names: &mut Names, _dir: &Dir<'_>, _parts: GitParts) -> Result<(), Self::Error> {
@@ -280,6 +291,11 @@ pub trait Visitor {
 
     /// A directory may not be listed, or not be searched. It is open for looking. True: the visitor has given the rights back.
     fn shut(&mut self, tree: &OpenTree, path: &[u8], object: &OwnedFd) -> Result<bool, Self::Error>;
+
+    /// The visitor itself came upon an error, at one entry or one directory. Ok: the walk goes on with the rest.
+    fn goes_on(&mut self, error: Self::Error) -> Result<(), Self::Error> {
+        Err(error)
+    }
 
     /// A part of the tree can not be walked. Ok: the walk goes on with the rest.
     fn failed(&mut self, error: WalkError) -> Result<(), Self::Error> {

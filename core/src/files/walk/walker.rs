@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::{Below, Dir, Entry, GitParts, MAX_DEPTH, NameDecision, Visitor, WalkError, verdict};
 use crate::files::patterns::{Names, StateId};
+use crate::files::symlink;
 use crate::files::tree_roots::{OpenTree, TreeRoots};
 use crate::kernel::filesystem::Volume;
 use crate::kernel::open_beneath;
@@ -260,15 +261,20 @@ impl Walker {
             && matches!(searchable(above), Err(Errno::ACCESS))
         {
             let end = parent.map_or(0, |parent| self.levels[parent].path);
-            if !visitor.shut(tree, &self.path[..end], above)? {
-                return Ok(());
+            match visitor.shut(tree, &self.path[..end], above) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(error) => return visitor.goes_on(error),
             }
             opened = searched(open(LIST));
         }
         if let Err(Errno::ACCESS) = opened {
             opened = match open(PATH) {
-                Ok(object) if !visitor.shut(tree, &self.path, &object)? => return Ok(()),
-                Ok(object) => searched(reopen(&object)),
+                Ok(object) => match visitor.shut(tree, &self.path, &object) {
+                    Ok(true) => searched(reopen(&object)),
+                    Ok(false) => return Ok(()),
+                    Err(error) => return visitor.goes_on(error),
+                },
                 Err(error) => Err(error),
             };
         }
@@ -359,7 +365,7 @@ impl Walker {
             parts.see(name.to_bytes(), dir.folding);
             self.consider(names, &dir, name, entry.file_type(), entry.ino(), visitor)?;
         }
-        visitor.leave(names, &dir, parts)?;
+        visitor.leave(names, &dir, parts).or_else(|error| visitor.goes_on(error))?;
         Ok(true)
     }
 
@@ -415,8 +421,10 @@ impl Walker {
                 below => Some(below),
             },
             NameDecision::Free => {
-                if look.flagged && dir.tree.writable && dir.below == Below::Plain && !names.is_shipped(dir.path) {
-                    visitor.flagged(dir, name)?;
+                let counts = dir.tree.writable && dir.below == Below::Plain && !names.is_shipped(dir.path);
+                if counts && (look.flagged || (file_type == FileType::Symlink && leads_to_packages(names, dir, bytes)))
+                {
+                    visitor.flagged(dir, name);
                 }
                 if file_type == FileType::RegularFile && visitor.wants_files(dir.below) {
                     visitor.file(dir, &entry)?;
@@ -424,7 +432,10 @@ impl Walker {
                 None
             }
             _ if dir.tree.is_left_out(dir.path, bytes) => None,
-            _ => visitor.found(names, dir, &entry)?,
+            _ => match visitor.found(names, dir, &entry) {
+                Ok(below) => below,
+                Err(error) => visitor.goes_on(error).map(|()| None)?,
+            },
         };
         if let Some(below) = below
             && file_type == FileType::Directory
@@ -444,6 +455,18 @@ impl Walker {
         self.names.extend_from_slice(bytes);
         Ok(())
     }
+}
+
+/// Does a symlink lead to a directory of installed packages, where protected names may be made and changes are not told? What is there counts at the
+/// link's own place.
+fn leads_to_packages(names: &Names, dir: &Dir<'_>, name: &[u8]) -> bool {
+    if names.packages.is_empty() {
+        return false;
+    }
+    let Ok(Some(followed)) = dir.absolute(name).and_then(|link| symlink::leads_to(&link)) else { return false };
+    let (end, top) = (followed.end.as_bytes(), dir.tree.path.as_bytes());
+    names.is_shipped(end.strip_prefix(top).unwrap_or(end))
+        && rustix::fs::stat(end).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
 }
 
 /// May names in it be looked up? `.` is one.
