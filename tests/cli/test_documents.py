@@ -132,7 +132,6 @@ def home(tester: Tester, ground: Ground) -> Iterator[Path]:
         "project/docs/a.md": "text\n",
         "project/Makefile": "all:\n\ttrue\n",
         "docs/page.md": "text\n",
-        ".codex/config.toml": "",
         "notes.txt": "text\n",
     }
     for name, text in made.items():
