@@ -152,6 +152,12 @@ def test_container_directives_are_refused_in_a_rootless_run(fence: Fence) -> Non
         (["run", "--block", "ptrce", "--", "true"], "ptrace"),
         (["run", "--off", "everything", "--", "true"], "everything"),
         (["run", "--env", "X", "--", "true"], "NAME=VALUE"),
+        (
+            ["run", "--allow-domain", "github.com, example.com", "--", "true"],
+            "--allow-domain github.com --allow-domain example.com",
+        ),
+        (["run", "--workdir", "/nope", "--", "true"], "the working directory /nope does not exist"),
+        (["run", "--workdir", "/srv", "--", "true"], "--profile ai-agent --allow '/srv/**'"),
         (["rnu"], "did you mean `paddock run`?"),
         (["claude"], "paddock -- claude"),
     ],

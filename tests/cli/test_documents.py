@@ -132,7 +132,6 @@ def home(tester: Tester, ground: Ground) -> Iterator[Path]:
         "project/docs/a.md": "text\n",
         "project/Makefile": "all:\n\ttrue\n",
         "docs/page.md": "text\n",
-        ".codex/config.toml": "",
         "notes.txt": "text\n",
     }
     for name, text in made.items():
@@ -183,3 +182,9 @@ def test_every_command_of_the_documents_runs(
     assert "FAILED" not in done.stderr, str(done)
     assert "Traceback" not in done.stderr, str(done)
     assert done.stdout or "paddock " not in block.script, str(done)
+
+
+def test_the_documents_say_that_the_network_is_open_by_default() -> None:
+    for document in ("README.md", "docs/policy.md"):
+        said = [line for line in (REPOSITORY / document).read_text().splitlines() if "network is open" in line]
+        assert any("127.0.0.1 included" in line for line in said), document

@@ -164,6 +164,20 @@ def test_discard_leaves_nothing_and_touches_no_workspace(cow: Cow) -> None:
     assert f"there is no session {session}" in again.stderr
 
 
+def test_discard_keeps_the_versions_of_the_person(cow: Cow) -> None:
+    cow.put("a", "old\n")
+    session = cow.session("echo theirs > a")
+    cow.put("a", "mine\n")
+    assert cow.paddock("apply", "--overwrite", "a").exit_code == 0
+    assert (cow.workspace / "a").read_text() == "theirs\n"
+    gone = cow.paddock("discard")
+    assert gone.exit_code == 0, gone
+    place = cow.store.parent / "kept" / session
+    assert str(place) in gone.stdout
+    assert [one.read_text() for one in place.glob("*/a")] == ["mine\n"]
+    assert not (cow.store / session).exists()
+
+
 def test_an_interrupted_removal_is_finished_by_the_next(cow: Cow) -> None:
     half = cow.store / ".discarded-0123" / "upper" / "d"
     half.mkdir(parents=True)

@@ -262,6 +262,9 @@ def test_without_its_secret_nothing_runs(full: Fence, credential: str, why: str)
         outcome = full.inside(["touch", "ran"], "--policy", file)
     assert outcome.exit_code == 125, outcome
     assert f"paddock: {file}:5: credential: {why}" in outcome.stderr.replace("/usr/bin/", "/bin/")
+    hints = [line for line in outcome.stderr.splitlines() if line.startswith("hint:")]
+    assert hints
+    assert all(line.removeprefix("hint:").strip() for line in hints), outcome
     assert not (full.ground.project / "ran").exists()
     assert [one["event"] for one in full.events()] == ["session.refused"]
 

@@ -33,6 +33,8 @@ def execute(arguments: list[str]) -> int:
             with contextlib.suppress(SessionError):  # without its workspace there is nothing to put right
                 for problem in recovered(one):
                     complain(f"left by an interrupted apply: {problem}")
-        discard(store, one)
+        saved = discard(store, one)
     say(f"discarded: {one.id}")
+    if saved is not None:
+        say(f"your own versions, which `apply --overwrite` kept, are in {saved}")
     return 0

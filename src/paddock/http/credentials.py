@@ -112,7 +112,11 @@ def read(
         case CredentialKind.ENV:
             text = os.fsencode(environ.get(credential.place, ""))
             if not text:
-                raise _missing(credential, f"the variable {credential.place} is not set")
+                raise _missing(
+                    credential,
+                    f"the variable {credential.place} is not set",
+                    hint=f"export {credential.place}=…, then start the run again",
+                )
         case CredentialKind.FILE:
             text = _file(credential, environ, reach)
         case CredentialKind.KEYRING:
@@ -239,4 +243,8 @@ def _planted(credential: Credential, why: str) -> PolicyError:
 
 
 def _missing(credential: Credential, why: str, *, hint: str | None = None) -> PolicyError:
-    return PolicyError(f"credential: {why}", where=str(credential.source), hint=hint)
+    return PolicyError(
+        f"credential: {why}",
+        where=str(credential.source),
+        hint=hint or f"the policy says that the secret is in {credential}: put it there, or change that line",
+    )

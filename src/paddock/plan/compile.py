@@ -257,10 +257,17 @@ def _workdir(policy: Policy, host: Host, files: Files | None) -> str:
         return host.cwd
     chosen = policy.workdir.value
     if files and not any(_covers(grant, chosen) for grant in files.grants):
+        where = str(policy.workdir.source)
+        if not os.path.isdir(chosen):
+            raise PolicyError(
+                f"the working directory {chosen} does not exist", where=where, hint="name a directory that exists"
+            )
+        # A grant on the command line drops the default profile, unless that is named.
+        profile = "--profile ai-agent " if policy.profiles[0] == "ai-agent" else ""
         raise PolicyError(
             f"the working directory {chosen} is outside every grant",
-            where=str(policy.workdir.source),
-            hint=f"grant it: --allow {shlex.quote(f'{chosen}/**')}",
+            where=where,
+            hint=f"grant it: {profile}--allow {shlex.quote(f'{chosen}/**')}",
         )
     return chosen
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, NoReturn
 
 from paddock.policy.formats.expand import wrong
 from paddock.policy.formats.suggest import did_you_mean
-from paddock.policy.model import Destination, Source, Sourced
+from paddock.policy.model import COMMAND_LINE, Destination, Source, Sourced
 
 if TYPE_CHECKING:
     from ipaddress import IPv4Network, IPv6Network
@@ -54,6 +55,8 @@ def allowed_host(written: str, source: Source) -> Sourced[Destination]:
 def read_host(written: str, source: Source) -> Sourced[Destination]:
     if written.startswith("@"):
         return Sourced(Destination(host=_group(written, source)), source)
+    if "," in written:
+        raise wrong(source, f"not a host but a list: {written!r}", hint=_one_each(written, source))
     if url := _URL.match(written):
         raise wrong(source, f"not a host but an address of a page: {written!r}", hint=_write(url[1]))
     host, port = _split(written, source)
@@ -199,6 +202,13 @@ def _inside(asked: IPv4Network | IPv6Network, block: IPv4Network | IPv6Network) 
     if asked.version != block.version:
         return False
     return asked.network_address in block and asked.prefixlen >= block.prefixlen
+
+
+def _one_each(written: str, source: Source) -> str:
+    hosts = [host for part in written.split(",") if (host := part.strip())]
+    if source.file != COMMAND_LINE:
+        return "write one host each, every one in quotation marks of its own"
+    return f"write one host each: {' '.join(f'{source.key} {shlex.quote(host)}' for host in hosts)}"
 
 
 def _write(host: str) -> str:

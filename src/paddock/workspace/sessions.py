@@ -20,7 +20,7 @@ from paddock.errors import SessionError
 from paddock.policy.glob import GlobError
 from paddock.workspace.masked_names import Hidden
 from paddock.workspace.protection import Protection
-from paddock.workspace.replace_file import Roots
+from paddock.workspace.replace_file import KEPT, Roots
 from paddock.workspace.tree import DIRECTORY, opened_directory, remove_all
 
 STORE = "sessions"
@@ -154,9 +154,10 @@ def of_directory(store: str, directory: str) -> list[Session]:
     return [one for one in listed(store) if isinstance(one, Session) and one.holds(directory)]
 
 
-def discard(store: str, one: Kept) -> None:
+def discard(store: str, one: Kept) -> str | None:
     """The caller holds its lock. Renamed first, so that an interrupted removal leaves no half session; the next one
-    sweeps what it left."""
+    sweeps what it left. The person's own versions, which an apply kept, are moved out before: the answer says where."""
+    saved = _save_kept(store, one)
     with _opened(store) as fd:
         os.rename(one.id, _LEAVING + one.id, src_dir_fd=fd, dst_dir_fd=fd)
         with contextlib.suppress(FileNotFoundError):  # another discard sweeps it already
@@ -165,6 +166,23 @@ def discard(store: str, one: Kept) -> None:
             if left.startswith(_LEAVING):
                 with contextlib.suppress(OSError):  # one that can not be removed is not in the way
                     remove_all(left, fd)
+    return saved
+
+
+def _save_kept(store: str, one: Kept) -> str | None:
+    place = os.path.join(os.path.dirname(store), KEPT)
+    target = os.path.join(place, one.id)
+    if not os.path.lexists(os.path.join(one.place, KEPT)):
+        return target if os.path.lexists(target) else None  # by a discard that was interrupted
+    try:
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        os.rename(os.path.join(one.place, KEPT), target)
+    except OSError as error:
+        raise SessionError(
+            f"session {one.id} holds versions of yours that can not be moved to {target}: {error.strerror}",
+            hint=f"move {shlex.quote(one.place)}/{KEPT} to a place of your own, then discard again",
+        ) from None
+    return target
 
 
 def _read(store: str, name: str) -> Session | Taken | Broken:
