@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 
 # The core that is the supervisor is started by a script, which puts strace in front of it.
 BODY = """
-from paddock import core
+from paddock.core import process as core
 core_path, act = options.pop("core"), options.pop("act")
 real_program, real_start = core.program, core.start_beside
 def start(*arguments, **options):

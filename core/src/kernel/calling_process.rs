@@ -7,6 +7,7 @@ use std::rc::Rc;
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
+use super::open_beneath;
 use super::resolved_path::Identity;
 
 const FOLLOWED: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
@@ -116,7 +117,14 @@ pub fn in_proc(thread: u32, name: &str) -> String {
 /// No way leads through a descriptor (/proc/self/fd) or another root: what is found there has no path.
 pub fn open_in(root: &OwnedFd, path: &[u8], flags: OFlags, scope: ResolveFlags) -> Result<OwnedFd, Errno> {
     let scope = if scope.contains(ResolveFlags::BENEATH) { scope } else { scope | ResolveFlags::IN_ROOT };
-    rustix::fs::openat2(root, path, flags, Mode::empty(), scope | ResolveFlags::NO_MAGICLINKS)
+    // The kernel gives EAGAIN for a path with `..` while any process renames or mounts something (openat2(2)).
+    for _ in 0..open_beneath::RETRIES {
+        match rustix::fs::openat2(root, path, flags, Mode::empty(), scope | ResolveFlags::NO_MAGICLINKS) {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            opened => return opened,
+        }
+    }
+    Err(Errno::AGAIN)
 }
 
 pub fn mount_of(dir: &OwnedFd, name: &CStr) -> Result<u64, Errno> {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 const LONGEST: usize = 4095;
 
 /// The kernel asks to try again while another process renames something on the way.
-const RETRIES: usize = 1000;
+pub const RETRIES: usize = 1000;
 
 const PATH_DIR: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
 
