@@ -62,7 +62,7 @@ impl Caller {
     pub fn start(&self, dir: i32) -> Result<Vec<u8>, Errno> {
         let start = open_start(self.thread, dir)?;
         let mut buffer = [0; 32];
-        let path = rustix::fs::readlink(crate::kernel::open_beneath::link_to(&start, &mut buffer), Vec::new())?;
+        let path = rustix::fs::readlink(open_beneath::link_to(&start, &mut buffer), Vec::new())?;
         let same = open_in(&self.root, path.as_bytes(), PATH_DIR, ResolveFlags::NO_SYMLINKS)?;
         let identity = |fd: &OwnedFd| {
             let found = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::INO | StatxFlags::MNT_ID);
@@ -83,7 +83,7 @@ impl Standing {
         let Ok(dir) = open_start(thread, libc::AT_FDCWD) else { return Standing { path: Vec::new(), place: None } };
         let place = rustix::fs::fstat(&dir).ok().map(|stat| Identity::from(&stat));
         let mut buffer = [0; 32];
-        let path = path_behind(rustix::fs::CWD, crate::kernel::open_beneath::link_to(&dir, &mut buffer), || place);
+        let path = path_behind(rustix::fs::CWD, open_beneath::link_to(&dir, &mut buffer), || place);
         Standing { path, place }
     }
 
