@@ -74,12 +74,14 @@ def test_a_guard_without_memory_ends_the_command_and_the_next_run_finishes_its_s
         assert process.stderr is not None
         assert "memory" in process.stderr.read()
     gone(word)
-    assert list(scene.unfinished.iterdir()), "the mark of the run stays"
+    # An allocation of the walk that fails ends the run in order: then its last scan is complete, and no mark is left.
+    marked = bool(list(scene.unfinished.iterdir()))
+    assert marked or scene.left() == [], "a mark, or a complete scan"
     for number in range(MOST_NAMES):
         if not (made := scene.project / f"{number:0200}").exists():
             break
         made.rmdir()
     outcome = scene.full.inside(["true"], journal=False)
     assert outcome.exit_code == 0, str(outcome)
-    assert "finished the last scan of session" in outcome.stderr
+    assert ("finished the last scan of session" in outcome.stderr) is marked, str(outcome)
     assert (scene.left(), list(scene.unfinished.iterdir())) == ([], [])
